@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 URL_PREFIX = "/storage-engine"
 REPORT_PATH = "/report"
+KEEP_PATH = "/keep"
 CONSOLE_PATH = "/console"
 
 

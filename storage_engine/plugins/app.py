@@ -18,11 +18,17 @@ from starlette.middleware.base import RequestResponseEndpoint
 from starlette.responses import Response
 
 from storage_engine.exceptions import JournalUnavailableError, StorageEngineError
-from storage_engine.links import CONSOLE_PATH, REPORT_PATH
-from storage_engine.plugins.access import ReadableDags, ReadableStores, is_own_dag, not_found
+from storage_engine.links import CONSOLE_PATH, KEEP_PATH, REPORT_PATH
+from storage_engine.plugins.access import ReadableDags, ReadableStore, ReadableStores, is_own_dag, not_found
 from storage_engine.plugins.journals import REACH
 from storage_engine.plugins.own_threads import in_own_threads
-from storage_engine.plugins.report import NoSuchStoreError, message_html, report_of_run, report_or_none
+from storage_engine.plugins.report import (
+    NoSuchStoreError,
+    keep_of_store,
+    message_html,
+    report_of_run,
+    report_or_none,
+)
 
 _HEADERS = {
     # Reports bring their style with them, and nothing else; the console's page has a policy of its own.
@@ -40,6 +46,7 @@ _WRONG = "Something went wrong; the API server's log says what."
 _log = logging.getLogger(__name__)
 
 Id = Annotated[str, Query(min_length=1, max_length=_LONGEST_ID)]
+Price = Annotated[float, Query(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 def make_app(*, has_console: bool) -> FastAPI:
@@ -90,6 +97,13 @@ def make_app(*, has_console: bool) -> FastAPI:
             return HTMLResponse(report_of_run(store, run_key))
         # A DAG that somebody made may have a report in any store; what else there is of the store is not its.
         return HTMLResponse(report_or_none(store, run_key))
+
+    @app.get(KEEP_PATH)
+    @in_own_threads
+    def keep(store: ReadableStore, price: Price | None = None) -> Response:
+        # The form asks for a price, and for nothing else.
+        policy = _HEADERS["Content-Security-Policy"].replace("form-action 'none'", "form-action 'self'")
+        return HTMLResponse(keep_of_store(store.conn_id, price), headers={"Content-Security-Policy": policy})
 
     if has_console:
         from storage_engine.plugins.console_routes import console

@@ -10,9 +10,11 @@ from typing import Any
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.reading.answers import StoredReport
 from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.pages.keep import LakeForecast, keep_page
 from storage_engine.pages.report import report_html
 from storage_engine.pages.story import of_any_release, tell
 from storage_engine.plugins.journals import journal_of
+from storage_engine.retention.housekeeping.kept_forecasts import read_forecasts
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +56,20 @@ def report_or_none(conn_id: str, run_key: str) -> str:
     except StorageEngineError as error:
         _log.warning("report of %s: %s", run_key, error)
         return message_html(run_key, _NONE)
+
+
+def keep_of_store(conn_id: str, price: float | None) -> str:
+    """Return the page of what a store's lakes keep, as it was forecast last.
+
+    :param conn_id: of the store's connection.
+    :param price: of 10⁹ bytes for a month.
+    :raises JournalUnavailableError: the journal can't be read.
+    :raises BadInputError: there is no such store, or a newer release wrote its journal.
+    """
+    reader = journal_of(conn_id)
+    store_id = reader.store_id(conn_id)
+    kept = () if store_id is None else read_forecasts(reader, store_id)
+    return keep_page(conn_id, tuple(LakeForecast(it.at_ms, it.forecast) for it in kept), price)
 
 
 def run_in_short(conn_id: str, run_key: str) -> Mapping[str, Any]:

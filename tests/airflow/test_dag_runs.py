@@ -16,17 +16,24 @@ from typing import Any
 import pytest
 
 from storage_engine import cycle
+from storage_engine.core.clock import clock_ms
 from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.lake.acts import act_files
+from storage_engine.lake.acts.act_files import read_acts
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.retention.housekeeping.kept_forecasts import read_forecasts
 from storage_engine.retention.plan.preview import preview
-from storage_engine.retention.steps import sense
+from storage_engine.retention.report.finishing import finish
+from storage_engine.retention.steps import make_plan, sense
 from storage_engine.sensors.cleanup import StorageEngineDueSensor
+from tests.services.command_line import run_command
 from tests.services.toy import KINDS, LINES, lose_index, make_store
 
 # What Airflow and its dependencies warn about in their own code is not ours to mend.
@@ -393,3 +400,35 @@ def test_a_run_that_refused_a_log_fails_in_its_last_task(
     written = report(tmp_path / "managed" / "reports")
     assert (written["outcome"], written["ok"]) == ("released-in-part", False)
     assert [one["log"] for one in written["refused"]] == ["errors"]
+
+
+@pytest.mark.again
+def test_maintenance_lets_go_what_the_rules_of_a_lake_no_longer_keep(
+    store_connection: Any, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", STORE)
+    extra = {"spark_conn_id": None, "spark_from": 0}
+    store = store_connection(STORE, extra=extra, deleteWhen=ALL_HOURS)
+    age(store.root, 4)
+    state, tasks = run("storage_retention.py")
+    assert state == "success", tasks
+    with monkeypatch.context() as patch:
+        ago_ms = clock_ms() - 2 * 86_400_000
+        patch.setattr(act_files, "clock_ms", lambda: ago_ms)
+        patch.setattr(act_files, "read_clock_at", lambda *_: ago_ms * 1_000_000)
+        keep = run_command("lake", "keep", "--conn-id", STORE, "--keep", "0 days")
+    assert keep.exit_code == 0, keep.err
+    # The plan that deleted them lists them; a later one doesn't.
+    managed = StorageEngineHook(STORE).managed_store
+    make_plan(managed, "later", PlanRequest(manual=True))
+    finish(managed, "later")
+    state, tasks = run("storage_maintenance.py")
+    assert (state, set(tasks.values())) == ("success", {"success"}), tasks
+    lake = open_lake(LakeConfig.local(store.directory / "lake"))
+    (found,) = list_stores(lake)
+    states = [row.state for row in receipts(lake, found.store_id, with_ended=True)]
+    assert states == ["expired"] * 4 + [None] * (len(states) - 4)
+    assert "expire" in [it.act.decision.kind.value for it in read_acts(lake)]
+    (kept,) = read_forecasts(JournalReader(managed.journal_url), found.store_id)
+    assert kept.forecast.rules
+    assert kept.forecast.topics

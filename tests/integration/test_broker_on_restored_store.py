@@ -14,12 +14,18 @@ from typing import Any
 
 import pytest
 
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.lake.acts.act_files import record_act
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.gc.expiry import finish_acts, remove_expired
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import Span
+from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.model.keep.acts import ActKind, KeepDecision, decide_rule
+from storage_engine.model.keep.rules import Scope
 from storage_engine.model.store.store import StoreSnapshot
 from storage_engine.rocketmq.store.store import RocketMQStore
 from tests.integration.broker import BROKER_CONF, Broker, running_broker
@@ -172,3 +178,29 @@ def _limits(span: Span) -> tuple[int, int]:
     assert span.from_offset is not None
     assert span.to_offset is not None
     return span.from_offset, span.to_offset
+
+
+@pytest.mark.again
+def test_broker_serves_what_is_left_behind_what_expired(
+    store: RocketMQStore, truth: Truth, tmp_path: Path, name_server_port: int
+) -> None:
+    lake = make_lake(LakeConfig.local(tmp_path / "lake"))
+    _archive(lake, store.snapshot(0))
+    gone = receipts(lake, STORE_ID)[2]
+    acts = record_act(lake, lambda acts: decide_rule(acts, Scope(), "0 days"))
+    files, policy = gone.proven_files, acts[-1].sha256
+    expiry = KeepDecision(ActKind.EXPIRE, policy=policy, segments=(gone.identity,), files=files)
+    record_act(lake, lambda _: expiry)
+    finish_acts(lake)
+    assert remove_expired(lake, trash_ms=0) == files
+    with pytest.raises(StorageEngineError) as refused:
+        restore(lake, STORE_ID, tmp_path / "whole", serving=[_conf(tmp_path)])
+    assert f"[{gone.base_offset}, {gone.end})" in str(refused.value)
+    (log,) = store.snapshot(0).logs
+    behind = Span(from_offset=gone.end, to_offset=log.sealed[-1].end_offset)
+    restore(lake, STORE_ID, tmp_path / "store", span=behind, serving=[_conf(tmp_path)])
+    expected = truth.messages(*_limits(behind))
+    without_timers = {"timerWheelEnable": False}
+    with running_broker(tmp_path / "store", tmp_path, name_server_port, without_timers) as broker:
+        assert broker.client.runtime_info().commitlog_min_offset == gone.end
+        assert served(broker.client, expected) == expected

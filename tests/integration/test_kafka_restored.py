@@ -15,10 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.format.checkpoints import read_leader_epochs
+from storage_engine.lake.acts.act_files import record_act
 from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.gc.expiry import finish_acts, remove_expired
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import Span
+from storage_engine.model.keep.acts import ActKind, KeepDecision, decide_rule
+from storage_engine.model.keep.rules import Scope
 from storage_engine.model.proof.receipt import Receipt
 from tests.integration.jars import JAVA_PROJECTS, class_path, java
 from tests.integration.kafka_broker import SECONDS, any_segment_bytes, make_topics, running_kafka
@@ -206,3 +211,18 @@ def test_the_command_line_restores_for_a_node_and_refuses_one_that_runs(
     assert done.exit_code == 0, done.err
     assert (target / "meta.properties").is_file()
     assert len(list((target / NAME).glob("*.log"))) == sum(row.end <= written.end for row in written.receipts)
+
+
+def test_the_same_version_serves_what_is_left_behind_what_expired(written: Written, tmp_path: Path) -> None:
+    """The last of these tests: the lake has less afterwards."""
+    gone = written.receipts[len(written.receipts) // 3]
+    acts = record_act(written.lake, lambda acts: decide_rule(acts, Scope(), "0 days"))
+    files, policy = gone.proven_files, acts[-1].sha256
+    expiry = KeepDecision(ActKind.EXPIRE, policy=policy, segments=(gone.identity,), files=files)
+    record_act(written.lake, lambda _: expiry)
+    finish_acts(written.lake)
+    assert remove_expired(written.lake, trash_ms=0) == files
+    with pytest.raises(StorageEngineError) as refused:
+        restore(written.lake, STORE, tmp_path / "whole", serving=[written.root / "server.properties"])
+    assert f"[{gone.base_offset}, {gone.end})" in str(refused.value)
+    serves_all(written, written.version, tmp_path, Span(gone.end, written.end))

@@ -11,19 +11,25 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.acts import act_files
 from storage_engine.lake.acts.act_files import Acts, read_acts, record_act
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.identity import read_mark
+from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.gc.expiry import remove_expired, undo_expiry
 from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.storage.small_files import replace_small_file
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.keep.acts import decide_hold, decide_rule
+from storage_engine.model.keep.keep_policy import DAY_MS
 from storage_engine.model.keep.rules import Scope
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.retention.housekeeping.lake_expiry import expire_lake
+from tests.fixture_stores import unpack
 from tests.integration.lake_cycle import archive_some, lake_on
 from tests.integration.object_store import ObjectStore
 from tests.lake.gc.test_thinning import every_receipt, thin
@@ -97,6 +103,44 @@ def test_a_writer_that_took_too_long_for_its_turn_writes_nothing(
     with pytest.raises(LakeUnavailableError, match=r"took too long for its turn. Nothing was changed"):
         hold(lake, "orders")
     assert read_acts(lake) == ()
+
+
+@pytest.mark.again
+def test_what_is_past_leaves_comes_back_and_goes_for_good(
+    object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, store = lake_on(object_store.properties(), tmp_path / "expiring"), unpack("clean-stop", tmp_path)
+    lake = make_lake(config)
+    archive_some(config, store, 0, 3)
+    objects = {name for name in object_store.names() if "/messages/data/" in name and "expiring" in name}
+    with monkeypatch.context() as patch:
+        ago_ms = clock_ms() - 2 * DAY_MS
+        patch.setattr(act_files, "clock_ms", lambda: ago_ms)
+        patch.setattr(act_files, "read_clock_at", lambda *_: ago_ms * 1_000_000)
+        record_act(lake, lambda acts: decide_rule(acts, Scope(), "0 days"))
+    # No journal says what the store has: a person does.
+    assert not expire_lake(lake, None).leaving
+    done = expire_lake(lake, None, gone=("s",))
+    assert (len(done.leaving), done.removed) == (3, ())
+    assert [row.state for row in receipts(lake, "s", with_ended=True)] == ["expired"] * 3
+    assert not live_data_files(lake.messages(), "s")
+    undo_expiry(lake, done.act)
+    (found,) = verify(lake, VerifyLevel.BYTES)
+    assert (found.overall, found.findings) == (Status.OK, ())
+    assert lake.messages().scan(selected_fields=("size",)).to_arrow().num_rows > 0
+    assert objects <= object_store.names()
+    again = expire_lake(lake, None, gone=("s",), trash_ms=0)
+    assert (len(again.leaving), len(again.removed)) == (3, 3)
+    assert not objects & object_store.names()
+    (found,) = verify(lake, VerifyLevel.BYTES)
+    assert (found.overall, found.findings) == (Status.OK, ())
+    assert [it.act.decision.kind.value for it in read_acts(lake)] == [
+        "keep",
+        "expire",
+        "undo",
+        "expire",
+        "removed",
+    ]
 
 
 @pytest.mark.again

@@ -19,6 +19,7 @@ from storage_engine.pages.summary import summary_html
 from storage_engine.retention.report.report import Outcome, StepReport
 from storage_engine.retention.report.report_segments import Fate
 from storage_engine.retention.store.report_files import DATA_DOCS, PAGE
+from tests.pages import test_keep as keep
 from tests.pages.reports import DONE, NOTHING, plain, segment, unread, validation
 from tests.quality.cases import make_case, open_case
 
@@ -47,6 +48,7 @@ HTML = {
     "dry-run": report_html(plain(**LOSS, outcome=Outcome.DRY_RUN)),
     "nothing": report_html(plain(replace(NOTHING, segments=STAY))),
     "by-hand": render_page(None, DONE.validation, links={}),
+    "keep": keep.PAGE,
     "mail": summary_html(plain(**BAD, **LOSS), link="https://example.org/report"),
 }
 

@@ -17,6 +17,7 @@ from storage_engine.cli.output.output import print_json, say
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import reason_text
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.keep.acts import (
@@ -202,6 +203,7 @@ def _keep(
         forecast_lake,
         record_archive_rules,
     )
+    from storage_engine.retention.housekeeping.kept_forecasts import keep_forecast
 
     lake = open_lake(config)
     if archive is not None:
@@ -212,7 +214,10 @@ def _keep(
     acts = record_act(lake, decide)
     say(f"Recorded in {lake.location}, as act {acts[-1].sha256[:SHOWN_CHARACTERS]}.", err=True)
     notes = () if archive is None else record_archive_rules(lake, journal_url, acts, archive)
-    return forecast_lake(lake, journal_url, acts, price), notes
+    forecast = forecast_lake(lake, journal_url, acts, price)
+    if journal_url is not None:
+        keep_forecast(journal_url, forecast, clock_ms())
+    return forecast, notes
 
 
 def _notes(journal_url: str | None, lakes: tuple[LakeConfig, ...], what: str) -> list[str]:

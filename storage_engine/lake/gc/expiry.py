@@ -37,6 +37,7 @@ from storage_engine.lake.catalog.names import data_file_of, location_of, proven_
 from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import open_rows
+from storage_engine.lake.file.jobs import file_name, slot_prefix, split_data_file_name
 from storage_engine.lake.file.live_files import LiveFile, live_data_files
 from storage_engine.lake.file.manifest_entry import iceberg_data_file, packed_facts
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
@@ -69,12 +70,13 @@ from storage_engine.model.proof.receipt import (
 )
 
 
-def finish_acts(lake: Lake) -> None:
+def finish_acts(lake: Lake, *, rebuilt: bool = False) -> None:
     """Go on with every expiry and undo whose writer was killed.
 
     No segment leaves by an act that another rule or hold followed, nor by one of another day: what it left
-    is decided again.
+    is decided again. But its receipt says that it expired once an act says that its file is gone.
 
+    :param rebuilt: the receipts may be of before an act whose files are all gone.
     :raises LakeIdentityError: the lake is a copy, its catalog is older than what lies there, or its acts are
         no one chain.
     :raises LakeUnavailableError: the lake can't be read or written; run again to go on.
@@ -83,15 +85,18 @@ def finish_acts(lake: Lake) -> None:
     ready_to_write(lake)
     # The newest first: what one left was taken further by a later one, which an undo brings back.
     for expiry in reversed(expiries_of(read_acts(lake))):
-        for batch in _batches(expiry) if expiry.files else ():
+        for batch in _batches(expiry) if expiry.files or rebuilt else ():
             # Again: a hold or an undo may have been recorded since.
             acts = read_acts(lake)
             now = _now(acts, expiry)
             if now.is_undone:
                 undo = next(it for it in acts if it.act.decision.kind is ActKind.UNDO and _is_of(it, now))
                 _commit(lake, partial(_next_undo_step, lake, now, undo, batch))
-            elif not held_stores(lake, acts).holds_of(batch[0].store_id):
-                _commit(lake, partial(_next_expiry_step, lake, now, batch, is_current=_is_current(acts, now)))
+                continue
+            is_held = bool(held_stores(lake, acts).holds_of(batch[0].store_id))
+            if not is_held or rebuilt:
+                is_current = not is_held and _is_current(acts, now)
+                _commit(lake, partial(_next_expiry_step, lake, now, batch, is_current=is_current))
 
 
 def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
@@ -106,9 +111,11 @@ def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
     """
     ready_to_write(lake)
     messages, expiry = lake.messages(), find_expiry(read_acts(lake), act_id)
-    _check_left(expiry)
-    for file in expiry.files:
-        _check_file(messages, file)
+    # Of one that is undone the segments may have left again since, by another act.
+    if not expiry.is_undone:
+        _check_left(expiry)
+        for file in expiry.files:
+            _check_file(messages, file)
 
     def decide(acts: Acts) -> KeepDecision | None:
         expiry = find_expiry(acts, act_id)
@@ -181,8 +188,8 @@ def _batches(expiry: RecordedExpiry) -> Iterator[Sequence[SegmentIdentity]]:
             yield of_store[start : start + BATCH_SEGMENTS]
 
 
-def _files_of(messages: Table, expiry: RecordedExpiry) -> set[StoredFile]:
-    return {replace(file, location=location_of(messages, file.location)) for file in expiry.files}
+def _located(messages: Table, files: Sequence[StoredFile]) -> set[StoredFile]:
+    return {replace(file, location=location_of(messages, file.location)) for file in files}
 
 
 def _commit(lake: Lake, next_step: Callable[[], CommitStep | None]) -> None:
@@ -213,23 +220,24 @@ def _next_expiry_step(
     """
     store_id, act = batch[0].store_id, expiry.recorded
     segments, messages = lake.segments(), lake.messages()
-    files, rows, thinned = _files_of(messages, expiry), _rows(segments, batch), _thinned(messages, expiry)
+    rows, thinned = _rows(segments, batch), _thinned(messages, expiry)
+    files = _located(messages, expiry.recorded.act.decision.files)
+    removed = files - _located(messages, expiry.files)
     live = live_data_files(messages, store_id, _span(batch))
     # What was archived again since lies in another file, and stays.
     of_act = [row for row in rows if files.issuperset(proven_files(messages, row))]
-    if is_current:
-        as_archived = {file.location for file in live if not file.has_deletes}
-        changed = [
-            after
-            for row in of_act
-            if row.has_rows
-            for after in (_as_it_goes(row, act, thinned.get(row.identity)),)
-            # Where one of both files isn't there any more, it is decided again.
-            if after.state == EXPIRED
-            or (data_file_of(messages, row) in as_archived and _is_there(messages, after))
-        ]
-        if changed:
-            return _receipts_step(segments, store_id, changed, act)
+    as_archived = {file.location for file in live if not file.has_deletes}
+    changed = [
+        after
+        for row in of_act
+        if row.has_rows and (is_current or removed.issuperset(proven_files(messages, row)))
+        for after in (_as_it_goes(row, act, thinned.get(row.identity)),)
+        # Where one of both files isn't there any more, it is decided again.
+        if after.state == EXPIRED
+        or (data_file_of(messages, row) in as_archived and _is_there(messages, after))
+    ]
+    if changed:
+        return _receipts_step(segments, store_id, changed, act)
     gone = {data_file_of(messages, row) for row in of_act if row.state == EXPIRED}
     replaced = {thinned[it.identity].file.location: it for it in rows if _is_thinned_by(it, thinned)}
     gone |= replaced.keys()
@@ -245,7 +253,7 @@ def _next_undo_step(
     """Data files first; receipts only when the table has all of them."""
     store_id, act, text = batch[0].store_id, expiry.recorded, _act_text(undo)
     segments, messages = lake.segments(), lake.messages()
-    by_act, files, thinned = _act_text(act), _files_of(messages, expiry), _thinned(messages, expiry)
+    by_act, files, thinned = _act_text(act), _located(messages, expiry.files), _thinned(messages, expiry)
     live = live_data_files(messages, store_id, _span(batch))
     there = {file.location for file in live}
     rows = _rows(segments, batch)
@@ -263,9 +271,18 @@ def _next_undo_step(
         if is_of_file and not there.isdisjoint((partly[row.identity], data_file_of(messages, row))):
             back |= {row.identity: replace(row, act=text)} if _is_there(messages, row) else {}
     lacking = [row for row in back.values() if data_file_of(messages, row) not in there]
-    if back and not lacking:
+    # A run that was killed has archived these segments again, without receipts.
+    of_span = receipts_in(segments, store_id, base_offsets=_span(batch), with_ended=True)
+    named = {file.location for row in of_span for file in proven_files(messages, row)}
+    slots = {slot_prefix(identity) for identity in back}
+    again = {
+        file.location
+        for file in live
+        if file.location not in named and split_data_file_name(file_name(file.location))[0] in slots
+    } - {data_file_of(messages, row) for row in back.values()}
+    if back and not lacking and not again:
         return _receipts_step(segments, store_id, list(back.values()), undo)
-    replaced = {partly[row.identity] for row in lacking if row.identity in partly}
+    replaced = again | {partly[row.identity] for row in lacking if row.identity in partly}
     leaving = [file.entry for file in live if file.location in replaced]
     return _data_step(messages, undo, leaving, lacking, live)
 
@@ -413,15 +430,21 @@ def _check_file(messages: Table, file: StoredFile) -> None:
         with open_data_file(messages.io, location) as stored:
             size_bytes, sha256 = stored.size(), sha256_of_file(stored)
     except FileNotFoundError as error:
-        raise _changed(location, file, "no file") from error
+        raise _changed(
+            location,
+            file,
+            "no file",
+            " If a removal that was killed took it, record a hold, then run storage-engine lake expire "
+            "--trash-days 0, which removes nothing more, and then undo the rest.",
+        ) from error
     if (size_bytes, sha256) != (file.size_bytes, file.sha256):
         raise _changed(location, file, f"{size_bytes} bytes with SHA-256 {sha256}")
 
 
-def _changed(location: str, file: StoredFile, what: str) -> ProofError:
+def _changed(location: str, file: StoredFile, what: str, advice: str = "") -> ProofError:
     return ProofError(
         f"{location}: expected {file.size_bytes} bytes with SHA-256 {file.sha256}, as when it expired, found "
-        f"{what}. Nothing was changed. Bring the file back from a copy of the lake, and run again."
+        f"{what}. Nothing was changed. Bring the file back from a copy of the lake, and run again.{advice}"
     )
 
 
@@ -448,10 +471,12 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
         known = {row.identity for row in rows if row.store_id not in kept}
         needed |= {thinned[it].file.location for it in batch if it in thinned and it not in known}
         needed |= {file.location for file in live_data_files(messages, batch[0].store_id, _span(batch))}
+    # What a removal took that was killed goes on record, whatever is held since.
     return [
         file
         for file in expiry.files
-        if location_of(messages, file.location) not in needed and not held.holds_file(file.location)
+        if (location := location_of(messages, file.location)) not in needed
+        and (not held.holds_file(file.location) or not messages.io.new_input(location).exists())
     ]
 
 

@@ -36,6 +36,7 @@ from storage_engine.lake.catalog.pointers import make_catalog_tables, read_point
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS, check_version_of, has_trees
 from storage_engine.lake.catalog.writing import give_identity
 from storage_engine.lake.file.jobs import ProvenSegment, slot_prefix
+from storage_engine.lake.gc.expiry import finish_acts
 from storage_engine.lake.gc.orphans import Orphan, Orphans, find_orphans, prove_orphan
 from storage_engine.lake.move.making import make_sqlite_file
 from storage_engine.lake.move.moving import (
@@ -123,6 +124,8 @@ def rebuild(
         lake = work.register()
     if work.copy_of is not None:
         return work.result(dry_run=False)
+    if has_trees(work.tables[SEGMENTS].metadata.properties):
+        finish_acts(lake, rebuilt=True)
     brought, refused = _bring_in(lake, work)
     return work.result(dry_run=False, brought=brought, refused=refused)
 

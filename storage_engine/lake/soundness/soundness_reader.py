@@ -7,6 +7,7 @@ check.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -51,6 +52,11 @@ from storage_engine.lake.storage.errors import LAKE_FAILURES, lake_errors, lake_
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile
 
 Chunk = Callable[[int, memoryview], None]
+
+# Which columns have statistics is the writer's to choose, and a column without any is no news.
+logging.getLogger("pyiceberg.io.pyarrow").addFilter(
+    lambda record: not str(record.msg).startswith("PyArrow statistics missing")
+)
 
 
 class Reader:

@@ -6,7 +6,7 @@ streams are past and others not is thinned, once enough of its bytes go, or thes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import groupby, pairwise
@@ -90,12 +90,15 @@ class StoreContent:
     :param is_gone: a person says that the store is.
     :param planned_at_ms: when that plan was made.
     :param logs: of the plan, each with the offsets from where to where its segments reach.
+    :param remembered: logs that its journal remembers: it forgets those that are rightly gone. None: its
+        journal remembers none.
     """
 
     unknown: str = ""
     is_gone: bool = False
     planned_at_ms: int = 0
     logs: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    remembered: Set[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,21 +174,19 @@ def _by_policies(
         detail = f"the hold {held[0].hold_id[:SHOWN_CHARACTERS]} covers it: {held[0].reason}"
         return ExpiryVerdict(segment, ExpiryReason.HELD, detail)
     # What has no topic goes with the last of the others.
-    named = [it for it in streams if it.stream.topic]
-    if not named:
-        return ExpiryVerdict(segment, ExpiryReason.NO_RULE, "no rule applies to what has no topic")
+    named = [it for it in streams if it.stream.topic] or list(streams)
     past: list[tuple[int, SegmentStream]] = []
     kept: list[tuple[ExpiryReason, str]] = []
     for it in named:
-        topic = it.stream.topic
+        what = f"topic {it.stream.topic}" if it.stream.topic else "what has no topic"
         if it.newest_ms is None:
-            detail = f"nobody knows how old topic {topic} is in it"
+            detail = f"nobody knows how old {what} is in it"
             return ExpiryVerdict(segment, ExpiryReason.STREAMS_UNKNOWN, detail)
         goes_ms = goes_at_ms(policies, it.stream, it.newest_ms)
         if goes_ms is None:
-            kept.append((ExpiryReason.NO_RULE, f"topic {topic} is kept for ever"))
+            kept.append((ExpiryReason.NO_RULE, f"{what} is kept for ever"))
         elif goes_ms > now_ms:
-            kept.append((ExpiryReason.NOT_PAST, f"topic {topic} is past at {time_text(goes_ms)}"))
+            kept.append((ExpiryReason.NOT_PAST, f"{what} is past at {time_text(goes_ms)}"))
         else:
             past.append((goes_ms, it))
     if not kept:
@@ -241,6 +242,8 @@ def _presence(segment: ExpirySegment, store: StoreContent) -> tuple[ExpiryReason
     if store.planned_at_ms <= segment.proven_at_ms:
         return ExpiryReason.STORE_UNKNOWN, "it was archived after the last plan of its store"
     if log not in store.logs:
+        if store.remembered is not None and log not in store.remembered:
+            return None
         return ExpiryReason.STORE_UNKNOWN, f"the last plan of its store doesn't name log {log}"
     if any(first < segment.end_offset and start < end for first, end in store.logs[log]):
         return ExpiryReason.IN_STORE, "its store has it, by the last plan"

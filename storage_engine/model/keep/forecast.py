@@ -106,11 +106,19 @@ def forecast_topics(
             rule_text,
             held_by,
             _going(policies, streams, now_ms),
-            None if price is None else lake_bytes / GB_BYTES * price,
+            None if price is None else month_cost(lake_bytes, price),
         )
         for (store_id, name, topic, keep, rule_text, held_by), streams in grouped.items()
     ]
     return tuple(sorted(topics, key=lambda topic: (-topic.size_bytes, topic.store, topic.topic)))
+
+
+def month_cost(lake_bytes: int, price: float) -> float:
+    """Return what bytes cost for a month.
+
+    :param price: of 10⁹ bytes.
+    """
+    return lake_bytes / GB_BYTES * price
 
 
 def _going(

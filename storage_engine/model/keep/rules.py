@@ -25,7 +25,7 @@ class Stream:
     """The messages of one topic in one log of a store.
 
     :param store_names: what people have called the store, the newest name last; (): it has no name.
-    :param topic: "": rows without a topic, which no rule applies to.
+    :param topic: "": rows without a topic, for which only rules for every topic are.
     :param is_system: the topic is the broker's own.
     """
 
@@ -69,9 +69,10 @@ class Scope:
     def applies_to(self, stream: Stream) -> bool:
         """Return whether a rule for these patterns is for a stream.
 
-        Wildcards match no topic of the broker's own. A store is matched by its newest name.
+        Wildcards match no topic of the broker's own; ``*`` matches what has no topic. A store is matched by
+        its newest name.
         """
-        if not stream.topic or (stream.is_system and self.topic != stream.topic):
+        if stream.is_system and self.topic != stream.topic:
             return False
         names = (stream.store_id, *stream.store_names[-1:])
         return (

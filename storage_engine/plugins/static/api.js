@@ -72,6 +72,11 @@ export async function postToAirflow(path, body) {
   return (await call(airflowUrl(`api/v2/${path}`), json(body))).body;
 }
 
+/** Return the address of the page of what a store's lakes keep. */
+export function keepUrl(store) {
+  return new URL(`../keep?${new URLSearchParams({ store })}`, document.baseURI).href;
+}
+
 /** Return the address of a run's report; null: it has none that may be read here. */
 export function reportUrl(store, run) {
   if (!run?.dag_id || !run.run_id || run.has_report === false) return null;

@@ -1,7 +1,7 @@
 // One store: its head with figures and actions, and the view that its tabs choose.
 
 import { actions } from "./acting.js";
-import { ask, ofStore } from "./api.js";
+import { ask, keepUrl, ofStore } from "./api.js";
 import { showCalendar } from "./calendar.js";
 import { breakable, h, renew, replace } from "./dom.js";
 import { showForecast } from "./forecast.js";
@@ -28,7 +28,7 @@ export function showStore(host, store, view, query, onZone) {
   const title = h("div", null, heading(store, null));
   const head = h("div");
   const problem = h("div");
-  const tabs = h("nav", { class: "tabs", "aria-label": t("views") }, Object.keys(VIEWS).map((name) => tab(store, name, view)));
+  const tabs = h("nav", { class: "tabs", "aria-label": t("views") }, Object.keys(VIEWS).map((name) => tab(store, name, view)), h("a", { href: keepUrl(store), "data-key": "tab-keep" }, t("tab_keep")));
   const place = h("div", { class: "view" }, waiting());
   const listeners = new Set();
   const state = { answer: null, acting: null, ended: false };

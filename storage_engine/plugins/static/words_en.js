@@ -13,6 +13,7 @@ export const words = {
   tab_forecast: "Forecast",
   tab_what_if: "What if",
   tab_quality: "Quality",
+  tab_keep: "In the lake",
   waiting: "Loading…",
   unknown: "unknown",
   and: " and ",

@@ -13,6 +13,7 @@ export const words = {
   tab_forecast: "预测",
   tab_what_if: "假设推演",
   tab_quality: "质量",
+  tab_keep: "数据湖",
   waiting: "加载中…",
   unknown: "未知",
   and: "、",

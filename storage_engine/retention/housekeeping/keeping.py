@@ -147,12 +147,16 @@ def _streams(
     newest = {(row.log, row.base_offset): row for row in sorted(rows, key=lambda row: row.lineage)}
     for slot, row in newest.items():
         broker = find_broker(row.broker)
-        for topic, size_bytes, last_ms in _topics_of(row, counted.get(slot, ())):
+        topics = list(_topics_of(row, counted.get(slot, ())))
+        for topic, size_bytes, last_ms in topics:
             newest_ms = age_begins_ms(
-                broker_sets_times=broker.sets_times,
+                broker_sets_times=broker.sets_times and topic != "",
                 last_ms=last_ms,
                 first_proven_at_ms=first_proven[row.identity],
             )
+            if not topic and len(topics) > 1:
+                # It goes with the last of the others.
+                newest_ms = None
             yield ArchivedStream(
                 Stream(row.store_id, names, row.log, topic, broker.is_system_topic(topic)),
                 size_bytes,

@@ -12,20 +12,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pyiceberg.io import load_file_io
-
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import clock_ms, jumped_forward_ms, read_clock
 from storage_engine.core.long_work import told
 from storage_engine.core.wording import bytes_text, count_text, duration_text
-from storage_engine.exceptions import BadInputError, LakeUnavailableError, StorageEngineError
+from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.journal import Journal, RunState
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.tables.topic_days import Slot, SlotTopic
-from storage_engine.lake.acts.act_files import Acts, read_acts, read_acts_at, read_trusted_clock, record_act
+from storage_engine.lake.acts.act_files import Acts, read_acts, read_trusted_clock, record_act
 from storage_engine.lake.acts.held_stores import HeldStores, read_store_names
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.identity import ancestors_of, copy_of, lake_id_of, mark_location, parse_mark
+from storage_engine.lake.catalog.identity import copy_of
 from storage_engine.lake.catalog.names import proven_files, relative_name
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.gc.expiry import finish_acts, remove_expired
@@ -33,7 +31,6 @@ from storage_engine.lake.gc.garbage_kind import TRASH_MS
 from storage_engine.lake.gc.thinning import discard_files, thin_segment
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history
-from storage_engine.lake.storage.small_files import read_small_file
 from storage_engine.model.keep.acts import ActKind, KeepDecision, Thinning, policies_of, policy_of
 from storage_engine.model.keep.expiry import (
     REWRITE_RULE,
@@ -48,7 +45,10 @@ from storage_engine.model.keep.expiry import (
 from storage_engine.model.keep.keep_policy import age_begins_ms
 from storage_engine.model.keep.rules import Hold, Stream
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile, with_rows
-from storage_engine.retention.store.known_heads import journalled_heads, known_heads
+from storage_engine.retention.housekeeping.keeping import forecast_lake
+from storage_engine.retention.housekeeping.kept_forecasts import keep_forecast
+from storage_engine.retention.ranges.seen_log_records import kept_logs
+from storage_engine.retention.store.known_heads import holds_elsewhere, known_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,8 @@ class LakeExpiry:
 
 
 def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = False) -> tuple[str, ...]:
-    """Do what :func:`expire_lake` does where a lake has acts, as a part of its maintenance.
+    """Do what :func:`expire_lake` does where a lake has acts, as a part of its maintenance; then keep in the
+    journal, for pages, what goes when.
 
     :return: what was done, or why nothing was, as sentences.
     """
@@ -100,6 +101,8 @@ def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = Fals
         if not read_acts(lake):
             return ()
         done = expire_lake(lake, journal_url, dry_run=dry_run)
+        if journal_url is not None and not dry_run:
+            keep_forecast(journal_url, forecast_lake(lake, journal_url, read_acts(lake), None), clock_ms())
     except StorageEngineError as error:
         return (f"not all expired that the lake's rules no longer keep: {error}",)
     return (done.text,) if done.text else ()
@@ -263,12 +266,15 @@ def _look(lake: Lake, journal_url: str | None, gone: Sequence[str], rewrite: Rew
             if journal is not None and store_id in records:
                 known = known_heads(journal, records[store_id])
             check_chain(history, () if known is None else known.of(lake, lake.segments()))
-            holds += _holds_elsewhere(lake, journal, store_id)
+            if journal is not None:
+                holds += (hold for _, hold in holds_elsewhere(journal, store_id, [lake]))
         except StorageEngineError as error:
             stores[store_id] = StoreContent(f"not all is known of it: {error}")
             kept.add(store_id)
             continue
-        stores[store_id] = StoreContent(is_gone=True) if store_id in gone_ids else _content(journal, store_id)
+        stores[store_id] = (
+            StoreContent(is_gone=True) if store_id in gone_ids else _content(journal_url, store_id)
+        )
     kept.update(store_id for store_id in stores if HeldStores(tuple(holds), names).holds_of(store_id))
     fault = _fault(lake, journal, records)
     return _Look(tuple(segments), rows, stores, tuple(holds), frozenset(kept), fault, rewrite)
@@ -301,9 +307,10 @@ def _fault(lake: Lake, journal: Journal | None, store_ids: Iterable[str]) -> tup
     return None
 
 
-def _content(journal: Journal | None, store_id: str) -> StoreContent:
-    if journal is None:
+def _content(journal_url: str | None, store_id: str) -> StoreContent:
+    if journal_url is None:
         return StoreContent("there is no journal that says what its store has")
+    journal = Journal(journal_url)
     if journal.is_leased(store_id):
         return StoreContent("a run works on its store")
     run = journal.last_planned_run(store_id)
@@ -315,30 +322,9 @@ def _content(journal: Journal | None, store_id: str) -> StoreContent:
         log.log: [(it.segment.base_offset, it.segment.end_offset) for it in log.decisions]
         for log in run.plan.logs
     }
-    return StoreContent(planned_at_ms=run.plan.decided_at_ms, logs=logs)
-
-
-def _holds_elsewhere(lake: Lake, journal: Journal | None, store_id: str) -> Iterator[Hold]:
-    """Yield the holds of further lakes that have segments of a store.
-
-    :raises LakeUnavailableError: the acts of one of them can't be read.
-    """
-    segments = lake.segments()
-    own = {lake_id_of(segments), *ancestors_of(segments)}
-    heads = () if journal is None else journalled_heads(journal, store_id)
-    for lake_id, place, location in {(it.lake_id, it.place, it.location) for it in heads}:
-        if lake_id in own:
-            continue
-        try:
-            file_io = load_file_io(lake.config.file_io_properties, place)
-            data = read_small_file(file_io, mark_location(place)) if place else None
-            if data is None or parse_mark(data, place).lake_id != lake_id:
-                raise LakeUnavailableError(f"expected the lake {lake_id} at {place or location}, found none")
-            yield from policy_of(read_acts_at(file_io, place)).holds
-        except StorageEngineError as error:
-            raise LakeUnavailableError(
-                f"whether its other lake {lake_id} at {location} holds something of it can't be told: {error}"
-            ) from error
+    kept = kept_logs(journal_url, store_id)
+    remembered = None if kept is None else {log.log for log in kept}
+    return StoreContent(planned_at_ms=run.plan.decided_at_ms, logs=logs, remembered=remembered)
 
 
 def _segments(
@@ -398,13 +384,18 @@ def _streams(
         topics = [(it["name"], it["last_ms"], it["bytes"]) for it in listed]
     elif row.root is not None and len({it.topic for it in counted}) == 1:
         topics = [(counted[0].topic, row.last_store_timestamp_ms, row.size_bytes)]
+    elif row.root is not None and broker.sets_times and not row.message_count:
+        # A broker that stores all topics in one log names none where it has no message.
+        topics = [("", None, row.size_bytes)]
     else:
         return None
     return tuple(
         SegmentStream(
             Stream(row.store_id, names, row.log, topic, broker.is_system_topic(topic)),
             age_begins_ms(
-                broker_sets_times=broker.sets_times, last_ms=last_ms, first_proven_at_ms=first_proven_at_ms
+                broker_sets_times=broker.sets_times and topic != "",
+                last_ms=last_ms,
+                first_proven_at_ms=first_proven_at_ms,
             ),
             size_bytes,
         )

@@ -40,16 +40,17 @@ class KeptRows:
 
         :raises StorageEngineError: the journal can't be read.
         """
+        database = JournalDatabase(journal_url, read_only=True)
+        return database.read(lambda connection: self.read_row(connection, store_id))
+
+    def read_row(self, connection: Connection, store_id: str) -> tuple[int, bytes] | None:
+        """Return the same of a journal that is read already."""
         rows = self.table.c
+        if not inspect(connection).has_table(self.table.name):
+            return None
         query = select(rows.version, rows[self._column]).where(rows.store_id == store_id)
-
-        def read(connection: Connection) -> tuple[int, bytes] | None:
-            if not inspect(connection).has_table(self.table.name):
-                return None
-            row = connection.execute(query).first()
-            return None if row is None else (row[0], row[1])
-
-        return JournalDatabase(journal_url, read_only=True).read(read)
+        row = connection.execute(query).first()
+        return None if row is None else (row[0], row[1])
 
     def write(
         self, journal_url: str, store_id: str, version: int, text: str, *, reserve: bool = True

@@ -17,10 +17,11 @@ from storage_engine.core.wording import bytes_text, count_text, duration_text, r
 from storage_engine.exceptions import LakeMissingError, StorageEngineError, StoreBusyError
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.journal.tables.leases import Lease
-from storage_engine.lake.acts.held_stores import read_held_stores
-from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.acts.held_stores import read_held_stores, read_store_names
+from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
+from storage_engine.model.keep.rules import Hold
 from storage_engine.model.plan.plan import Cause, PlanRequest
 from storage_engine.retention.proof.history import releases, still_proves
 from storage_engine.retention.proof.proofs import read_proofs
@@ -35,7 +36,7 @@ from storage_engine.retention.quarantine.records import (
 from storage_engine.retention.quarantine.tree import Contents, contents, has_manifest, remove
 from storage_engine.retention.replicas.replica_proofs import replicas_prove
 from storage_engine.retention.store.context import Context
-from storage_engine.retention.store.known_heads import known_heads
+from storage_engine.retention.store.known_heads import holds_elsewhere, known_heads
 
 SPACE = "space was the cause of a run"
 
@@ -176,7 +177,14 @@ def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
             return f"the quarantine of run {run_key} stays, though {why}: {reason}"
         if one.state is not QuarantineState.EMPTYING:
             journal.record(run, Step.EMPTY_QUARANTINE, Phase.INTENT, [(WHOLE, {"detail": why})], lease=lease)
-        gone = _remove(journal, lease, one)
+        gone = Contents()
+        for place in one.places:
+            if reason := _held(keeper):
+                # A person's word since it began: what is left stays, and the next run asks again.
+                record_stays(journal, run, one, reason, now_ms, lease)
+                return f"the rest of the quarantine of run {run_key} stays, though {why}: {reason}"
+            gone += remove(place)
+            journal.renew(lease)
         said = {"detail": why, "files": gone.files, "size_bytes": gone.size_bytes, "at_ms": clock_ms()}
         journal.record(run, Step.EMPTY_QUARANTINE, Phase.RESULT, [(WHOLE, said)])
     return (
@@ -202,10 +210,12 @@ def _reason_to_stay(keeper: Keeper, run: Run, one: Quarantine, lease: Lease) -> 
 
 def _held(keeper: Keeper) -> str:
     """Return by whose word nothing of the store is removed now, or which lake can't say; "": by nobody's."""
-    name = keeper.record.name or ""
+    store_id, name = keeper.record.store_id, keeper.record.name or ""
+    lakes: list[Lake] = []
     for config in keeper.lakes:
         try:
-            holds = read_held_stores(open_lake(config)).holds_of(keeper.record.store_id, name)
+            lakes.append(open_lake(config))
+            holds = read_held_stores(lakes[-1]).holds_of(store_id, name)
         except StorageEngineError as error:
             known = known_heads(keeper.journal, keeper.record).heads
             if isinstance(error, LakeMissingError) and config.location not in {it.location for it in known}:
@@ -213,20 +223,21 @@ def _held(keeper: Keeper) -> str:
                 continue
             return f"whether a hold of lake {config.location} covers it can't be told: {reason_text(error)}"
         if holds:
-            hold = holds[0]
-            return (
-                f"lake {config.location} holds {hold.scope.text}, by {hold.person}: {hold.reason}. "
-                f"storage-engine lake keep --lift {hold.hold_id[:SHOWN_CHARACTERS]} ends that"
-            )
-    return ""
+            return _holding(config.location, holds[0])
+    try:
+        elsewhere = list(holds_elsewhere(keeper.journal, store_id, lakes))
+        names = [it for lake in lakes if elsewhere for it in read_store_names(lake).get(store_id, ())]
+    except StorageEngineError as error:
+        return reason_text(error)
+    covering = (_holding(*it) for it in elsewhere if it[1].covers_store(store_id, (name, *names)))
+    return next(covering, "")
 
 
-def _remove(journal: Journal, lease: Lease, one: Quarantine) -> Contents:
-    gone = Contents()
-    for place in one.places:
-        gone += remove(place)
-        journal.renew(lease)
-    return gone
+def _holding(location: str, hold: Hold) -> str:
+    return (
+        f"lake {location} holds {hold.scope.text}, by {hold.person}: {hold.reason}. "
+        f"storage-engine lake keep --lift {hold.hold_id[:SHOWN_CHARACTERS]} ends that"
+    )
 
 
 def _unproven(keeper: Keeper, run: Run, one: Quarantine, looked: Callable[[], None]) -> str:

@@ -6,18 +6,28 @@ fork the chain of receipts, and what it proves is not all that was proven.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pyiceberg.io import load_file_io
 from pyiceberg.table import Table
 
 from storage_engine.core.clock import jumped_forward_ms, read_clock
 from storage_engine.core.jsonable import from_jsonable
-from storage_engine.exceptions import LakeIdentityError, ReceiptError
+from storage_engine.exceptions import (
+    LakeIdentityError,
+    LakeUnavailableError,
+    ReceiptError,
+    StorageEngineError,
+)
 from storage_engine.journal.journal import Journal, Step, StoreRecord
+from storage_engine.lake.acts.act_files import read_acts_at
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of
+from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of, mark_location, parse_mark
 from storage_engine.lake.soundness.chain import check_links
+from storage_engine.lake.storage.small_files import read_small_file
+from storage_engine.model.keep.acts import policy_of
+from storage_engine.model.keep.rules import Hold
 from storage_engine.model.proof.heads import EMPTY_CHAIN, ChainHead, LakeHead
 from storage_engine.retention.store.stamp import read_stamp
 
@@ -137,6 +147,33 @@ def journalled_heads(journal: Journal, store_id: str) -> Iterator[LakeHead]:
         yield from (from_jsonable(LakeHead, head) for head in reset.payload["lakes"])
     since = reset.event_id if reset is not None else 0
     yield from journal.lake_heads(store_id, since)
+
+
+def holds_elsewhere(journal: Journal, store_id: str, asked: Sequence[Lake]) -> Iterator[tuple[str, Hold]]:
+    """Yield holds of lakes that have segments of a store, each with its lake's location.
+
+    :param asked: lakes that aren't asked again.
+    :raises LakeUnavailableError: the acts of one of them can't be read.
+    """
+    own = {
+        lake_id for lake in asked for lake_id in (lake_id_of(lake.segments()), *ancestors_of(lake.segments()))
+    }
+    heads = journalled_heads(journal, store_id)
+    for lake_id, place, location in {(it.lake_id, it.place, it.location) for it in heads}:
+        if lake_id in own:
+            continue
+        try:
+            properties = next((lake.config.file_io_properties for lake in asked), {})
+            file_io = load_file_io(properties, place)
+            data = read_small_file(file_io, mark_location(place)) if place else None
+            if data is None or parse_mark(data, place).lake_id != lake_id:
+                raise LakeUnavailableError(f"expected the lake {lake_id} at {place or location}, found none")
+            for hold in policy_of(read_acts_at(file_io, place)).holds:
+                yield location, hold
+        except StorageEngineError as error:
+            raise LakeUnavailableError(
+                f"whether its other lake {lake_id} at {location} holds something of it can't be told: {error}"
+            ) from error
 
 
 def _sequence(head: ChainHead) -> int:

@@ -12,12 +12,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from pyiceberg.table import Table
 
 from benchmarks.history import write_history
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError, LakeIdentityError, ProofError
 from storage_engine.lake.acts import act_files
 from storage_engine.lake.acts.act_files import read_acts, record_act
+from storage_engine.lake.archive import commit
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.names import data_file_of
@@ -41,7 +43,7 @@ from storage_engine.model.keep.acts import (
 )
 from storage_engine.model.keep.keep_policy import DAY_MS
 from storage_engine.model.keep.rules import Scope
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt, StoredFile
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import VerifyLevel
 from tests.lake.conftest import MakeJobs
@@ -279,6 +281,83 @@ def test_an_undo_brings_back_what_is_not_gone_for_good(
     check(lake)
     finish_acts(lake)
     assert states(lake) == ["expired", None]
+
+
+def test_an_undo_again_brings_back_nothing_that_a_later_act_took(filled: Callable[[int], Lake]) -> None:
+    lake = filled(1)
+    first = expire(lake, every_receipt(lake))
+    undone = undo_expiry(lake, first)
+    expire(lake, every_receipt(lake))
+    assert len(remove_expired(lake, trash_ms=0)) == 1
+    assert undo_expiry(lake, first) == undone
+    assert states(lake) == ["expired"]
+    check(lake)
+
+
+def test_what_a_killed_removal_took_goes_on_record_though_a_hold_followed(
+    filled: Callable[[int], Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = filled(2)
+    rows = every_receipt(lake)
+    sha256 = expire(lake, rows)
+    remove = expiry._remove
+
+    def killed(messages: Table, files: Sequence[StoredFile]) -> None:
+        remove(messages, files[:1])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(expiry, "_remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove_expired(lake, trash_ms=0)
+    record_act(lake, lambda acts: decide_hold(acts, Scope(), "why"))
+    assert remove_expired(lake, trash_ms=0) == rows[0].proven_files
+    undo_expiry(lake, sha256)
+    assert states(lake) == ["expired", None]
+    check(lake)
+
+
+def test_an_undo_beside_a_killed_archiving_leaves_each_row_once(
+    filled: Callable[[int], Lake], segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = filled(2)
+    sha256 = expire(lake, every_receipt(lake))
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit, "prepare_receipts", killed)
+        with pytest.raises(KeyboardInterrupt):
+            archive_all(lake, make_jobs(lake, segments[0]))
+    assert len(live(lake)) == 1
+    undo_expiry(lake, sha256)
+    assert states(lake) == [None, None]
+    assert live(lake) == {data_file_of(lake.messages(), row) for row in every_receipt(lake)}
+    check(lake)
+
+
+def test_a_lake_rebuilt_from_before_an_expiry_has_no_whole_receipt_of_what_is_gone(
+    filled: Callable[[int], Lake], tmp_path: Path
+) -> None:
+    lake = filled(2)
+    tables = [Path(table.location().removeprefix("file://")) for table in lake.tables()]
+    for table in tables:
+        shutil.copytree(table / "metadata", tmp_path / table.name)
+    first, second = every_receipt(lake)
+    expire(lake, [first])
+    assert remove_expired(lake, trash_ms=0) == first.proven_files
+    record_act(lake, lambda acts: decide_rule(acts, Scope(), "forever"))
+    # All newer metadata is lost, and so is the catalog.
+    (tmp_path / "lake" / "catalog.db").unlink()
+    for table in tables:
+        shutil.rmtree(table / "metadata")
+        shutil.copytree(tmp_path / table.name, table / "metadata")
+    rebuild(lake.config, {})
+    again = open_lake(lake.config)
+    assert states(again) == ["expired", None]
+    assert live(again) == {data_file_of(again.messages(), second)}
+    check(again)
 
 
 def test_gc_leaves_to_acts_what_expired_even_where_it_was_archived_again(

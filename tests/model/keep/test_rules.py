@@ -118,8 +118,9 @@ def test_other_topics_are_no_topics_of_the_brokers_own(broker: str, topic: str) 
     assert not find_broker(broker).is_system_topic(topic)
 
 
-def test_no_rule_applies_to_rows_without_a_topic() -> None:
-    assert rule_for(rules(any="0 days"), stream("")) is None
+def test_only_a_rule_for_every_topic_applies_to_rows_without_one() -> None:
+    for pattern, applies in (("*", True), ("?*", False), ("orders*", False)):
+        assert KeepRule(Scope(topic=pattern), "0 days").applies_to(stream("")) == applies
 
 
 def test_a_rule_names_a_store_by_its_newest_name_and_a_hold_by_any() -> None:

@@ -7,20 +7,24 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from storage_engine.core.clock import JUMP_MS, clock_ms, read_clock
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import QuarantineError, RunStateError
-from storage_engine.journal.journal import Journal
+from storage_engine.journal.journal import Journal, Phase, Run, Step
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.lake.acts.act_files import record_act
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import lake_id_of
+from storage_engine.lake.move.making import make_lake
 from storage_engine.model.keep.acts import decide_hold, decide_lift
 from storage_engine.model.keep.rules import Scope
 from storage_engine.model.plan.plan import Cause, PlanRequest
+from storage_engine.model.proof.heads import LakeHead
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.model.store.store import DiskUsage
 from storage_engine.retention import steps
@@ -34,6 +38,7 @@ from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.report.report import build_report
 from storage_engine.retention.report.report_text import report_text
+from storage_engine.retention.store import known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.store import causes as rocketmq_causes
 from storage_engine.rocketmq.store import store as rocketmq_store
@@ -372,3 +377,46 @@ def test_what_a_lake_holds_stays_until_the_hold_is_lifted(
     (sentence,) = maintain_store(store, later_ms).quarantines
     assert sentence.startswith("the quarantine of run r was emptied, ")
     assert aside(store) == []
+
+
+def test_a_hold_that_is_recorded_while_a_quarantine_is_emptied_keeps_what_is_left(
+    managed: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = managed(policy=Policy(undo_window_hours=24))
+    clean(store, "r", 1)
+    record = Journal.record
+
+    def recorded(journal: Journal, run: Run, step: Step, phase: Phase, *more: Any, **named: Any) -> None:
+        record(journal, run, step, phase, *more, **named)
+        if (step, phase) == (Step.EMPTY_QUARANTINE, Phase.INTENT):
+            record_act(open_lake(store.lake), lambda acts: decide_hold(acts, Scope(), "case 7"))
+
+    monkeypatch.setattr(Journal, "record", recorded)
+    later_ms = clock_ms() + DAY_MS + 60_000
+    (sentence,) = maintain_store(store, later_ms).quarantines
+    assert sentence.startswith("the rest of the quarantine of run r stays, though its window was over")
+    assert "holds everything, by " in sentence
+    assert aside(store) == ["r"]
+
+
+def test_a_hold_of_a_lake_that_is_not_named_any_more_keeps(
+    managed: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = managed(policy=Policy(undo_window_hours=24))
+    clean(store, "r", 1)
+    other = make_lake(LakeConfig.local(tmp_path / "other"))
+    place = other.segments().location()
+    head = LakeHead(str(lake_id_of(other.segments())), other.location, 0, "0" * 64, place)
+    known = known_heads.journalled_heads
+    monkeypatch.setattr(known_heads, "journalled_heads", lambda *of: (*known(*of), head))
+    hold = record_act(other, lambda acts: decide_hold(acts, Scope(log="commitlog"), "case 7"))[-1].sha256
+    later_ms = clock_ms() + DAY_MS + 60_000
+    (sentence,) = maintain_store(store, later_ms).quarantines
+    assert f"lake {other.location} holds log commitlog, by " in sentence
+    away = (tmp_path / "other").rename(tmp_path / "away")
+    (sentence,) = maintain_store(store, later_ms).quarantines
+    assert "holds something of it can't be told" in sentence
+    assert aside(store) == ["r"]
+    away.rename(tmp_path / "other")
+    record_act(other, lambda acts: decide_lift(acts, hold))
+    assert maintain_store(store, later_ms).quarantines[0].startswith("the quarantine of run r was emptied, ")
