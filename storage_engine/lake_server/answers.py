@@ -42,6 +42,11 @@ class Answers(GroupAnswers):
         self._log = log
         self._logged: set[str] = set()
 
+    def log_gaps(self) -> None:
+        """Log which offsets the lake lacks between others, each once."""
+        for line in self._reader.archive.gaps():
+            self._log_once(line)
+
     async def answer(self, request: Request) -> bytes | None:
         """Return the response to a request.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -96,6 +96,16 @@ class Archive:
     cluster: str
     topics: Mapping[str, Mapping[int, ArchivedPartition]]
     unnamed: tuple[str, ...]
+
+    def gaps(self) -> Iterator[str]:
+        """Yield a line for each run of offsets that readers don't get: what expired, and holes."""
+        for partitions in self.topics.values():
+            for partition in partitions.values():
+                where = f"{partition.topic}-{partition.number}"
+                for first, end, by_what in partition.expired:
+                    yield f"{where}: offsets [{first}, {end}) EXPIRED: {by_what}"
+                for first, end in partition.holes():
+                    yield f"{where}: no receipt has the offsets [{first}, {end})"
 
 
 def read_archive(lake: Lake, cluster: str | None) -> Archive:

@@ -113,23 +113,18 @@ async def serve(
     port = server.sockets[0].getsockname()[1]
     answers = Answers(reader, positions, listening.advertised or (listening.host, port), log)
     connected.append(Connections(answers, listening.users, log))
-    for partitions in reader.archive.topics.values():
-        for partition in partitions.values():
-            for first, end, by_what in partition.expired:
-                log(f"{partition.topic}-{partition.number}: offsets [{first}, {end}) EXPIRED: {by_what}")
-            for first, end in partition.holes():
-                log(f"{partition.topic}-{partition.number}: no receipt has the offsets [{first}, {end})")
+    answers.log_gaps()
     async with server, asyncio.TaskGroup() as tasks:
         tasks.create_task(answers.groups.watch())
         tasks.create_task(_drop_unused(answers, log))
-        tasks.create_task(_renew(reader, log))
+        tasks.create_task(_renew(reader, answers, log))
         await reader.warm_up()
         await server.start_serving()
         started(port)
         await server.serve_forever()
 
 
-async def _renew(reader: LakeReader, log: Callable[[str], None]) -> None:
+async def _renew(reader: LakeReader, answers: Answers, log: Callable[[str], None]) -> None:
     failed = False
     while True:
         await asyncio.sleep(_RENEWAL_SECONDS)
@@ -141,6 +136,7 @@ async def _renew(reader: LakeReader, log: Callable[[str], None]) -> None:
             failed = True
         else:
             failed = False
+            answers.log_gaps()
 
 
 async def _drop_unused(answers: Answers, log: Callable[[str], None]) -> None:
