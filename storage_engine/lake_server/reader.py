@@ -50,7 +50,7 @@ class LakeReader:
 
     def __init__(self, lake: Lake, cluster: str | None, *, cache_bytes: int, skip_holes: bool) -> None:
         self._lake = lake
-        self._cache_bytes, self._skip_holes = cache_bytes, skip_holes
+        self._cache_bytes, self.skip_holes = cache_bytes, skip_holes
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lake-reader")
         self._segments: OrderedDict[str, SegmentInLake] = OrderedDict()
         self._segments_lock = threading.Lock()
@@ -136,6 +136,20 @@ class LakeReader:
 
         return await self._in_thread(look)
 
+    async def last_batch(self, partition: ArchivedPartition) -> bytes:
+        """Return the last archived batch that is served; nothing: there is none."""
+
+        def look() -> bytes:
+            for one in reversed(partition.ranges):
+                segment = None if one.refused else self._segment(one.receipt)
+                for number in reversed(range(segment.count if segment else 0)):
+                    assert segment is not None
+                    if batch := segment.piece(number).last_batch(one.end):
+                        return batch
+            return b""
+
+        return await self._in_thread(look)
+
     async def transactions(self, partition: ArchivedPartition) -> Transactions:
         """Return what is known of a partition's transactions."""
         key = (partition.topic, partition.number)
@@ -157,7 +171,7 @@ class LakeReader:
     def _check(self, partition: ArchivedPartition, found: ArchivedRange, offset: int) -> None:
         where = f"{partition.topic}-{partition.number}, offsets"
         hole = next(((max(a, offset), b) for a, b in partition.holes() if offset < b <= found.first), None)
-        if hole is not None and not self._skip_holes:
+        if hole is not None and not self.skip_holes:
             raise HoleError(
                 f"{where} [{hole[0]}, {hole[1]}): no receipt has them, so that consumers stop before "
                 "them. Run verify, which says what became of them; --holes skip goes on behind them."

@@ -101,6 +101,18 @@ class Piece:
             last = first + int(gaps[0])
         return self.data[int(self.positions[first]) : int(self.ends[last])]
 
+    def last_batch(self, end: int) -> bytes:
+        """Return the last batch that begins below an offset; nothing: none does.
+
+        :raises DamagedRangeError: what is no batch lies behind it.
+        """
+        last = int(np.searchsorted(self.base_offsets, end)) - 1
+        if last == len(self.positions) - 1 and len(self.data) != (
+            int(self.ends[-1]) if len(self.ends) else 0
+        ):
+            raise DamagedRangeError("its last bytes are no batch with the right CRC")
+        return bytes(self.data[int(self.positions[last]) : int(self.ends[last])]) if last >= 0 else b""
+
 
 class SegmentInLake:
     """A segment in the lake, of which pieces are read in any order, by one thread at a time.
