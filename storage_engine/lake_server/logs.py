@@ -220,7 +220,7 @@ class Logs:
                 stable, aborted = transactions.stable_at(offset), ()
                 if stable >= stop:
                     stable = max(stable, end) if self._is_at_cluster(partition) else stable
-            records = bytes(await self._reader.batches(partition, offset, min(stop, stable), max_bytes))
+            records = await self._reader.batches(partition, offset, min(stop, stable), max_bytes)
             if records and level == READ_COMMITTED:
                 within = transactions.within(offset, min(stable, partition.end))
                 aborted = tuple((one.producer_id, one.first_offset) for one in within)
