@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
+from demo.brokers.kafka import Kafka
 from storage_engine.kafka.format.transaction_index import parse_transaction_index
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake_server.archived_partitions import read_archive
@@ -22,7 +23,6 @@ from storage_engine.lake_server.give_back import give_back
 from storage_engine.lake_server.positions import CommittedPositions
 from storage_engine.lake_server.upstream import Upstream
 from storage_engine.model.store.store import Segment
-from demo.brokers.kafka import Kafka
 from tests.docs.code_blocks import blocks_of
 from tests.integration import kafka_transactions
 from tests.integration.kafka_broker import (
