@@ -285,6 +285,7 @@ class Logs:
             await self.renew()
             partition = self._partition(one.place)
             bounds = [await self._upstream.offset_of(one.place, which) for which in (EARLIEST, LATEST)]
+            fault = await self._difference(partition)
         except StorageEngineError as error:
             self.log_once(f"{one.place[0]}-{one.place[1]}: {error}")
             return PartitionRecords(_AGAIN)
@@ -302,6 +303,8 @@ class Logs:
                 if not self._reader.skip_holes:
                     return self._refused(partition, f"{lost}. --holes skip goes on behind them")
                 self.log_once(f"{partition.topic}-{partition.number}: {lost}, and skipped")
+            if step.source is LogSource.CLUSTER and fault:
+                return self._refused(partition, fault)
             if step.source is LogSource.CLUSTER:
                 asked = [replace(one, offset=step.offset)]
                 answers = await self._upstream.fetch(asked, replace(limits, seconds=0.0))

@@ -294,11 +294,15 @@ class Upstream:
             forgotten_topics_data=(),
         )
         self._check(answer.error_code, "records")
-        return {
+        found = {
             (ids[answered.topic_id], one.partition_index): one
             for answered in answer.responses
             for one in answered.partitions
         }
+        if any(one.error_code is not ErrorCode.none for one in found.values()):
+            # Its leader may be another one by now.
+            self._is_stale.set()
+        return found
 
     def _leader(self, place: PartitionKey) -> Address:
         topic = self.view.topics.get(place[0])
