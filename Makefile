@@ -32,6 +32,10 @@ demo-kafka: install  ## Say why a Kafka node's segments stay, archive with proof
 demo-kafka-live: install  ## Delete from a Kafka broker under load what is proven, and restore it elsewhere
 	@$(BIN)/python -m demo kafka-live
 
+.PHONY: demo-read-on
+demo-read-on: install  ## Let a stopped group read what its Kafka broker deleted meanwhile, on to the live end
+	@$(BIN)/python -m demo read-on
+
 .PHONY: up
 up: install  ## Start Airflow on loopback with the DAGs and the sample store; Ctrl-C stops it
 	@$(BIN)/storage-engine up .demo/up

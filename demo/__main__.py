@@ -62,6 +62,15 @@ def kafka_live(directory: Path) -> None:
     _run(run_demo_kafka_live, directory)
 
 
+@demo.command()
+@click.argument("directory", type=click.Path(path_type=Path), default=".demo/read-on")
+def read_on(directory: Path) -> None:
+    """Let a stopped group read what its Kafka broker has deleted. It takes a JDK and Maven."""
+    from demo.read_on import run_demo_read_on
+
+    _run(run_demo_read_on, directory)
+
+
 def _run(run: Run, directory: Path) -> None:
     """Run a demo and exit with its status; lines of progress begin with the seconds since the start."""
     started = time.monotonic()

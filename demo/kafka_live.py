@@ -144,10 +144,10 @@ def _hashes(records: Served) -> _Hashes:
 
 
 _NAMES = ("node", "lake", "elsewhere")
-_RETENTION_SECONDS = 10
-_SETTINGS = {"segment.bytes": str(1 << 20), "retention.ms": str(1000 * _RETENTION_SECONDS)}
+RETENTION_SECONDS = 10
+SETTINGS = {"segment.bytes": str(1 << 20), "retention.ms": str(1000 * RETENTION_SECONDS)}
 """Of each topic: the smallest segments that a broker allows, and an age that a demo can wait for."""
-_BROKER = {
+BROKER_SETTINGS = {
     "log.retention.check.interval.ms": 1000,
     "log.initial.task.delay.ms": 0,
     "file.delete.delay.ms": 1000,
@@ -159,7 +159,7 @@ _EXPIRED = 2
 _WAIT_SECONDS = 180.0
 _APPLIED_SECONDS = 2.5
 _IS_HELD, _NOT_YET = 0, 1
-_SAME_DISK = "--allow-same-disk"
+SAME_DISK = "--allow-same-disk"
 _BLOCK = ("--lag-policy", "block")
 _WHATEVER_GOES = ("--leave-unproven", "1000000", "--reason", "the demo is over")
 
@@ -184,7 +184,7 @@ def _run(directory: Path, say: Say, tell: Say) -> int:
     clear(directory, _NAMES)
     node, lake, elsewhere = (directory / name for name in _NAMES)
     jars = find_jars(directory)
-    with Kafka(node, jars, _BROKER) as kafka:
+    with Kafka(node, jars, BROKER_SETTINGS) as kafka:
         outcome = _beside(kafka, lake, say, tell)
         kafka.stop()
     say("a second node gets the cluster's metadata, and its records from the lake")
@@ -203,9 +203,9 @@ def _run(directory: Path, say: Say, tell: Say) -> int:
 def _beside(kafka: Kafka, lake: Path, say: Say, tell: Say) -> KafkaOutcome:
     """Hold, archive and delete while the broker serves, and say what was seen."""
     store = kafka.server_properties
-    make_topics(kafka.address, _SETTINGS)
+    make_topics(kafka.address, SETTINGS)
     before = retention_of(kafka.address)
-    say(f"a broker at {kafka.address}: it deletes what is older than {_RETENTION_SECONDS} seconds")
+    say(f"a broker at {kafka.address}: it deletes what is older than {RETENTION_SECONDS} seconds")
     shell = Shell(
         tell,
         {
@@ -215,10 +215,7 @@ def _beside(kafka: Kafka, lake: Path, say: Say, tell: Say) -> KafkaOutcome:
         },
     )
     shell.run("init-lake", "--broker-type", "kafka")
-    shell.run("hold", store, _SAME_DISK, expected=(_IS_HELD, _NOT_YET))
-    say("a broker applies a setting a moment after it shows it")
-    time.sleep(_APPLIED_SECONDS)
-    shell.run("hold", store, _SAME_DISK)
+    hold_back(shell, store, say)
     held = retention_of(kafka.address)
     load = KafkaLoad(kafka.address)
     try:
@@ -226,15 +223,15 @@ def _beside(kafka: Kafka, lake: Path, say: Say, tell: Say) -> KafkaOutcome:
         lagging_at = load.read_orders(_READ_BY_LAGGING)
         transaction_at = load.begin_transaction()
         say(f"a transaction begins in {PAYMENTS} at offset {transaction_at}, and stays open")
-        _wait_for_expired(kafka, transaction_at, _EXPIRED)
+        wait_for_expired(kafka, transaction_at, _EXPIRED)
         shell.run("lag", store)
         say("clean: what is expired and proven goes, other than what somebody still needs")
-        shell.run("clean", store, _SAME_DISK, *_BLOCK)
+        shell.run("clean", store, SAME_DISK, *_BLOCK)
         first = LiveMoment(lagging_at, transaction_at, _starts(kafka))
         say(f"the transaction commits, and group {LAGS} reads all that is there")
         load.commit_transaction()
-        _wait_for_expired(kafka, load.read_orders(), 1)
-        shell.run("clean", store, _SAME_DISK, *_BLOCK)
+        wait_for_expired(kafka, load.read_orders(), 1)
+        shell.run("clean", store, SAME_DISK, *_BLOCK)
         last_starts = _starts(kafka)
     finally:
         clients = load.stop()
@@ -242,7 +239,7 @@ def _beside(kafka: Kafka, lake: Path, say: Say, tell: Say) -> KafkaOutcome:
     shell.run("validate", store)
     served = {topic: consume(kafka.address, log_of(topic)) for topic in TOPICS}
     say("the hold ends: from now on the broker deletes by its own rules again, proven or not")
-    shell.run("unmanage", store, _SAME_DISK, *_WHATEVER_GOES)
+    shell.run("unmanage", store, SAME_DISK, *_WHATEVER_GOES)
     return KafkaOutcome(
         clients=clients,
         first=first,
@@ -252,11 +249,19 @@ def _beside(kafka: Kafka, lake: Path, say: Say, tell: Say) -> KafkaOutcome:
     )
 
 
+def hold_back(shell: Shell, store: Path, say: Say) -> None:
+    """Take over the retention of a broker's topics."""
+    shell.run("hold", store, SAME_DISK, expected=(_IS_HELD, _NOT_YET))
+    say("a broker applies a setting a moment after it shows it")
+    time.sleep(_APPLIED_SECONDS)
+    shell.run("hold", store, SAME_DISK)
+
+
 def _starts(kafka: Kafka) -> dict[str, int]:
     return {topic: limits(kafka.address, log_of(topic))[0] for topic in TOPICS}
 
 
-def _wait_for_expired(kafka: Kafka, from_offset: int, count: int) -> None:
+def wait_for_expired(kafka: Kafka, from_offset: int, count: int) -> None:
     """Wait until of each topic so many closed segments behind an offset have passed their retention."""
     deadline = time.monotonic() + _WAIT_SECONDS
     while any(_expired(kafka, topic, from_offset) < count for topic in TOPICS):
@@ -272,7 +277,7 @@ def _wait_for_expired(kafka: Kafka, from_offset: int, count: int) -> None:
 def _expired(kafka: Kafka, topic: str, from_offset: int) -> int:
     directory = kafka.server_properties.parent / "data" / log_of(topic)
     closed = sorted(directory.glob("*.log"))[:-1]
-    before = time.time() - _RETENTION_SECONDS
+    before = time.time() - RETENTION_SECONDS
     return sum(int(path.stem) >= from_offset and path.stat().st_mtime < before for path in closed)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 import click
@@ -33,6 +33,14 @@ def _address(_context: click.Context, parameter: click.Parameter, text: str | No
     return host, int(port)
 
 
+def _addresses(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[tuple[str, int], ...]:
+    """Brokers' addresses, separated by commas; a click callback."""
+    found = (_address(context, parameter, one.strip()) for one in (text.split(",") if text else ()))
+    return tuple(one for one in found if one is not None)
+
+
 @command()
 @lake_option()
 @click.option(
@@ -49,6 +57,24 @@ def _address(_context: click.Context, parameter: click.Parameter, text: str | No
     metavar="HOST:PORT",
     callback=_address,
     help="What consumers are told to connect to, where that is another address (advertised.listeners).",
+)
+@click.option(
+    "--upstream",
+    metavar="BROKERS",
+    callback=_addresses,
+    help="Brokers of the lake's cluster, as HOST:PORT separated by commas: consumers read on into it.",
+)
+@click.option(
+    "--groups",
+    type=click.Choice(["own", "upstream"]),
+    default="own",
+    show_default=True,
+    help="Where groups commit: in a file of this server, or at the cluster's own coordinators.",
+)
+@click.option(
+    "--give-back-groups",
+    is_flag=True,
+    help="Commit the positions of the file to the cluster, and end; for groups that are stopped.",
 )
 @click.option("--cluster", metavar="ID", help="Which cluster; needed only where the lake has several.")
 @click.option(
@@ -84,6 +110,9 @@ def serve_lake(
     lake_dir: Path,
     address: tuple[str, int],
     advertised: tuple[str, int] | None,
+    upstream: tuple[tuple[str, int], ...],
+    groups: str,
+    give_back_groups: bool,
     cluster: str | None,
     holes: str,
     cache_bytes: int,
@@ -97,15 +126,17 @@ def serve_lake(
 ) -> int:
     """Serve archived records to consumers of Kafka, at the offsets that they know. Nothing is restored first.
 
-    A consumer is started with another address and reads on. Nothing can be written: what producers send is
-    refused, and groups commit into a file of this server. What is committed to the lake meanwhile is served
-    within seconds. Ends on SIGTERM and SIGINT.
+    A consumer is started with another address and reads on, with --upstream up to the live end. Nothing can
+    be written: what producers send is refused, and groups commit into a file of this server. What is
+    committed to the lake meanwhile is served within seconds. Ends on SIGTERM and SIGINT.
     """
     SERVER.require("serve-lake")
     from storage_engine.lake.catalog.catalog import open_lake
+    from storage_engine.lake_server.give_back import give_back
     from storage_engine.lake_server.positions import CommittedPositions
     from storage_engine.lake_server.reader import LakeReader
     from storage_engine.lake_server.server import Listening, serve
+    from storage_engine.lake_server.upstream import Upstream
     from storage_engine.lake_server.users import read_users
     from storage_engine.lake_server.users import set_user as keep_user
 
@@ -120,6 +151,16 @@ def serve_lake(
         )
         keep_user(users, set_user, password, topics.split(","))
         return 0
+    if not upstream and (give_back_groups or groups == "upstream"):
+        raise BadInputError(
+            "serve-lake: expected --upstream BROKERS where groups are the cluster's, found none. Nothing was "
+            "started or changed. Name brokers of the lake's cluster."
+        )
+    if groups == "upstream" and users is not None:
+        raise BadInputError(
+            "serve-lake --groups upstream: expected no --users beside it, found a file: groups would be the "
+            "cluster's by this server's rights, whoever the user is. Nothing was started. Leave one away."
+        )
     listening = Listening(
         *address, advertised, tls_cert, tls_key, insecure, None if users is None else read_users(users)
     )
@@ -137,14 +178,29 @@ def serve_lake(
             f"{found.cluster} are served at {address[0]}:{port}."
         )
 
-    async def run() -> None:
+    async def run() -> int:
         serving = asyncio.current_task()
         assert serving is not None
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
-        with suppress(asyncio.CancelledError):
-            await serve(reader, kept, listening, lambda line: say(line, err=True), started)
+        behind = Upstream(upstream, reader.archive.cluster) if upstream else None
+
+        def log(line: str) -> None:
+            say(line, err=True)
+
+        with suppress(asyncio.CancelledError), closing(behind) if behind else nullcontext():
+            if give_back_groups and behind is not None:
+                return 0 if await give_back(reader.archive, behind, kept, say) else 1
+            await serve(
+                reader,
+                kept,
+                listening,
+                log,
+                started,
+                upstream=behind,
+                are_groups_upstream=groups == "upstream",
+            )
+        return 0
 
     with closing(CommittedPositions(positions or lake_dir / _POSITIONS)) as kept, closing(reader):
-        asyncio.run(run())
-    return 0
+        return asyncio.run(run())

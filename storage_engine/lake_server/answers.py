@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from storage_engine.exceptions import StorageEngineError
-from storage_engine.lake_server.group_answers import NODE_ID, UNDEFINED, UNKNOWN, GroupAnswers
-from storage_engine.lake_server.positions import CommittedPositions
+from storage_engine.lake_server.group_answers import FORWARDED, NODE_ID, UNKNOWN, GroupAnswers
+from storage_engine.lake_server.logs import UNDEFINED, PartitionRecords
 from storage_engine.lake_server.protocol import APIS, Request, part, response
-from storage_engine.lake_server.reader import LakeReader
+from storage_engine.lake_server.upstream import FetchLimits, PartitionFetch
 from storage_engine.lake_server.users import MECHANISMS, LoginError
 
-_LATEST, _EARLIEST = -1, -2
-_READ_COMMITTED = 1
 _TOPIC_RESOURCE = 2
 _MOST_BYTES = 55 << 20
 """Of one answer, however much is asked for; as a broker's fetch.max.bytes."""
@@ -28,25 +24,15 @@ class Answers(GroupAnswers):
     """Answers requests of clients.
 
     :param address: what clients are told to connect to, as host and port.
-    :param log: is given a line for each thing that an operator should know, once.
     """
-
-    def __init__(
-        self,
-        reader: LakeReader,
-        positions: CommittedPositions,
-        address: tuple[str, int],
-        log: Callable[[str], None],
-    ) -> None:
-        super().__init__(reader, positions, address)
-        self._log = log
-        self._logged: set[str] = set()
 
     async def answer(self, request: Request) -> bytes | None:
         """Return the response to a request.
 
         :return: None: the client asked for none, and its connection has to be closed.
         """
+        if self._are_groups_upstream and self._upstream is not None and request.name in FORWARDED:
+            return await self._forwarded(request, self._upstream)
         handle: Callable[[Request], Awaitable[bytes | None]] = getattr(self, f"_{request.name}")
         return await handle(request)
 
@@ -69,7 +55,7 @@ class Answers(GroupAnswers):
             # Keys are made of a password, thousands of times over.
             told = await asyncio.to_thread(request.login.go_on, bytes(request.body.auth_bytes))
         except LoginError as error:
-            self._log_once(f"client {request.host}: {error}")
+            self._logs.log_once(f"client {request.host}: {error}")
             failed = ErrorCode.sasl_authentication_failed
             return response(request, error_code=failed, error_message=str(error), auth_bytes=b"")
         return response(request, error_message=None, auth_bytes=told)
@@ -82,7 +68,7 @@ class Answers(GroupAnswers):
         return response(
             request,
             brokers=(broker,),
-            cluster_id=self._reader.archive.cluster,
+            cluster_id=self._cluster,
             controller_id=NODE_ID,
             topics=tuple(self._topic(request, name, topics.get(name, {})) for name in asked),
         )
@@ -116,7 +102,7 @@ class Answers(GroupAnswers):
         return response(
             request,
             error_message=None,
-            cluster_id=self._reader.archive.cluster,
+            cluster_id=self._cluster,
             controller_id=NODE_ID,
             brokers=(broker,),
         )
@@ -166,86 +152,50 @@ class Answers(GroupAnswers):
 
     async def _fetch(self, request: Request) -> bytes:
         body = request.body
-        has_records, responses = await self._fetched(request)
-        wait = min(body.max_wait.total_seconds(), _LONGEST_WAIT_SECONDS)
-        if not has_records and wait > 0:
-            # Nothing new comes but by a commit to the lake.
-            try:
-                await asyncio.wait_for(self._reader.changed.wait(), wait)
-            except TimeoutError:
-                pass
-            else:
-                _, responses = await self._fetched(request)
+        wanted = {
+            (topic.topic, one.partition): PartitionFetch(
+                (topic.topic, one.partition), one.fetch_offset, one.partition_max_bytes
+            )
+            for topic in body.topics
+            for one in topic.partitions
+            if self._partition(request, topic.topic, one.partition) is not None
+        }
+        seconds = min(body.max_wait.total_seconds(), _LONGEST_WAIT_SECONDS)
+        limits = FetchLimits(
+            body.isolation_level,
+            min(body.max_bytes, _MOST_BYTES),
+            body.min_bytes,
+            seconds if len(wanted) == sum(len(topic.partitions) for topic in body.topics) else 0.0,
+        )
+        got = dict(zip(wanted, await self._logs.fetch(list(wanted.values()), limits), strict=True))
+        responses = tuple(
+            part(
+                request,
+                "FetchableTopicResponse",
+                topic=topic.topic,
+                partitions=tuple(
+                    _partition_data(
+                        request,
+                        one.partition,
+                        got.get((topic.topic, one.partition), PartitionRecords(UNKNOWN)),
+                    )
+                    for one in topic.partitions
+                ),
+            )
+            for topic in body.topics
+        )
         return response(request, session_id=0, responses=responses)
 
-    async def _fetched(self, request: Request) -> tuple[bool, tuple[Any, ...]]:
-        """Return whether there is something to send at once, and what there is of each partition."""
-        left, at_once, topics = min(request.body.max_bytes, _MOST_BYTES), False, []
-        for topic in request.body.topics:
-            partitions = []
-            for asked in topic.partitions:
-                # At least one batch of the first partition that has some, however long it is.
-                budget = min(asked.partition_max_bytes, left) if left > 0 else 0
-                found = await self._partition_data(request, topic.topic, asked, budget, forced=not at_once)
-                at_once = at_once or bool(found.records) or found.error_code is not ErrorCode.none
-                left -= len(found.records or b"")
-                partitions.append(found)
-            topics.append(
-                part(request, "FetchableTopicResponse", topic=topic.topic, partitions=tuple(partitions))
-            )
-        return at_once, tuple(topics)
-
-    async def _partition_data(
-        self, request: Request, topic: str, asked: Any, max_bytes: int, *, forced: bool
-    ) -> Any:
-        partition = self._partition(request, topic, asked.partition)
-        committed = request.body.isolation_level == _READ_COMMITTED
-        error, records, aborted = ErrorCode.none, b"", None
-        start = end = stable = UNDEFINED
-        if partition is None:
-            error = UNKNOWN
-        else:
-            start, end, offset = partition.start, partition.end, asked.fetch_offset
-            stable = end
-            if not start <= offset <= end:
-                error = ErrorCode.offset_out_of_range
-            elif max_bytes > 0 or forced:
-                with self._failures(topic, asked.partition) as failed:
-                    if committed:
-                        transactions = await self._reader.transactions(partition)
-                        stable, aborted = transactions.stable_at(offset), ()
-                    records = bytes(await self._reader.batches(partition, offset, stable, max_bytes))
-                    if committed and records:
-                        last = min(stable, end)
-                        aborted = tuple(
-                            part(
-                                request,
-                                "AbortedTransaction",
-                                producer_id=one.producer_id,
-                                first_offset=one.first_offset,
-                            )
-                            for one in transactions.within(offset, last)
-                        )
-                if failed:
-                    error, records = ErrorCode.kafka_storage_error, b""
-        return part(
-            request,
-            "PartitionData",
-            partition_index=asked.partition,
-            error_code=error,
-            high_watermark=end,
-            last_stable_offset=stable,
-            log_start_offset=start,
-            aborted_transactions=aborted,
-            records=records,
-        )
-
     async def _list_offsets(self, request: Request) -> bytes:
+        level = getattr(request.body, "isolation_level", 0)
         topics = []
         for topic in request.body.topics:
             partitions = []
             for asked in topic.partitions:
-                error, offset, timestamp = await self._offset(request, topic.name, asked)
+                error, offset, timestamp = UNKNOWN, UNDEFINED, UNDEFINED
+                if self._partition(request, topic.name, asked.partition_index) is not None:
+                    place = topic.name, asked.partition_index
+                    error, offset, timestamp = await self._logs.offset_of(place, asked.timestamp, level)
                 partitions.append(
                     part(
                         request,
@@ -261,24 +211,6 @@ class Answers(GroupAnswers):
                 part(request, "ListOffsetsTopicResponse", name=topic.name, partitions=tuple(partitions))
             )
         return response(request, topics=tuple(topics))
-
-    async def _offset(self, request: Request, topic: str, asked: Any) -> tuple[ErrorCode, int, int]:
-        partition = self._partition(request, topic, asked.partition_index)
-        if partition is None:
-            return UNKNOWN, UNDEFINED, UNDEFINED
-        if asked.timestamp == _EARLIEST:
-            return ErrorCode.none, partition.start, UNDEFINED
-        found: tuple[int, int] | None = None
-        with self._failures(topic, asked.partition_index) as failed:
-            if asked.timestamp >= 0:
-                found = await self._reader.offset_at(partition, asked.timestamp)
-            elif getattr(request.body, "isolation_level", 0) == _READ_COMMITTED:
-                found = (await self._reader.transactions(partition)).stable_at(partition.end), UNDEFINED
-            else:
-                found = partition.end, UNDEFINED
-        if failed:
-            return ErrorCode.kafka_storage_error, UNDEFINED, UNDEFINED
-        return ErrorCode.none, *(found or (UNDEFINED, UNDEFINED))
 
     async def _offset_for_leader_epoch(self, request: Request) -> bytes:
         topics = tuple(
@@ -302,17 +234,22 @@ class Answers(GroupAnswers):
         )
         return response(request, topics=topics)
 
-    @contextmanager
-    def _failures(self, topic: str, number: int) -> Iterator[list[str]]:
-        """Log what keeps records from being served; the list has it then."""
-        failed: list[str] = []
-        try:
-            yield failed
-        except StorageEngineError as error:
-            failed.append(str(error))
-            self._log_once(f"{topic}-{number} is not served: {error}")
 
-    def _log_once(self, line: str) -> None:
-        if line not in self._logged:
-            self._logged.add(line)
-            self._log(line)
+def _partition_data(request: Request, number: int, got: PartitionRecords) -> Any:
+    aborted = got.aborted
+    return part(
+        request,
+        "PartitionData",
+        partition_index=number,
+        error_code=got.error,
+        high_watermark=got.end,
+        last_stable_offset=got.stable,
+        log_start_offset=got.start,
+        aborted_transactions=None
+        if aborted is None
+        else tuple(
+            part(request, "AbortedTransaction", producer_id=producer_id, first_offset=first_offset)
+            for producer_id, first_offset in aborted
+        ),
+        records=got.records,
+    )

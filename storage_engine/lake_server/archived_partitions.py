@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -48,6 +48,7 @@ class ArchivedPartition:
     :param ranges: by offset, none over another.
     :param start: the first offset that is served: what the log began with when it was archived, or later.
     :param expired: offsets that a keep rule took, as (first, end, by what): readers go on behind them.
+    :param topic_id: as Kafka writes it.
     """
 
     topic: str
@@ -55,6 +56,7 @@ class ArchivedPartition:
     ranges: tuple[ArchivedRange, ...]
     start: int
     expired: tuple[tuple[int, int, str], ...] = ()
+    topic_id: str = ""
 
     @property
     def end(self) -> int:
@@ -71,6 +73,10 @@ class ArchivedPartition:
         :param offset: below ``end``.
         """
         return self.ranges[bisect_right(self._ends, offset)]
+
+    def ranges_from(self, offset: int) -> tuple[ArchivedRange, ...]:
+        """Return the range that has an offset, or the first one behind it, and all that follow."""
+        return self.ranges[bisect_right(self._ends, offset) :]
 
     def holes(self) -> list[tuple[int, int]]:
         """Return the offsets between two ranges that no receipt has, as (first, end)."""
@@ -96,6 +102,16 @@ class Archive:
     cluster: str
     topics: Mapping[str, Mapping[int, ArchivedPartition]]
     unnamed: tuple[str, ...]
+
+    def gaps(self) -> Iterator[str]:
+        """Yield a line for each run of offsets that readers don't get: what expired, and holes."""
+        for partitions in self.topics.values():
+            for partition in partitions.values():
+                where = f"{partition.topic}-{partition.number}"
+                for first, end, by_what in partition.expired:
+                    yield f"{where}: offsets [{first}, {end}) EXPIRED: {by_what}"
+                for first, end in partition.holes():
+                    yield f"{where}: no receipt has the offsets [{first}, {end})"
 
 
 def read_archive(lake: Lake, cluster: str | None) -> Archive:
@@ -148,7 +164,7 @@ def archive_of(
     topics: dict[str, dict[int, ArchivedPartition]] = {}
     for topic_id, name in names.items():
         shown = name if newest[name][1] == topic_id else f"{name}@{topic_id[:_ID_SHOWN]}"
-        found = [_partition(shown, logs[log_id], expiries) for log_id in of_topic[topic_id]]
+        found = [_partition(shown, logs[log_id], expiries, topic_id) for log_id in of_topic[topic_id]]
         topics[shown] = {one.number: one for one in found}
     return Archive(chosen, topics, tuple(sorted(unnamed)))
 
@@ -174,7 +190,9 @@ def _cluster(clusters: set[str], asked: str | None, location: str) -> str:
     )
 
 
-def _partition(topic: str, rows: Sequence[Receipt], expiries: Mapping[str, str]) -> ArchivedPartition:
+def _partition(
+    topic: str, rows: Sequence[Receipt], expiries: Mapping[str, str], topic_id: str
+) -> ArchivedPartition:
     """Lay a partition's receipts one behind the other, whichever store they are of.
 
     One that can't be trusted counts only for offsets that no other has. Of what expired it says nothing.
@@ -187,7 +205,7 @@ def _partition(topic: str, rows: Sequence[Receipt], expiries: Mapping[str, str])
     )
     if not ordered:
         end = max(row.end for row in rows)
-        return ArchivedPartition(topic, _directory(rows[0]).partition, (), end, expired)
+        return ArchivedPartition(topic, _directory(rows[0]).partition, (), end, expired, topic_id)
     contents: dict[tuple[int, int], set[str]] = defaultdict(set)
     for row in ordered:
         if not faults[id(row)]:
@@ -209,6 +227,7 @@ def _partition(topic: str, rows: Sequence[Receipt], expiries: Mapping[str, str])
         tuple(ranges),
         int(start) if inside and isinstance(start, int) else first.first,
         expired,
+        topic_id,
     )
 
 

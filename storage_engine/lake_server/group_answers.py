@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
 from time import monotonic
 from typing import Any, Final
 
@@ -11,13 +12,19 @@ from kio.schema.errors import ErrorCode
 
 from storage_engine.lake_server.archived_partitions import ArchivedPartition
 from storage_engine.lake_server.groups import GroupCoordinator
+from storage_engine.lake_server.logs import UNDEFINED, Logs
 from storage_engine.lake_server.positions import CommittedPositions, Position
 from storage_engine.lake_server.protocol import Request, part, response
-from storage_engine.lake_server.reader import LakeReader
+from storage_engine.lake_server.upstream import Upstream, UpstreamError
 
 NODE_ID: Final = 0
 UNKNOWN: Final = ErrorCode.unknown_topic_or_partition
-UNDEFINED: Final = -1
+FORWARDED: Final = frozenset(
+    {"join_group", "sync_group", "heartbeat", "leave_group", "offset_commit", "offset_fetch"}
+    | {"describe_groups"}
+)
+_SYNC = timedelta(minutes=5)
+"""How long members may wait for the partitions that their leader assigns (max.poll.interval.ms)."""
 _RETENTION_SECONDS = 7 * 24 * 3600.0
 """After so long without a use a group's positions are dropped (offsets.retention.minutes)."""
 
@@ -25,11 +32,25 @@ _RETENTION_SECONDS = 7 * 24 * 3600.0
 class GroupAnswers:
     """Answers requests of groups.
 
+    :param cluster: the id that clients are told.
+    :param upstream: where groups that never committed here have their positions; None: nowhere.
     :param address: what clients are told to connect to, as host and port.
+    :param are_groups_upstream: groups are at the cluster, with their real coordinators.
     """
 
-    def __init__(self, reader: LakeReader, positions: CommittedPositions, address: tuple[str, int]) -> None:
-        self._reader, self._positions, self._address = reader, positions, address
+    def __init__(
+        self,
+        cluster: str,
+        logs: Logs,
+        upstream: Upstream | None,
+        positions: CommittedPositions,
+        address: tuple[str, int],
+        *,
+        are_groups_upstream: bool = False,
+    ) -> None:
+        self._cluster, self._logs, self._upstream = cluster, logs, upstream
+        self._positions, self._address = positions, address
+        self._are_groups_upstream = are_groups_upstream
         self._commits = asyncio.Lock()
         self.groups = GroupCoordinator()
         self._started = monotonic()
@@ -55,6 +76,20 @@ class GroupAnswers:
         of_groups = getattr(request.body, "key_type", 0) == 0
         error = ErrorCode.none if of_groups else ErrorCode.coordinator_not_available
         return response(request, error_code=error, error_message=None, node_id=NODE_ID, host=host, port=port)
+
+    async def _forwarded(self, request: Request, upstream: Upstream) -> bytes | None:
+        """Return what a group's real coordinator answers; None: it can't be asked.
+
+        Clients aren't told its address: some ask any broker that they know where to fetch.
+        """
+        body = request.body
+        group = body.groups[0] if request.name == "describe_groups" else body.group_id
+        waits = getattr(body, "rebalance_timeout", timedelta()) if request.name == "join_group" else _SYNC
+        try:
+            return await upstream.forward(group, request.data, waits.total_seconds())
+        except UpstreamError as failure:
+            self._logs.log_once(str(failure))
+            return None
 
     async def _join_group(self, request: Request) -> bytes:
         # Members are asked to come again with their id since version 4 (KIP-394).
@@ -92,6 +127,8 @@ class GroupAnswers:
         return response(request, error_code=self.groups.leave(request.body))
 
     async def _list_groups(self, request: Request) -> bytes:
+        if self._are_groups_upstream:
+            return response(request, error_code=ErrorCode.coordinator_not_available, groups=())
         names = {*self.groups.groups, *self._positions.groups}
         found = []
         for name in sorted(names):
@@ -167,43 +204,80 @@ class GroupAnswers:
         return response(request, topics=topics)
 
     async def _offset_fetch(self, request: Request) -> bytes:
-        body, visible = request.body, self._topics(request)
+        body, visible, error = request.body, self._topics(request), ErrorCode.none
         self._used[body.group_id] = monotonic()
-        if body.topics is None:
-            of_group = self._positions.groups.get(body.group_id, {})
-            asked = [(name, sorted(numbers)) for name, numbers in of_group.items() if name in visible]
-        else:
-            asked = [(one.name, list(one.partition_indexes)) for one in body.topics]
+        own = self._positions.groups.get(body.group_id, {})
+        known = {(name, number): at for name, numbers in own.items() for number, at in numbers.items()}
+        asked = (
+            None if body.topics is None else {one.name: list(one.partition_indexes) for one in body.topics}
+        )
+        try:
+            known = await self._of_cluster(body.group_id, asked, known) | known
+        except UpstreamError as failure:
+            self._logs.log_once(str(failure))
+            error = ErrorCode.coordinator_load_in_progress
+        if asked is None:
+            asked = {}
+            for name, number in sorted(known):
+                asked.setdefault(name, []).append(number)
         topics = tuple(
             part(
                 request,
                 "OffsetFetchResponseTopic",
                 name=name,
-                partitions=tuple(self._position(request, body.group_id, name, number) for number in numbers),
+                partitions=tuple(
+                    _position(request, number, error, known.get((name, number)) if name in visible else None)
+                    for number in numbers
+                ),
             )
-            for name, numbers in asked
+            for name, numbers in asked.items()
+            if name in visible or body.topics is not None
         )
-        return response(request, topics=topics)
+        return response(request, error_code=error, topics=topics)
 
-    def _position(self, request: Request, group: str, topic: str, number: int) -> Any:
-        known = (
-            None
-            if self._partition(request, topic, number) is None
-            else self._positions.of(group, topic, number)
-        )
-        offset, note = known or (UNDEFINED, "")
-        return part(
-            request,
-            "OffsetFetchResponsePartition",
-            partition_index=number,
-            committed_offset=offset,
-            committed_leader_epoch=UNDEFINED,
-            metadata=note,
-            error_code=ErrorCode.none,
-        )
+    async def _of_cluster(
+        self, group: str, asked: Mapping[str, Sequence[int]] | None, known: Collection[tuple[str, int]]
+    ) -> dict[tuple[str, int], Position]:
+        """Return the positions at the cluster of partitions for which a group never committed here.
+
+        :param asked: None: whatever it has.
+        :raises UpstreamError: the cluster doesn't answer.
+        """
+        missing = asked
+        if asked is not None:
+            missing = {
+                name: left
+                for name, numbers in asked.items()
+                if (left := [one for one in numbers if (name, one) not in known])
+                and any(self._logs.is_same((name, one)) for one in left)
+            }
+        if self._upstream is None or missing == {}:
+            return {}
+        found = {}
+        for place, position in (await self._upstream.positions(group, missing)).items():
+            if place not in known and self._logs.is_same(place):
+                found[place] = position
+                self._logs.log_once(
+                    f"group {group}: begins in {place[0]}-{place[1]} at offset {position[0]}, its position "
+                    "at the cluster"
+                )
+        return found
 
     def _topics(self, request: Request) -> Mapping[str, Mapping[int, ArchivedPartition]]:
-        return request.login.visible(self._reader.archive.topics)
+        return request.login.visible(self._logs.topics)
 
     def _partition(self, request: Request, topic: str, number: int) -> ArchivedPartition | None:
         return self._topics(request).get(topic, {}).get(number)
+
+
+def _position(request: Request, number: int, error: ErrorCode, known: Position | None) -> Any:
+    offset, note = known or (UNDEFINED, "")
+    return part(
+        request,
+        "OffsetFetchResponsePartition",
+        partition_index=number,
+        committed_offset=offset,
+        committed_leader_epoch=UNDEFINED,
+        metadata=note,
+        error_code=error,
+    )

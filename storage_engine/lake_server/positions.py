@@ -14,10 +14,14 @@ from storage_engine.exceptions import BadInputError
 
 Position = tuple[int, str | None]
 """The offset to read next, and what the client has written beside it."""
+Positions = dict[str, dict[str, dict[int, Position]]]
+"""By group, topic and partition."""
 
 
 class CommittedPositions:
     """The file, which one server has at a time.
+
+    ``groups`` are the positions, ``given_back`` those at the cluster of groups that are being given back.
 
     :param path: of the file; it is made with the first commit.
     :raises BadInputError: another server has it, or it has something else.
@@ -36,7 +40,7 @@ class CommittedPositions:
                 "was started. Name another file by --positions."
             ) from None
         try:
-            self.groups = self._read()
+            self.groups, self.given_back = self._read()
         except BadInputError:
             self.close()
             raise
@@ -53,41 +57,58 @@ class CommittedPositions:
         of_group = {topic: dict(numbers) for topic, numbers in self.groups.get(group, {}).items()}
         for (topic, partition), position in found.items():
             of_group.setdefault(topic, {})[partition] = position
-        self._write({**self.groups, group: of_group})
+        # What was begun with its positions before counts no more.
+        self._write({**self.groups, group: of_group}, _without(self.given_back, {group}))
 
     def drop(self, groups: Collection[str]) -> None:
         """Forget the positions of groups; the file is without them when this returns.
 
         :raises OSError: it can't be written; all positions stay.
         """
-        self._write({name: kept for name, kept in self.groups.items() if name not in groups})
+        self._write(_without(self.groups, groups), _without(self.given_back, groups))
 
-    def _write(self, groups: dict[str, dict[str, dict[int, Position]]]) -> None:
-        write_file(self._path, json.dumps({"version": 1, "groups": groups}).encode())
-        self.groups = groups
+    def begin_giving_back(self, group: str, of_cluster: dict[str, dict[int, Position]]) -> None:
+        """Keep what a group has at the cluster, before its positions are committed there.
+
+        :raises OSError: it can't be written.
+        """
+        self._write(self.groups, {**self.given_back, group: of_cluster})
+
+    def _write(self, groups: Positions, given_back: Positions) -> None:
+        said = {"version": 1, "groups": groups, "given_back": given_back}
+        write_file(self._path, json.dumps(said).encode())
+        self.groups, self.given_back = groups, given_back
 
     def close(self) -> None:
         """Let another server have the file."""
         os.close(self._lock)
 
-    def _read(self) -> dict[str, dict[str, dict[int, Position]]]:
+    def _read(self) -> tuple[Positions, Positions]:
         try:
             text = self._path.read_bytes()
         except FileNotFoundError:
-            return {}
+            return {}, {}
         try:
             said: Any = json.loads(text)
             if said["version"] != 1:
                 raise ValueError(f"version {said['version']}")
-            return {
-                group: {
-                    topic: {int(number): (int(offset), note) for number, (offset, note) in of_topic.items()}
-                    for topic, of_topic in topics.items()
-                }
-                for group, topics in said["groups"].items()
-            }
+            return _positions(said["groups"]), _positions(said.get("given_back", {}))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise BadInputError(
                 f"{self._path}: expected the positions of groups, of version 1, found something else: "
                 f"{error}. Nothing was started or changed. Name another file by --positions."
             ) from error
+
+
+def _positions(said: Any) -> Positions:
+    return {
+        group: {
+            topic: {int(number): (int(offset), note) for number, (offset, note) in of_topic.items()}
+            for topic, of_topic in topics.items()
+        }
+        for group, topics in said.items()
+    }
+
+
+def _without(positions: Positions, groups: Collection[str]) -> Positions:
+    return {name: kept for name, kept in positions.items() if name not in groups}

@@ -71,6 +71,7 @@ class Request:
     :param host: of the client.
     :param login: who the client is.
     :param body: as kio has it.
+    :param data: the request as it came, without its length.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Request:
     host: str
     login: Login
     body: Any
+    data: bytes = b""
 
 
 def read_request(data: bytes, host: str, login: Login) -> Request:
@@ -102,7 +104,7 @@ def read_request(data: bytes, host: str, login: Login) -> Request:
             f"expected a request that ApiVersions names, found key {key} in version {version}"
         )
     try:
-        schema = _class(name, version, "request", None)
+        schema = body_class(name, version, "request", None)
         header, size = entity_reader(schema.__header_schema__)(data, 0)
         body, _ = entity_reader(schema)(data, size)
     # Whatever the bytes are: they come from outside.
@@ -111,13 +113,14 @@ def read_request(data: bytes, host: str, login: Login) -> Request:
             f"expected a request of {name} in version {version}, found {len(data)} other bytes: "
             f"{type(error).__name__}: {error}"
         ) from error
-    return Request(name, version, correlation_id, getattr(header, "client_id", None) or "", host, login, body)
+    client_id = getattr(header, "client_id", None) or ""
+    return Request(name, version, correlation_id, client_id, host, login, body, data)
 
 
 def response(request: Request, **values: Any) -> bytes:
     """Return a response with its length, ready to be sent."""
     version = max(request.version, 0)
-    schema = _class(request.name, version, "response", None)
+    schema = body_class(request.name, version, "response", None)
     fields = {"throttle_time": _NONE, "session_lifetime": _NONE, "error_code": ErrorCode.none, **values}
     out = io.BytesIO()
     out.write(bytes(4))
@@ -134,14 +137,14 @@ def part(request: Request, kind: str, **values: Any) -> Any:
 
     :param kind: what kio calls it.
     """
-    return _made(_class(request.name, max(request.version, 0), "response", kind), values)
+    return _made(body_class(request.name, max(request.version, 0), "response", kind), values)
 
 
 def _made(schema: Any, values: dict[str, Any]) -> Any:
     return schema(**{name: value for name, value in values.items() if name in schema.__dataclass_fields__})
 
 
-def _class(name: str, version: int, side: str, kind: str | None) -> Any:
+def body_class(name: str, version: int, side: str, kind: str | None) -> Any:
     module = import_module(f"kio.schema.{name}.v{version}.{side}")
     if kind is None:
         kind = "".join(word.title() for word in name.split("_")) + side.title()

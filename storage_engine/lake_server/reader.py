@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.soundness.segment_reader import untouched_files
 from storage_engine.lake_server.archived_partitions import (
     Archive,
     ArchivedPartition,
@@ -27,10 +28,9 @@ from storage_engine.model.proof.receipt import Receipt
 
 T = TypeVar("T")
 
-_THREADS = min(8, 2 * len(os.sched_getaffinity(0)))
+_THREADS = min(8, len(os.sched_getaffinity(0)))
 """More of them read no faster, and each has a row group in memory, once encoded and once as columns."""
 _MOST_SEGMENTS = 256
-_MOST_PIECES = 512
 """Each has a file open."""
 
 
@@ -50,11 +50,11 @@ class LakeReader:
 
     def __init__(self, lake: Lake, cluster: str | None, *, cache_bytes: int, skip_holes: bool) -> None:
         self._lake = lake
-        self._cache_bytes, self._skip_holes = cache_bytes, skip_holes
+        self._cache_bytes, self.skip_holes = cache_bytes, skip_holes
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lake-reader")
         self._segments: OrderedDict[str, SegmentInLake] = OrderedDict()
         self._segments_lock = threading.Lock()
-        self._pieces: OrderedDict[tuple[str, int], asyncio.Future[Piece]] = OrderedDict()
+        self._waiting = 0
         self._transactions: dict[tuple[str, int], asyncio.Future[Transactions]] = {}
         self._table: Table = lake.messages()
         self._snapshots = self._current(self._table)
@@ -74,19 +74,24 @@ class LakeReader:
         :raises LakeUnavailableError: the lake can't be read; what was known stays.
         """
 
-        def look() -> tuple[tuple[int | None, int | None], Table, Archive] | None:
+        def look() -> tuple[tuple[int | None, int | None], Table, Archive, frozenset[str]] | None:
             table = self._lake.messages()
             snapshots = self._current(table)
             if snapshots == self._snapshots:
                 return None
-            return snapshots, table, read_archive(self._lake, self.archive.cluster)
+            with self._segments_lock:
+                known = [segment.receipt for segment in self._segments.values()]
+            untouched = untouched_files(table, known)
+            return snapshots, table, read_archive(self._lake, self.archive.cluster), untouched
 
         found = await self._in_thread(look)
         if found is not None:
-            self._snapshots, self._table, self.archive = found
+            self._snapshots, self._table, self.archive, untouched = found
             self._transactions.clear()
             with self._segments_lock:
-                self._segments.clear()
+                for row_hash, segment in list(self._segments.items()):
+                    if not segment.lies_in(self._table, untouched):
+                        del self._segments[row_hash]
             self.changed.set()
             self.changed = asyncio.Event()
 
@@ -94,9 +99,7 @@ class LakeReader:
         """Return which snapshots the two tables are at: rows are moved without a new receipt, too."""
         return self._lake.segments().metadata.current_snapshot_id, table.metadata.current_snapshot_id
 
-    async def batches(
-        self, partition: ArchivedPartition, offset: int, end: int, max_bytes: int
-    ) -> memoryview:
+    async def batches(self, partition: ArchivedPartition, offset: int, end: int, max_bytes: int) -> bytes:
         """Return whole batches from an offset on, at least one.
 
         :param offset: that the partition has.
@@ -119,7 +122,7 @@ class LakeReader:
                     return batches
             # A cleaner took the last records of this segment.
             offset = found.end
-        return memoryview(b"")
+        return b""
 
     async def offset_at(self, partition: ArchivedPartition, timestamp_ms: int) -> tuple[int, int] | None:
         """Return the first record that has this timestamp or a later one, and its own; None: none has."""
@@ -133,6 +136,20 @@ class LakeReader:
                     if found is not None:
                         return found
             return None
+
+        return await self._in_thread(look)
+
+    async def last_batch(self, partition: ArchivedPartition) -> bytes:
+        """Return the last archived batch that is served; nothing: there is none."""
+
+        def look() -> bytes:
+            for one in reversed(partition.ranges):
+                segment = None if one.refused else self._segment(one.receipt)
+                for number in reversed(range(segment.count if segment else 0)):
+                    assert segment is not None
+                    if batch := segment.piece(number).last_batch(one.end):
+                        return batch
+            return b""
 
         return await self._in_thread(look)
 
@@ -157,7 +174,7 @@ class LakeReader:
     def _check(self, partition: ArchivedPartition, found: ArchivedRange, offset: int) -> None:
         where = f"{partition.topic}-{partition.number}, offsets"
         hole = next(((max(a, offset), b) for a, b in partition.holes() if offset < b <= found.first), None)
-        if hole is not None and not self._skip_holes:
+        if hole is not None and not self.skip_holes:
             raise HoleError(
                 f"{where} [{hole[0]}, {hole[1]}): no receipt has them, so that consumers stop before "
                 "them. Run verify, which says what became of them; --holes skip goes on behind them."
@@ -168,42 +185,38 @@ class LakeReader:
             )
 
     async def _piece(self, segment: SegmentInLake, number: int) -> Piece:
-        waiting = self._begin(segment, number)
         try:
-            piece = await asyncio.shield(waiting)
+            piece = await asyncio.shield(self._begin(segment, number))
         except Exception:
-            self._pieces.pop((segment.receipt.row_hash, number), None)
+            segment.pieces.pop(number, None)
             raise
         self._make_room()
-        if number + 1 < segment.count:
-            # Most consumers read on.
+        # Most consumers read on; nobody waits for what nobody has asked for yet.
+        if number + 1 < segment.count and self._waiting < _THREADS:
             self._begin(segment, number + 1)
         return piece
 
     def _begin(self, segment: SegmentInLake, number: int) -> asyncio.Future[Piece]:
         """Have a piece decoded, unless it is there."""
-        key = (segment.receipt.row_hash, number)
-        if key in self._pieces:
-            self._pieces.move_to_end(key)
-        else:
-            self._pieces[key] = asyncio.ensure_future(self._in_thread(segment.piece, number))
-            # Of what nobody has asked for yet, nobody hears why it failed.
-            self._pieces[key].add_done_callback(lambda done: done.cancelled() or done.exception())
-        return self._pieces[key]
+        if number not in segment.pieces:
+
+            def end(done: asyncio.Future[Piece]) -> None:
+                self._waiting -= 1
+                # Of what nobody has asked for yet, nobody hears why it failed.
+                if not done.cancelled():
+                    done.exception()
+
+            self._waiting += 1
+            segment.pieces[number] = asyncio.ensure_future(self._in_thread(segment.piece, number))
+            segment.pieces[number].add_done_callback(end)
+        return segment.pieces[number]
 
     def _make_room(self) -> None:
-        sizes = {
-            key: len(future.result().data)
-            for key, future in self._pieces.items()
-            if future.done() and not future.cancelled() and future.exception() is None
-        }
-        total = sum(sizes.values())
-        for key in list(sizes)[:-1]:
-            if total <= self._cache_bytes and len(self._pieces) <= _MOST_PIECES:
-                return
-            # Whoever still sends of it holds on to its mapping.
-            del self._pieces[key]
-            total -= sizes[key]
+        with self._segments_lock:
+            total = sum(segment.decoded_bytes for segment in self._segments.values())
+            while total > self._cache_bytes and len(self._segments) > 1:
+                # Its file goes with whoever still reads of it.
+                total -= self._segments.popitem(last=False)[1].decoded_bytes
 
     def _segment(self, receipt: Receipt) -> SegmentInLake:
         with self._segments_lock:
@@ -212,7 +225,7 @@ class LakeReader:
                 return known
         made = SegmentInLake(self._table, receipt)
         with self._segments_lock:
-            self._segments[receipt.row_hash] = made
+            made = self._segments.setdefault(receipt.row_hash, made)
             while len(self._segments) > _MOST_SEGMENTS:
                 self._segments.popitem(last=False)
         return made

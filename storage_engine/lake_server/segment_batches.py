@@ -1,16 +1,19 @@
 """Whole batches out of an archived segment, without reading the rest of it.
 
-A data file's windows are put together one by one, and what is served of one has been found to be batches with
-the right CRC. An uncompressed batch may begin in one window and end in the next, so a piece goes from the
-first batch that begins in a window to the first one that begins in a later window.
+A data file's windows are put together one by one, each once, and what is served of one has been found to be
+batches with the right CRC. They are kept at their positions in a file without a name, so that readers hold no
+memory. An uncompressed batch may begin in one window and end in the next, so a piece goes from the first
+batch that begins in a window to the first one that begins in a later window.
 """
 
 from __future__ import annotations
 
-import mmap
+import asyncio
+import os
 import tempfile
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,6 +21,7 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.table import Table
@@ -48,24 +52,59 @@ class NoRoomError(StorageEngineError):
     """Decoded batches can't be kept in the directory of temporary files."""
 
 
+class ScratchFile:
+    """Decoded bytes of a segment at their positions, in a file without a name: unused ones take no room."""
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+        self.size_bytes = 0
+
+    def write(self, position: int, data: memoryview) -> None:
+        """Keep bytes.
+
+        :raises NoRoomError: there is no place for them.
+        """
+        try:
+            if self._descriptor is None:
+                with tempfile.TemporaryFile(prefix="storage-engine-") as file:
+                    self._descriptor = os.dup(file.fileno())
+                # Not before the last reader has gone.
+                weakref.finalize(self, os.close, self._descriptor)
+            written = 0
+            while written < len(data):
+                written += os.pwrite(self._descriptor, data[written:], position + written)
+        except OSError as error:
+            raise NoRoomError(
+                f"{tempfile.gettempdir()}: expected room for {len(data)} decoded bytes, found that none can "
+                f"be written: {error.strerror}. Free space, or name another directory by TMPDIR"
+            ) from error
+        self.size_bytes += len(data)
+
+    def read(self, first: int, end: int) -> bytes:
+        """Return bytes that were kept."""
+        return b"" if self._descriptor is None else os.pread(self._descriptor, end - first, first)
+
+
 @dataclass(frozen=True, eq=False)
 class Piece:
     """Batches that lie one behind the other, with what is no batch between them.
 
-    :param data: mapped from a file without a name, so that the kernel keeps what is used.
-    :param positions: of each batch in ``data``; ``ends`` behind it.
+    :param read: gives bytes from one position to another; the last one is ``size_bytes``.
+    :param positions: of each batch; ``ends`` behind it.
     :param last_offsets: of each batch's last record.
     """
 
-    data: memoryview
+    read: Callable[[int, int], bytes]
+    size_bytes: int
     positions: Longs
     ends: Longs
     base_offsets: Longs
     last_offsets: Longs
 
     @classmethod
-    def of(cls, data: memoryview) -> Piece:
+    def of(cls, read: Callable[[int, int], bytes], size_bytes: int) -> Piece:
         """Find the batches in bytes, whose CRC is compared."""
+        data = read(0, size_bytes)
         array = np.frombuffer(data, np.uint8)
         chunks = list(iterate_batches(array, max(1, len(array)), CrcCheck.ALL))
         parts = [one.chosen(one.kinds != BatchKind.UNDECODABLE) for one in chunks]
@@ -76,9 +115,9 @@ class Piece:
         bases = field(array, positions, header.BASE_OFFSET_AT, 8)
         # A message of formats 0 and 1 has one offset, its own or its last inner one's.
         deltas = np.where(legacy != 0, 0, field(array, positions, header.LAST_OFFSET_DELTA_AT, 4))
-        return cls(data, positions, positions + sizes, bases, bases + deltas)
+        return cls(read, size_bytes, positions, positions + sizes, bases, bases + deltas)
 
-    def batches(self, offset: int, end: int, max_bytes: int) -> memoryview | None:
+    def batches(self, offset: int, end: int, max_bytes: int) -> bytes | None:
         """Return whole batches, at least one, from that on which has an offset, or the next one there is.
 
         :param end: only batches that begin below it.
@@ -88,7 +127,7 @@ class Piece:
         """
         first = int(np.searchsorted(self.last_offsets, offset))
         if first == len(self.positions):
-            if (int(self.ends[-1]) if len(self.ends) else 0) != len(self.data):
+            if (int(self.ends[-1]) if len(self.ends) else 0) != self.size_bytes:
                 raise DamagedRangeError("its last bytes are no batch with the right CRC")
             return None
         before = int(self.ends[first - 1]) if first else 0
@@ -99,11 +138,23 @@ class Piece:
         gaps = np.flatnonzero(self.positions[first + 1 : last + 1] != self.ends[first:last])
         if len(gaps):
             last = first + int(gaps[0])
-        return self.data[int(self.positions[first]) : int(self.ends[last])]
+        return self.read(int(self.positions[first]), int(self.ends[last]))
+
+    def last_batch(self, end: int) -> bytes:
+        """Return the last batch that begins below an offset; nothing: none does.
+
+        :raises DamagedRangeError: what is no batch lies behind it.
+        """
+        last = int(np.searchsorted(self.base_offsets, end)) - 1
+        if last == len(self.positions) - 1 and self.size_bytes != (
+            int(self.ends[-1]) if len(self.ends) else 0
+        ):
+            raise DamagedRangeError("its last bytes are no batch with the right CRC")
+        return self.read(int(self.positions[last]), int(self.ends[last])) if last >= 0 else b""
 
 
 class SegmentInLake:
-    """A segment in the lake, of which pieces are read in any order, by one thread at a time.
+    """A segment in the lake, of which pieces are read in any order, by several threads.
 
     :param table: that of rows, as loaded.
     """
@@ -114,7 +165,10 @@ class SegmentInLake:
         self._location = data_file_of(table, receipt)
         self._untouched = untouched_files(table, [receipt])
         self._lock = threading.Lock()
-        self._kept: tuple[int, npt.NDArray[np.uint8]] | None = None
+        self._scratch = ScratchFile()
+        self._decodings: dict[int, threading.Lock] = {}
+        self._decoded: set[int] = set()
+        self.pieces: dict[int, asyncio.Future[Piece]] = {}
         self._beginnings: dict[int, int | None] = {}
         self._metadata: pq.FileMetaData | None = None
         if self._location in self._untouched:
@@ -130,15 +184,29 @@ class SegmentInLake:
         """Return how many pieces there are; some may have no batch."""
         return len(self._windows) if self._metadata is not None else 1
 
+    @property
+    def decoded_bytes(self) -> int:
+        """Return how many bytes of it are kept."""
+        return self._scratch.size_bytes
+
+    def lies_in(self, table: Table, untouched: Set[str]) -> bool:
+        """Return whether it lies in a newer table as it did, and is read from that if so.
+
+        :param untouched: the table's data files that are as they were written.
+        """
+        if self._metadata is None or data_file_of(table, self.receipt) != self._location:
+            return False
+        self._table = table
+        return self._location in untouched
+
     def number_of(self, offset: int) -> int:
         """Return the first piece that may have an offset."""
         if self._metadata is None or not len(self._last_offsets):
             return 0
         number = min(int(np.searchsorted(self._last_offsets, offset)), len(self._windows) - 1)
         # Its batch may have begun before it, however far.
-        with self._lock:
-            while number and self._begins_late(number, offset):
-                number -= 1
+        while number and self._begins_late(number, offset):
+            number -= 1
         return number
 
     def piece(self, number: int) -> Piece:
@@ -148,23 +216,12 @@ class SegmentInLake:
         :raises LakeUnavailableError: the lake can't be read.
         :raises NoRoomError: there is no place for it.
         """
-        with self._lock:
-            parts = list(self._parts(number))
-        size_bytes = sum(len(part) for part in parts)
-        if not size_bytes:
-            return Piece.of(memoryview(b""))
-        try:
-            with tempfile.TemporaryFile(prefix="storage-engine-") as file:
-                for part in parts:
-                    file.write(part)
-                file.flush()
-                data = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)
-        except OSError as error:
-            raise NoRoomError(
-                f"{tempfile.gettempdir()}: expected room for {size_bytes} decoded bytes, found that none can "
-                f"be written: {error.strerror}. Free space, or name another directory by TMPDIR"
-            ) from error
-        return Piece.of(memoryview(data))
+        if self._metadata is None:
+            self._decode_rows()
+            first, end = 0, self._scratch.size_bytes
+        else:
+            first, end = self._span(number)
+        return Piece.of(lambda begin, stop: self._scratch.read(first + begin, first + stop), end - first)
 
     def offset_at(self, timestamp_ms: int, start: int) -> tuple[int, int] | None:
         """Return the first record from ``start`` on that has this timestamp or a later one, and its own.
@@ -187,38 +244,52 @@ class SegmentInLake:
                 return first["offset"], (first["timestamp"] - _EPOCH) // timedelta(milliseconds=1)
         return None
 
-    def _parts(self, number: int) -> Iterator[Any]:
-        if self._metadata is None:
-            for _, whole in read_segment(self._table, self.receipt, untouched=self._untouched):
-                yield bytes(whole)
-            return
+    def _span(self, number: int) -> tuple[int, int]:
+        """Have the windows of a piece decoded, and return where it begins and ends in the file."""
+        origin = self._windows[0].start_position
         if (begin := self._beginning(number)) is None:
-            return
-        for following in range(number, len(self._windows)):
-            window = self._windows[following]
-            end = self._beginning(following) if following > number else None
-            if end == window.start_position:
-                return
-            data = self._window(following)
-            first = begin - window.start_position if following == number else 0
-            yield data[first : len(data) if end is None else end - window.start_position]
-            if end is not None:
-                return
+            return 0, 0
+        end = self._windows[number].end_position
+        self._decode(number)
+        for following in range(number + 1, len(self._windows)):
+            window, behind = self._windows[following], self._beginning(following)
+            if behind != window.start_position:
+                self._decode(following)
+            end = window.end_position if behind is None else behind
+            if behind is not None:
+                break
+        return begin - origin, end - origin
 
-    def _window(self, number: int) -> npt.NDArray[np.uint8]:
-        # A piece ends in the window that the next one begins with.
-        if self._kept is None or self._kept[0] != number:
+    def _decode(self, number: int) -> None:
+        """Keep a window, unless it is there."""
+        with self._lock:
+            lock = self._decodings.setdefault(number, threading.Lock())
+        with lock:
+            if number in self._decoded:
+                return
             window = self._windows[number]
             data = np.empty(window.end_position - window.start_position, np.uint8)
             with self._parquet() as parquet:
                 read_window(parquet, CODEC, window, data.data, self._location)
-            self._kept = (number, data)
-        return self._kept[1]
+            self._scratch.write(window.start_position - self._windows[0].start_position, data.data)
+            self._decoded.add(number)
+        # Columns of the next row group are made by another thread, whose own free memory this isn't.
+        pa.default_memory_pool().release_unused()
+
+    def _decode_rows(self) -> None:
+        """Keep all of a segment that another engine has written again."""
+        with self._lock:
+            if 0 in self._decoded:
+                return
+            self._scratch.size_bytes = 0
+            for position, part in read_segment(self._table, self.receipt, untouched=self._untouched):
+                self._scratch.write(position - origin_of(self.receipt), part)
+            self._decoded.add(0)
 
     def _beginning(self, number: int) -> int | None:
         """Return the position at which the first batch begins in a window; None: none does."""
         if number not in self._beginnings:
-            self._beginnings[number], window = None, self._windows[number]
+            beginning, window = None, self._windows[number]
             with self._parquet() as parquet:
                 for group in range(window.first_row_group, window.end_row_group):
                     rows = parquet.read_row_group(
@@ -226,8 +297,9 @@ class SegmentInLake:
                     )
                     is_one = np.isin(np.asarray(rows["kind"]).astype(str), _BEGINNINGS)
                     if is_one.any():
-                        self._beginnings[number] = int(rows["physical_offset"].to_numpy()[is_one].min())
+                        beginning = int(rows["physical_offset"].to_numpy()[is_one].min())
                         break
+            self._beginnings[number] = beginning
         return self._beginnings[number]
 
     def _begins_late(self, number: int, offset: int) -> bool:
@@ -238,8 +310,9 @@ class SegmentInLake:
             return True
         if begin == window.start_position:
             return False
-        data = self._window(number)[begin - window.start_position :]
-        return int.from_bytes(data[:8].tobytes(), "big", signed=True) > offset
+        self._decode(number)
+        at = begin - self._windows[0].start_position
+        return int.from_bytes(self._scratch.read(at, at + 8), "big", signed=True) > offset
 
     def _highest(self, column: str) -> Longs:
         """Return the highest value of a column in each window and those before it."""

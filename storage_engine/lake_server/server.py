@@ -15,9 +15,11 @@ from time import monotonic
 
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.lake_server.answers import Answers
+from storage_engine.lake_server.logs import Logs
 from storage_engine.lake_server.positions import CommittedPositions
 from storage_engine.lake_server.protocol import ProtocolError, read_request
 from storage_engine.lake_server.reader import LakeReader
+from storage_engine.lake_server.upstream import Upstream
 from storage_engine.lake_server.users import Login, User
 
 _LONGEST_REQUEST_BYTES = 1 << 20
@@ -87,14 +89,23 @@ async def serve(
     listening: Listening,
     log: Callable[[str], None],
     started: Callable[[int], None] = lambda port: None,
+    *,
+    upstream: Upstream | None = None,
+    are_groups_upstream: bool = False,
 ) -> None:
     """Serve until cancelled.
 
     :param log: is given a line for each thing that an operator should know.
     :param started: is given the port once clients may connect.
-    :raises BadInputError: the address can't be listened at, or is open to others without TLS.
+    :param upstream: the cluster behind the lake; None: the lake alone is served.
+    :param are_groups_upstream: groups commit at the cluster.
+    :raises BadInputError: the address can't be listened at, or is open to others without TLS; or the cluster
+        isn't the lake's.
+    :raises UpstreamError: the cluster doesn't answer.
     """
     tls = listening.tls()
+    if upstream is not None:
+        await upstream.connect()
     try:
         # What is answered depends on the port, which may be whichever is free.
         connected: list[Connections] = []
@@ -111,30 +122,35 @@ async def serve(
             f"{error.strerror or error}. Nothing was started. Name another address by --kafka."
         ) from error
     port = server.sockets[0].getsockname()[1]
-    answers = Answers(reader, positions, listening.advertised or (listening.host, port), log)
-    connected.append(Connections(answers, listening.users, log))
-    for partitions in reader.archive.topics.values():
-        for partition in partitions.values():
-            for first, end, by_what in partition.expired:
-                log(f"{partition.topic}-{partition.number}: offsets [{first}, {end}) EXPIRED: {by_what}")
-            for first, end in partition.holes():
-                log(f"{partition.topic}-{partition.number}: no receipt has the offsets [{first}, {end})")
+    logs = Logs(reader, upstream, log)
+    answers = Answers(
+        reader.archive.cluster,
+        logs,
+        upstream,
+        positions,
+        listening.advertised or (listening.host, port),
+        are_groups_upstream=are_groups_upstream,
+    )
+    connected.append(Connections(answers, listening.users, log, with_upstream=upstream is not None))
+    logs.log_gaps()
     async with server, asyncio.TaskGroup() as tasks:
         tasks.create_task(answers.groups.watch())
         tasks.create_task(_drop_unused(answers, log))
-        tasks.create_task(_renew(reader, log))
+        tasks.create_task(_renew(logs, log))
+        if upstream is not None:
+            tasks.create_task(upstream.watch(log))
         await reader.warm_up()
         await server.start_serving()
         started(port)
         await server.serve_forever()
 
 
-async def _renew(reader: LakeReader, log: Callable[[str], None]) -> None:
+async def _renew(logs: Logs, log: Callable[[str], None]) -> None:
     failed = False
     while True:
         await asyncio.sleep(_RENEWAL_SECONDS)
         try:
-            await reader.renew()
+            await logs.renew()
         except (StorageEngineError, OSError) as error:
             if not failed:
                 log(f"what was committed to the lake since isn't served: {error}")
@@ -162,11 +178,18 @@ class Connections:
     """
 
     def __init__(
-        self, answers: Answers, users: Mapping[str, User] | None, log: Callable[[str], None]
+        self,
+        answers: Answers,
+        users: Mapping[str, User] | None,
+        log: Callable[[str], None],
+        *,
+        with_upstream: bool,
     ) -> None:
         self._answers, self._users, self._log = answers, users, log
-        # Data files that are read need some of the files that a process may have open.
-        self._most = min(_MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        # Data files that are read need some of the files that a process may have open, and so does the
+        # cluster, which each client may wait for.
+        share = 4 if with_upstream else 2
+        self._most = min(_MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // share)
         self._count, self._is_full = 0, False
 
     async def take(self, incoming: asyncio.StreamReader, outgoing: asyncio.StreamWriter) -> None:
@@ -185,8 +208,8 @@ class Connections:
             await self._converse(incoming, outgoing, host)
         except ProtocolError as error:
             self._log(f"client {host}: {error}. Its connection was closed.")
-        except (asyncio.IncompleteReadError, ConnectionError):
-            # The client has gone, as clients do.
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            # The client has gone, as clients do; or the server ends.
             pass
         # Whatever one client makes of its requests is no other's matter.
         except Exception as error:

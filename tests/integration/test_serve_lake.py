@@ -366,7 +366,9 @@ def test_it_is_served_as_the_page_says(lake: Lake, base: Path, tmp_path: Path) -
     users = tmp_path / "users.json"
     set_user(users, "analyst", "secret", ["hdrs", "tx-*"])
     server_pem, server_key = certificate(tmp_path)
-    blocks = [one.text for one in blocks_of(PAGE) if "serve-lake" in one.text]
+    blocks = [
+        one.text for one in blocks_of(PAGE) if "serve-lake" in one.text and "--upstream" not in one.text
+    ]
     plain, secured = (
         shlex.split(text.removeprefix("$ ").partition("\n/")[0].replace("\\\n", " "))[4:] for text in blocks
     )

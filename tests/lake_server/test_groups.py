@@ -67,7 +67,7 @@ def test_positions_that_nobody_uses_for_a_week_are_dropped(tmp_path: Path) -> No
     async def run(positions: CommittedPositions) -> None:
         positions.commit("idle", at)
         positions.commit("g", at)
-        answers = GroupAnswers(None, positions, ("host", 1))  # type: ignore[arg-type]
+        answers = GroupAnswers("", None, None, positions, ("host", 1))  # type: ignore[arg-type]
         later = monotonic() + WEEK_SECONDS
         assert await answers.drop_unused(later - 60) == []
         joining = asyncio.create_task(answers.groups.join(join_request(), "c", "host", ask_for_id=False))

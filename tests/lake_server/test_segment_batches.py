@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,10 @@ from hypothesis import strategies as st
 from storage_engine.kafka.codec.record_batch import read_batches
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.file import row_groups
+from storage_engine.lake.file.data_file import Window, read_window
+from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake_server.archived_partitions import ArchivedPartition, read_archive
+from storage_engine.lake_server.reader import LakeReader
 from storage_engine.lake_server.segment_batches import DamagedRangeError, Piece, SegmentInLake
 from tests.kafka.lakes import archivable_segments, archive, new_lake
 from tests.kafka_fixture import unpack
@@ -67,7 +72,7 @@ def test_no_batch_is_served_that_is_damaged(node: Path, data: st.DataObject) -> 
     at = data.draw(st.integers(0, len(whole) - 1))
     changed = bytearray(whole)
     changed[at] ^= data.draw(st.integers(1, 255))
-    piece = Piece.of(memoryview(bytes(changed)))
+    piece = piece_of(bytes(changed))
     offset, got = int(batches.base_offsets[0]), []
     end = int(batches.last_offsets[-1]) + 1
     try:
@@ -88,7 +93,7 @@ def test_no_batch_is_served_that_is_damaged(node: Path, data: st.DataObject) -> 
 def test_more_than_is_asked_for_is_served_where_one_batch_has_it(node: Path) -> None:
     whole = next(node.glob("logs/hdrs-0/*.log")).read_bytes()
     batches = read_batches(whole)
-    piece = Piece.of(memoryview(whole))
+    piece = piece_of(whole)
     first = piece.batches(int(batches.base_offsets[0]), 1 << 40, 0)
     assert first is not None
     assert len(first) == batches.sizes[0]
@@ -97,3 +102,57 @@ def test_more_than_is_asked_for_is_served_where_one_batch_has_it(node: Path) -> 
     assert last is not None
     assert bytes(last) == whole[int(batches.positions[-1]) :]
     assert piece.batches(inside + 1, 1 << 40, 1 << 30) is None
+
+
+def test_each_window_is_decoded_once_whoever_reads_where(
+    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers at different places take turns, and batches go on in the next window."""
+    monkeypatch.setattr(row_groups, "ROW_GROUP_BYTES", 3_000)
+    segments = [one for one in archivable_segments(node) if one.log == "txn-1"]
+    lake = new_lake(tmp_path / "lake")
+    archive(lake, node, segments)
+    decoded: list[Window] = []
+
+    def counted(parquet: object, codec: object, window: Window, *more: object) -> None:
+        decoded.append(window)
+        read_window(parquet, codec, window, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("storage_engine.lake_server.segment_batches.read_window", counted)
+    (store,) = list_stores(lake)
+    largest = max(receipts(lake, store.store_id), key=lambda row: row.size_bytes)
+    segment = SegmentInLake(lake.messages(), largest)
+    assert segment.count > 3
+    with ThreadPoolExecutor(4) as threads:
+        places = [*range(0, segment.count, 2), *range(1, segment.count, 2)]
+        sizes = list(threads.map(lambda number: segment.piece(number).size_bytes, places))
+    assert sum(sizes) == largest.size_bytes == segment.decoded_bytes
+    assert len(decoded) == len(set(decoded)) == segment.count
+
+
+def test_what_was_decoded_outlives_a_commit_to_the_lake(node: Path, tmp_path: Path) -> None:
+    first, second, *_ = (one for one in archivable_segments(node) if one.log == "tinyseg-0")
+    lake = new_lake(tmp_path / "lake")
+    archive(lake, node, [first])
+
+    async def kept() -> tuple[list[Piece], list[Piece]]:
+        reader = LakeReader(lake, None, cache_bytes=1 << 30, skip_holes=False)
+        try:
+            pieces = []
+            for _ in range(2):
+                partition = reader.archive.topics["tinyseg"][0]
+                segment = reader._segment(partition.ranges[0].receipt)
+                pieces.append([await reader._piece(segment, number) for number in range(segment.count)])
+                archive(lake, node, [second])
+                await reader.renew()
+            return pieces[0], pieces[1]
+        finally:
+            reader.close()
+
+    before, after = asyncio.run(kept())
+    assert before
+    assert all(one is other for one, other in zip(before, after, strict=True))
+
+
+def piece_of(data: bytes) -> Piece:
+    return Piece.of(lambda first, end: data[first:end], len(data))

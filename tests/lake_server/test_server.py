@@ -116,18 +116,29 @@ def test_readers_go_on_behind_what_expired(lake: Lake, node: Path) -> None:
     assert max(found) >= fourth.base_offset
 
 
-def test_a_server_names_what_expired(lake: Lake, node: Path, tmp_path: Path) -> None:
-    first, second, *_ = segments_of(node, "tinyseg-0")
-    archive(lake, node, [first, second])
+def test_a_server_names_what_expired_and_what_does_while_it_serves(
+    lake: Lake, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third, *_ = segments_of(node, "tinyseg-0")
+    archive(lake, node, [first, second, third])
     (store,) = list_stores(lake)
     expire(lake, receipts(lake, store.store_id)[:1])
+    monkeypatch.setattr("storage_engine.lake_server.server._RENEWAL_SECONDS", 0.05)
 
     async def logged() -> list[str]:
-        async with served(lake, tmp_path / "positions.json") as (_, lines):
+        async with served(lake, tmp_path / "positions.json") as (_, lines), asyncio.timeout(60):
+            assert len(lines) == 1
+            expire(lake, receipts(lake, store.store_id)[:1])
+            while len(lines) < 2:
+                await asyncio.sleep(0.01)
+            # What was said is not said again.
+            await asyncio.sleep(0.2)
             return lines
 
-    span = f"[{first.base_offset}, {first.end_offset})"
-    assert asyncio.run(logged()) == [f"tinyseg-0: offsets {span} EXPIRED: expired by act {ACT[:12]}"]
+    assert asyncio.run(logged()) == [
+        f"tinyseg-0: offsets [{one.base_offset}, {one.end_offset}) EXPIRED: expired by act {ACT[:12]}"
+        for one in (first, second)
+    ]
 
 
 def test_a_partition_that_expired_is_empty(lake: Lake, node: Path) -> None:
@@ -136,7 +147,7 @@ def test_a_partition_that_expired_is_empty(lake: Lake, node: Path) -> None:
     (store,) = list_stores(lake)
     expire(lake, receipts(lake, store.store_id))
 
-    async def read() -> tuple[int, int, int, memoryview]:
+    async def read() -> tuple[int, int, int, bytes]:
         reader = LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)
         try:
             partition = reader.archive.topics["tinyseg"][0]
@@ -148,7 +159,7 @@ def test_a_partition_that_expired_is_empty(lake: Lake, node: Path) -> None:
             reader.close()
 
     end = second.end_offset
-    assert asyncio.run(read()) == (end, end, end, memoryview(b""))
+    assert asyncio.run(read()) == (end, end, end, b"")
 
 
 def test_a_transaction_that_is_open_at_a_hole_isnt_committed_there(lake: Lake, node: Path) -> None:

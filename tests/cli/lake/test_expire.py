@@ -213,7 +213,7 @@ def test_topics_that_are_past_leave_their_segments_and_the_others_stay(
     monkeypatch.setattr(lake_expiry, "thin_segment", thin_beside_a_hold)
     before = files(lake)
     assert reasons(cli, lake, "--store-gone", "A", *most)["thinned"] == 2
-    # What has no topic at all, no hold of a topic covers.
+    # What leaves whole had left before the first hold.
     gone = cli("lake", "expire", "--lake", lake, "--store-gone", "A", *most).out
     assert "By the lake's rules 1 segment left" in gone, gone
     assert (len(held), files(lake)) == (2, before)

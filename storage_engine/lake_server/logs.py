@@ -1,0 +1,457 @@
+"""One log of each partition: what the lake has of it, and behind that what the cluster has.
+
+Without a cluster it is what the lake has. Nothing is passed over that neither expired nor is allowed to be
+missing, and nothing of a cluster that has other records at archived offsets is served behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+from kio.schema.errors import ErrorCode
+
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.kafka.codec.codec import CODEC
+from storage_engine.kafka.format.transaction_index import AbortedTransaction
+from storage_engine.lake_server.archived_partitions import Archive, ArchivedPartition
+from storage_engine.lake_server.reader import LakeReader
+from storage_engine.lake_server.seam import LogSource, next_step
+from storage_engine.lake_server.transactions import Transactions
+from storage_engine.lake_server.upstream import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    ClusterView,
+    FetchLimits,
+    PartitionFetch,
+    PartitionKey,
+    Upstream,
+    UpstreamError,
+)
+
+UNDEFINED: Final = -1
+_AGAIN: Final = ErrorCode.not_leader_or_follower
+"""What clients ask again after, each of them."""
+_MOST_REST_SECONDS = 0.5
+_PASSING = (ErrorCode.none, ErrorCode.offset_out_of_range)
+_CONTENT = ["offset", "timestamp", "key", "value", "headers"]
+
+Topics = Mapping[str, Mapping[int, ArchivedPartition]]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecords:
+    """What a reader gets of a partition.
+
+    :param aborted: producer ids and first offsets of aborted transactions; None: they weren't asked for.
+    """
+
+    error: ErrorCode = ErrorCode.none
+    records: bytes = b""
+    start: int = UNDEFINED
+    end: int = UNDEFINED
+    stable: int = UNDEFINED
+    aborted: tuple[tuple[int, int], ...] | None = None
+
+
+class Logs:
+    """The logs of a lake and, where there is one, of the cluster behind it. Used in one event loop.
+
+    :param log: is given a line for each thing that an operator should know, once.
+    """
+
+    def __init__(self, reader: LakeReader, upstream: Upstream | None, log: Callable[[str], None]) -> None:
+        self._reader, self._upstream, self._log = reader, upstream, log
+        self._logged: set[str] = set()
+        self._renewal = asyncio.Lock()
+        self._joined: tuple[Archive, ClusterView, Topics] | None = None
+        self._compared: dict[tuple[str, int], tuple[int, str]] = {}
+        self._outcomes: dict[tuple[PartitionKey, int], tuple[Transactions, Transactions]] = {}
+        self._ends: dict[PartitionKey, int] = {}
+        self._starts: dict[PartitionKey, int] = {}
+
+    @property
+    def topics(self) -> Topics:
+        """Return partitions by topic and number, those that are at the cluster alone among them."""
+        archive = self._reader.archive
+        if self._upstream is None:
+            return archive.topics
+        view = self._upstream.view
+        if self._joined is None or self._joined[0] is not archive or self._joined[1] is not view:
+            joined = {name: dict(partitions) for name, partitions in archive.topics.items()}
+            for name, topic in view.topics.items():
+                partitions = joined.setdefault(name, {})
+                if all(one.topic_id == topic.id_text for one in partitions.values()):
+                    for number in topic.leaders:
+                        only = ArchivedPartition(name, number, (), 0, topic_id=topic.id_text)
+                        partitions.setdefault(number, only)
+            self._joined = archive, view, joined
+        return self._joined[2]
+
+    def is_same(self, place: PartitionKey) -> bool:
+        """Return whether the cluster has a partition, of the topic that the lake has by this name."""
+        partition = self.topics.get(place[0], {}).get(place[1])
+        return partition is not None and self._is_at_cluster(partition) and not self._is_other(partition)
+
+    def log_once(self, line: str) -> None:
+        """Log a line, unless it has been."""
+        if line not in self._logged:
+            self._logged.add(line)
+            self._log(line)
+
+    def log_gaps(self) -> None:
+        """Log which offsets the lake lacks between others, each once."""
+        for line in self._reader.archive.gaps():
+            self.log_once(line)
+
+    async def renew(self) -> None:
+        """Read the lake's newest commit.
+
+        :raises LakeUnavailableError: the lake can't be read; what was known stays.
+        """
+        async with self._renewal:
+            await self._reader.renew()
+        self.log_gaps()
+
+    async def fetch(self, wanted: Sequence[PartitionFetch], limits: FetchLimits) -> list[PartitionRecords]:
+        """Return batches of partitions, in the order in which they are asked for."""
+        found, across = await self._of_lake(wanted, limits)
+        has_some = any(one.records or one.error is not ErrorCode.none for one in found.values())
+        if across:
+            left = limits.max_bytes - sum(len(one.records) for one in found.values())
+            seconds = 0.0 if has_some else limits.seconds
+            found |= await self._of_cluster(across, replace(limits, max_bytes=max(1, left), seconds=seconds))
+        elif not has_some and limits.seconds > 0:
+            # Nothing new comes but by a commit to the lake.
+            try:
+                await asyncio.wait_for(self._reader.changed.wait(), limits.seconds)
+            except TimeoutError:
+                pass
+            else:
+                return await self.fetch(wanted, replace(limits, seconds=0.0))
+        return [found[one.place] for one in wanted]
+
+    async def offset_of(
+        self, place: PartitionKey, timestamp_ms: int, level: int
+    ) -> tuple[ErrorCode, int, int]:
+        """Return an offset and its time, by a time or by EARLIEST or LATEST; -1: there is none."""
+        partition = self._partition(place)
+        try:
+            of_lake = await self._archived_offset_of(partition, timestamp_ms, level)
+            if not self._is_at_cluster(partition):
+                return ErrorCode.none, *of_lake
+            # Where the cluster's log begins behind it, that has nothing earlier.
+            is_first = self._is_other(partition) or self._starts.get(place, -1) >= of_lake[0] >= 0
+            if timestamp_ms != LATEST and of_lake[0] >= 0 and is_first:
+                return ErrorCode.none, *of_lake
+            self._check_topic(partition)
+            assert self._upstream is not None
+            self._starts[place], _ = await self._upstream.offset_of(place, EARLIEST)
+            of_cluster = await self._upstream.offset_of(place, timestamp_ms, level)
+        except UpstreamError as error:
+            self.log_once(f"{place[0]}-{place[1]}: {error}")
+            return _AGAIN, UNDEFINED, UNDEFINED
+        except StorageEngineError as error:
+            self.log_once(f"{place[0]}-{place[1]} is not served: {error}")
+            return ErrorCode.kafka_storage_error, UNDEFINED, UNDEFINED
+        offers = [one for one in (of_lake, of_cluster) if one[0] >= 0 and timestamp_ms != LATEST]
+        return ErrorCode.none, *min(offers, default=of_cluster)
+
+    async def _archived_offset_of(
+        self, partition: ArchivedPartition, timestamp_ms: int, level: int
+    ) -> tuple[int, int]:
+        if timestamp_ms == EARLIEST:
+            is_known = partition.ranges or not self._is_at_cluster(partition)
+            return (partition.start if is_known else UNDEFINED), UNDEFINED
+        if timestamp_ms >= 0:
+            return await self._reader.offset_at(partition, timestamp_ms) or (UNDEFINED, UNDEFINED)
+        if level == READ_COMMITTED and not self._is_at_cluster(partition):
+            return (await self._reader.transactions(partition)).stable_at(partition.end), UNDEFINED
+        return partition.end, UNDEFINED
+
+    async def _of_lake(
+        self, wanted: Sequence[PartitionFetch], limits: FetchLimits
+    ) -> tuple[dict[PartitionKey, PartitionRecords], list[tuple[ArchivedPartition, PartitionFetch]]]:
+        """Return what the lake has, and what the cluster has to be asked for."""
+        left, has_records = limits.max_bytes, False
+        found: dict[PartitionKey, PartitionRecords] = {}
+        across: list[tuple[ArchivedPartition, PartitionFetch]] = []
+        for one in wanted:
+            partition = self._partition(one.place)
+            start, end = self._start(partition), self._end(partition)
+            stop = partition.end
+            if self._is_at_cluster(partition):
+                step = next_step(partition, one.offset, None)
+                if step.source is LogSource.CLUSTER:
+                    across.append((partition, one))
+                    continue
+                stop = step.end
+            elif not start <= one.offset <= end:
+                found[one.place] = PartitionRecords(ErrorCode.offset_out_of_range, b"", start, end, end)
+                continue
+            got = PartitionRecords(ErrorCode.none, b"", start, end, end)
+            if left > 0 or not has_records:
+                # At least one batch of the first partition that has some, however long it is.
+                budget = max(0, min(one.max_bytes, left))
+                got = await self._read(partition, one.offset, stop, budget, limits.level)
+                is_read = not got.records and got.error is ErrorCode.none and got.stable >= stop
+                if is_read and self._is_at_cluster(partition):
+                    across.append((partition, replace(one, offset=stop)))
+                    continue
+            found[one.place] = got
+            has_records = has_records or bool(got.records)
+            left -= len(got.records)
+        return found, across
+
+    async def _read(
+        self, partition: ArchivedPartition, offset: int, stop: int, max_bytes: int, level: int
+    ) -> PartitionRecords:
+        """Return batches of the lake that begin below ``stop``."""
+        start, end = self._start(partition), self._end(partition)
+        stable = end
+        aborted: tuple[tuple[int, int], ...] | None = None
+        try:
+            if level == READ_COMMITTED:
+                transactions = await self._transactions(partition, offset)
+                stable, aborted = transactions.stable_at(offset), ()
+                if stable >= stop:
+                    stable = max(stable, end) if self._is_at_cluster(partition) else stable
+            records = await self._reader.batches(partition, offset, min(stop, stable), max_bytes)
+            if records and level == READ_COMMITTED:
+                within = transactions.within(offset, min(stable, partition.end))
+                aborted = tuple((one.producer_id, one.first_offset) for one in within)
+        except StorageEngineError as error:
+            return self._refused(partition, str(error))
+        return PartitionRecords(ErrorCode.none, records, start, end, stable, aborted)
+
+    async def _of_cluster(
+        self, across: Sequence[tuple[ArchivedPartition, PartitionFetch]], limits: FetchLimits
+    ) -> dict[PartitionKey, PartitionRecords]:
+        """Return what the cluster has; where it lacks an offset, what the lake's newest commit has."""
+        assert self._upstream is not None
+        found: dict[PartitionKey, PartitionRecords] = {}
+        asked: list[tuple[ArchivedPartition, PartitionFetch]] = []
+        for partition, one in across:
+            try:
+                if fault := await self._difference(partition):
+                    found[one.place] = self._refused(partition, fault)
+                else:
+                    asked.append((partition, one))
+            except UpstreamError as error:
+                self.log_once(f"{one.place[0]}-{one.place[1]}: {error}")
+                found[one.place] = PartitionRecords(_AGAIN)
+            except StorageEngineError as error:
+                found[one.place] = self._refused(partition, str(error))
+        answers = await self._upstream.fetch(
+            [one for _, one in asked], replace(limits, seconds=0.0) if found else limits
+        )
+        for partition, one in asked:
+            answer = answers.get(one.place)
+            if answer is not None and answer.error_code is ErrorCode.offset_out_of_range:
+                found[one.place] = await self._beyond(one, limits)
+            else:
+                found[one.place] = self._passed_on(partition, answer)
+        if all(one.error not in _PASSING for one in found.values()):
+            # Clients ask again at once.
+            await asyncio.sleep(min(limits.seconds, _MOST_REST_SECONDS))
+        return found
+
+    def _passed_on(self, partition: ArchivedPartition, answer: Any) -> PartitionRecords:
+        """Return what the cluster gave."""
+        if answer is None or answer.error_code is not ErrorCode.none:
+            return PartitionRecords(_AGAIN)
+        if answer.high_watermark < partition.end:
+            return self._refused(partition, _behind(partition, answer.high_watermark))
+        place = partition.topic, partition.number
+        self._ends[place], self._starts[place] = answer.high_watermark, answer.log_start_offset
+        aborted = answer.aborted_transactions
+        return PartitionRecords(
+            ErrorCode.none,
+            answer.records or b"",
+            self._start(partition),
+            answer.high_watermark,
+            answer.last_stable_offset,
+            None if aborted is None else tuple((one.producer_id, one.first_offset) for one in aborted),
+        )
+
+    async def _beyond(self, one: PartitionFetch, limits: FetchLimits) -> PartitionRecords:
+        """Return what a reader gets at an offset that the cluster lacks."""
+        assert self._upstream is not None
+        try:
+            await self.renew()
+            partition = self._partition(one.place)
+            bounds = [await self._upstream.offset_of(one.place, which) for which in (EARLIEST, LATEST)]
+            fault = await self._difference(partition)
+        except StorageEngineError as error:
+            self.log_once(f"{one.place[0]}-{one.place[1]}: {error}")
+            return PartitionRecords(_AGAIN)
+        first, end = (offset for offset, _ in bounds)
+        self._starts[one.place], self._ends[one.place] = first, end
+        offset = one.offset
+        while (step := next_step(partition, offset, (first, end))).source in (
+            LogSource.LAKE,
+            LogSource.CLUSTER,
+        ):
+            for missing in step.missing:
+                lost = (
+                    f"offsets [{missing[0]}, {missing[1]}) are neither in the lake nor at the cluster: LOST"
+                )
+                if not self._reader.skip_holes:
+                    return self._refused(partition, f"{lost}. --holes skip goes on behind them")
+                self.log_once(f"{partition.topic}-{partition.number}: {lost}, and skipped")
+            if step.source is LogSource.CLUSTER and fault:
+                return self._refused(partition, fault)
+            if step.source is LogSource.CLUSTER:
+                asked = [replace(one, offset=step.offset)]
+                answers = await self._upstream.fetch(asked, replace(limits, seconds=0.0))
+                return self._passed_on(partition, answers.get(one.place))
+            got = await self._read(partition, step.offset, step.end, one.max_bytes, limits.level)
+            if got.records or got.error is not ErrorCode.none or got.stable < step.end:
+                return got
+            offset = step.end
+        if step.source is LogSource.BEHIND:
+            return self._refused(partition, _behind(partition, end))
+        return PartitionRecords(
+            ErrorCode.offset_out_of_range, b"", self._start(partition), self._end(partition)
+        )
+
+    async def _transactions(self, partition: ArchivedPartition, offset: int) -> Transactions:
+        """Return what is known of transactions; of those that are open where the lake ends, by the cluster.
+
+        Whatever began below the cluster's last stable offset has ended, and what was aborted of that is named
+        with the first batch behind the seam.
+        """
+        archived = await self._reader.transactions(partition)
+        end = next((end for end, _ in archived.sections if offset < end), offset)
+        if archived.stable_at(offset) >= end or not self._is_at_cluster(partition):
+            return archived
+        assert self._upstream is not None
+        place = partition.topic, partition.number
+        known = self._outcomes.get((place, end))
+        if known is not None and known[0] is archived:
+            return known[1]
+        try:
+            if await self._difference(partition):
+                return archived
+        except StorageEngineError as error:
+            self.log_once(f"{partition.topic}-{partition.number}: {error}")
+            return archived
+        answers = await self._upstream.fetch(
+            [PartitionFetch(place, end, 1)], FetchLimits(READ_COMMITTED, 1, 0, 0.0)
+        )
+        answer = answers.get(place)
+        if answer is None or not answer.records or answer.last_stable_offset <= end:
+            return archived
+        aborted = [
+            AbortedTransaction(one.producer_id, one.first_offset, end, end)
+            for one in answer.aborted_transactions or ()
+            if one.first_offset < end
+        ]
+        told = Transactions(
+            (*archived.aborted, *aborted),
+            tuple((ended, ended if ended == end else stable) for ended, stable in archived.sections),
+        )
+        self._outcomes[place, end] = archived, told
+        return told
+
+    async def _difference(self, partition: ArchivedPartition) -> str:
+        """Return why the cluster's log isn't the archived one's; "": it may be.
+
+        The last archived batch is compared with the cluster's, once for each end.
+
+        :raises UpstreamError: the cluster doesn't answer.
+        """
+        assert self._upstream is not None
+        self._check_topic(partition)
+        key, place = (partition.topic_id, partition.number), (partition.topic, partition.number)
+        fault = ""
+        if (known := self._compared.get(key)) is not None and known[0] == partition.end:
+            return known[1]
+        archived = await self._reader.last_batch(partition)
+        if archived:
+            base = int.from_bytes(archived[:8], "big", signed=True)
+            size = len(archived)
+            answers = await self._upstream.fetch(
+                [PartitionFetch(place, base, size)], FetchLimits(0, size, 0, 0.0)
+            )
+            answer = answers.get(place)
+            if answer is None or answer.error_code not in _PASSING:
+                raise UpstreamError("expected the batch of the last archived offset, found no answer")
+            if not answer.records:
+                first, _ = await self._upstream.offset_of(place, EARLIEST)
+                end, _ = await self._upstream.offset_of(place, LATEST)
+                if end < partition.end:
+                    return _behind(partition, end)
+                if first <= base:
+                    raise UpstreamError("expected the batch of the last archived offset, found none yet")
+            elif (
+                not answer.records.startswith(archived)
+                and (at := _first_other(archived, answer.records)) >= 0
+            ):
+                fault = (
+                    f"the cluster has another record at offset {at} than the lake. Nothing of the cluster is "
+                    "served behind archived offsets: its log was cut and written again"
+                )
+        self._compared[key] = partition.end, fault
+        return fault
+
+    def _check_topic(self, partition: ArchivedPartition) -> None:
+        """Raise StorageEngineError where the cluster has another topic of this name."""
+        if self._is_other(partition):
+            assert self._upstream is not None
+            raise StorageEngineError(
+                f"the cluster has another topic of this name: expected the id {partition.topic_id}, found "
+                f"{self._upstream.view.topics[partition.topic].id_text}. Of the cluster nothing is served"
+            )
+
+    def _is_other(self, partition: ArchivedPartition) -> bool:
+        topic = None if self._upstream is None else self._upstream.view.topics.get(partition.topic)
+        return topic is not None and topic.id_text != partition.topic_id
+
+    def _is_at_cluster(self, partition: ArchivedPartition) -> bool:
+        """Return whether the cluster has a partition of this name."""
+        topic = None if self._upstream is None else self._upstream.view.topics.get(partition.topic)
+        return topic is not None and (partition.number in topic.leaders or self._is_other(partition))
+
+    def _partition(self, place: PartitionKey) -> ArchivedPartition:
+        # One that has gone since it was asked for has nothing any more.
+        return self.topics.get(place[0], {}).get(place[1]) or ArchivedPartition(*place, (), 0)
+
+    def _start(self, partition: ArchivedPartition) -> int:
+        of_cluster = self._starts.get((partition.topic, partition.number), partition.start)
+        return min(partition.start, of_cluster) if partition.ranges else of_cluster
+
+    def _end(self, partition: ArchivedPartition) -> int:
+        return max(partition.end, self._ends.get((partition.topic, partition.number), 0))
+
+    def _refused(self, partition: ArchivedPartition, why: str) -> PartitionRecords:
+        self.log_once(f"{partition.topic}-{partition.number} is not served: {why}")
+        start, end = self._start(partition), self._end(partition)
+        return PartitionRecords(ErrorCode.kafka_storage_error, b"", start, end, end)
+
+
+def _behind(partition: ArchivedPartition, end: int) -> str:
+    return (
+        f"the cluster's log ends at offset {end}, before the archived {partition.end}. Until it has as much, "
+        "nothing of the cluster is served behind archived offsets"
+    )
+
+
+def _first_other(archived: bytes, of_cluster: bytes) -> int:
+    """Return the first offset at which two batches have other records; -1: none.
+
+    A cleaner that ran since may have written a batch again without some of its records.
+    """
+    ours, theirs = _records(archived), _records(of_cluster)
+    return min((at for at in ours.keys() & theirs.keys() if ours[at] != theirs[at]), default=-1)
+
+
+def _records(batches: bytes) -> dict[int, dict[str, Any]]:
+    tables = [rows for rows, _ in CODEC.decode(memoryview(batches), 0)]
+    rows = pa.concat_tables(tables) if tables else None
+    found = [] if rows is None else rows.select(["kind", *_CONTENT]).to_pylist()
+    return {row["offset"]: row for row in found if row["kind"] in ("message", "control")}

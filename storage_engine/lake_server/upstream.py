@@ -1,0 +1,452 @@
+"""The cluster behind a lake, asked in Kafka's protocol by kio's types. Batches are passed on as they come.
+
+Nothing is changed there, but for positions of groups that are given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import struct
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+
+from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.kafka.format.partition_metadata import text_of
+from storage_engine.lake_server.protocol import body_class
+
+Address = tuple[str, int]
+PartitionKey = tuple[str, int]
+"""A topic's name and a partition's number."""
+
+_VERSIONS = MappingProxyType(
+    {"fetch": 13, "metadata": 12, "list_offsets": 5, "find_coordinator": 2, "offset_fetch": 5}
+    | {"offset_commit": 7}
+)
+"""What brokers answer from 3.1 on. Fetch asks by a topic's id, so that no other topic of its name answers."""
+_CONNECT_SECONDS = 5.0
+_ANSWER_SECONDS = 20.0
+_RENEWAL_SECONDS = 5.0
+_LENGTH = struct.Struct(">i")
+_MOST_IDLE = 64
+"""Connections to one broker that are kept for the next question."""
+_LONGEST_ANSWER_BYTES = 256 << 20
+EARLIEST: Final = -2
+LATEST: Final = -1
+READ_COMMITTED: Final = 1
+_NO_POSITION = -1
+_NOTHING_MORE = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+
+
+class UpstreamError(StorageEngineError):
+    """The cluster doesn't answer, or not yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTopic:
+    """A topic of the cluster.
+
+    :param leaders: node ids by partition; -1: none has been elected.
+    """
+
+    id: Any
+    leaders: Mapping[int, int]
+
+    @property
+    def id_text(self) -> str:
+        """Return its id as Kafka writes it."""
+        return text_of(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What the cluster's metadata say; internal topics are left out."""
+
+    brokers: Mapping[int, Address] = field(default_factory=dict)
+    topics: Mapping[str, ClusterTopic] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFetch:
+    """What is to be fetched of a partition."""
+
+    place: PartitionKey
+    offset: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """Of one fetch.
+
+    :param level: of isolation.
+    :param seconds: how long it may wait for ``min_bytes``.
+    """
+
+    level: int
+    max_bytes: int
+    min_bytes: int
+    seconds: float
+
+
+class Upstream:
+    """A cluster. Used in one event loop.
+
+    :param bootstrap: brokers that are asked for the others.
+    :param cluster: the id that it has to have.
+    """
+
+    def __init__(self, bootstrap: Sequence[Address], cluster: str) -> None:
+        self._bootstrap, self._cluster = tuple(bootstrap), cluster
+        self.view = ClusterView()
+        self._idle: dict[Address, list[_Connection]] = defaultdict(list)
+        self._is_stale = asyncio.Event()
+        self._fault = ""
+
+    async def connect(self) -> None:
+        """Read the metadata for the first time.
+
+        :raises BadInputError: it is another cluster.
+        :raises UpstreamError: none of the brokers answers.
+        """
+        await self._renew()
+
+    async def watch(self, log: Callable[[str], None]) -> None:
+        """Renew the metadata for as long as the server runs."""
+        was_away = False
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_stale.wait(), _RENEWAL_SECONDS)
+            self._is_stale.clear()
+            try:
+                await self._renew()
+            except StorageEngineError as error:
+                if not was_away:
+                    log(f"the cluster is away, and the lake alone is served: {error}")
+                was_away = True
+                await asyncio.sleep(1)
+            else:
+                if was_away:
+                    log("the cluster is back")
+                was_away = False
+
+    async def fetch(self, wanted: Sequence[PartitionFetch], limits: FetchLimits) -> dict[PartitionKey, Any]:
+        """Fetch batches of partitions, as kio has them. One without a leader, or not answered, is left out.
+
+        The first leader that has something ends the wait.
+        """
+        of_leader: dict[Address, list[PartitionFetch]] = defaultdict(list)
+        for one in wanted:
+            with suppress(UpstreamError):
+                of_leader[self._leader(one.place)].append(one)
+
+        async def ask_all(wait: float) -> dict[PartitionKey, Any]:
+            of_each = replace(limits, max_bytes=max(1, limits.max_bytes // len(of_leader)), seconds=wait)
+            tasks = [asyncio.ensure_future(self._fetch_at(*each, of_each)) for each in of_leader.items()]
+            answers: dict[PartitionKey, Any] = {}
+            try:
+                for task in asyncio.as_completed(tasks):
+                    with suppress(UpstreamError):
+                        answers |= await task
+                    if wait > 0 and _has_something(answers):
+                        break
+            finally:
+                for each in tasks:
+                    each.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            return answers
+
+        if not of_leader:
+            return {}
+        if len(of_leader) == 1 or limits.seconds <= 0:
+            return await ask_all(limits.seconds)
+        # Of several leaders each says first what it has, so that none is left out when one ends the wait.
+        answers = await ask_all(0)
+        if not _has_something(answers) and len(answers) == len(wanted):
+            answers |= await ask_all(limits.seconds)
+        return answers
+
+    async def offset_of(self, place: PartitionKey, timestamp_ms: int, level: int = 0) -> tuple[int, int]:
+        """Return an offset and its time, as ListOffsets does, by a time or by EARLIEST or LATEST; -1: none.
+
+        :raises UpstreamError: the leader doesn't answer, or there is none.
+        """
+        name, number = place
+        asked = _kind("list_offsets", "ListOffsetsPartition")(partition_index=number, timestamp=timestamp_ms)
+        answer = await self._ask(
+            self._leader(place),
+            "list_offsets",
+            replica_id=-1,
+            isolation_level=level,
+            topics=(_kind("list_offsets", "ListOffsetsTopic")(name=name, partitions=(asked,)),),
+        )
+        (found,) = answer.topics[0].partitions
+        self._check(found.error_code, f"the offsets of {name}-{number}")
+        return found.offset, found.timestamp
+
+    async def forward(self, group: str, data: bytes, seconds: float) -> bytes:
+        """Have a group's coordinator answer a request as it stands, and return the answer with its length.
+
+        :param data: the request without its length.
+        :param seconds: how long the coordinator may wait for other members.
+        :raises UpstreamError: it doesn't answer.
+        """
+        async with self._asking(await self._coordinator(group), seconds) as connection:
+            return await connection.forward(data)
+
+    async def _coordinator(self, group: str) -> Address:
+        """Return the address of a group's coordinator.
+
+        :raises UpstreamError: there is none yet.
+        """
+        found = await self._ask_any("find_coordinator", key=group, key_type=0)
+        self._check(found.error_code, f"the coordinator of group {group}")
+        return found.host, found.port
+
+    async def positions(
+        self, group: str, partitions: Mapping[str, Sequence[int]] | None
+    ) -> dict[PartitionKey, tuple[int, str | None]]:
+        """Return what a group has committed at the cluster.
+
+        :param partitions: by topic; None: whatever it has.
+        :raises UpstreamError: the coordinator doesn't answer.
+        """
+        kind = _kind("offset_fetch", "OffsetFetchRequestTopic")
+        topics = None
+        if partitions is not None:
+            topics = tuple(
+                kind(name=name, partition_indexes=tuple(numbers)) for name, numbers in partitions.items()
+            )
+        address = await self._coordinator(group)
+        answer = await self._ask(address, "offset_fetch", group_id=group, topics=topics)
+        self._check(answer.error_code, f"the positions of group {group}")
+        found = {}
+        for topic in answer.topics:
+            for one in topic.partitions:
+                self._check(one.error_code, f"the position of group {group} in {topic.name}")
+                if one.committed_offset != _NO_POSITION:
+                    found[topic.name, one.partition_index] = one.committed_offset, one.metadata
+        return found
+
+    async def commit(self, group: str, positions: Mapping[PartitionKey, tuple[int, str | None]]) -> None:
+        """Commit positions of a group that has no members.
+
+        :raises UpstreamError: the coordinator doesn't answer, or refuses one, as where the group has members.
+        """
+        part = _kind("offset_commit", "OffsetCommitRequestPartition")
+        topics: dict[str, list[Any]] = defaultdict(list)
+        for (name, number), (offset, note) in positions.items():
+            topics[name].append(
+                part(partition_index=number, committed_offset=offset, committed_metadata=note)
+            )
+        topic = _kind("offset_commit", "OffsetCommitRequestTopic")
+        address = await self._coordinator(group)
+        answer = await self._ask(
+            address,
+            "offset_commit",
+            group_id=group,
+            member_id="",
+            topics=tuple(topic(name=name, partitions=tuple(parts)) for name, parts in topics.items()),
+        )
+        for answered in answer.topics:
+            for one in answered.partitions:
+                self._check(one.error_code, f"a commit of group {group} for {answered.name}")
+
+    def close(self) -> None:
+        """End the connections that nobody uses."""
+        for connections in self._idle.values():
+            for one in connections:
+                one.close()
+        self._idle.clear()
+
+    async def _fetch_at(
+        self, address: Address, wanted: Sequence[PartitionFetch], limits: FetchLimits
+    ) -> dict[PartitionKey, Any]:
+        part, topics = _kind("fetch", "FetchPartition"), defaultdict(list)
+        for one in wanted:
+            topics[one.place[0]].append(
+                part(
+                    partition=one.place[1],
+                    fetch_offset=one.offset,
+                    partition_max_bytes=one.max_bytes,
+                )
+            )
+        ids = {self.view.topics[name].id: name for name in topics}
+        topic = _kind("fetch", "FetchTopic")
+        answer = await self._ask(
+            address,
+            "fetch",
+            seconds=limits.seconds,
+            max_wait=timedelta(seconds=limits.seconds),
+            min_bytes=limits.min_bytes,
+            max_bytes=limits.max_bytes,
+            isolation_level=limits.level,
+            topics=tuple(topic(topic_id=id_, partitions=tuple(topics[name])) for id_, name in ids.items()),
+            forgotten_topics_data=(),
+        )
+        self._check(answer.error_code, "records")
+        found = {
+            (ids[answered.topic_id], one.partition_index): one
+            for answered in answer.responses
+            for one in answered.partitions
+        }
+        if any(one.error_code is not ErrorCode.none for one in found.values()):
+            # Its leader may be another one by now.
+            self._is_stale.set()
+        return found
+
+    def _leader(self, place: PartitionKey) -> Address:
+        topic = self.view.topics.get(place[0])
+        leader = -1 if topic is None else topic.leaders.get(place[1], -1)
+        if leader not in self.view.brokers:
+            self._is_stale.set()
+            raise UpstreamError(f"{place[0]}-{place[1]}: expected a leader, found none at the cluster")
+        return self.view.brokers[leader]
+
+    def _check(self, error: ErrorCode, what: str) -> None:
+        if error is not ErrorCode.none:
+            self._is_stale.set()
+            raise UpstreamError(f"{what}: expected an answer of the cluster, found {error.name}")
+
+    async def _renew(self) -> None:
+        found = await self._ask_any("metadata", topics=None, **_NOTHING_MORE)
+        self._fault = ""
+        if found.cluster_id != self._cluster:
+            self._fault = (
+                f"serve-lake --upstream: expected the lake's cluster {self._cluster}, found "
+                f"{found.cluster_id}. Nothing is served of it. Name brokers of the lake's cluster."
+            )
+            raise BadInputError(self._fault)
+        self.view = ClusterView(
+            {one.node_id: (one.host, one.port) for one in found.brokers},
+            {
+                one.name: ClusterTopic(
+                    one.topic_id, {part.partition_index: part.leader_id for part in one.partitions}
+                )
+                for one in found.topics
+                if one.error_code is ErrorCode.none and not one.is_internal
+            },
+        )
+
+    async def _ask_any(self, name: str, **values: Any) -> Any:
+        """Ask whichever broker answers."""
+        failures = []
+        for address in dict.fromkeys((*self.view.brokers.values(), *self._bootstrap)):
+            try:
+                return await self._ask(address, name, **values)
+            except UpstreamError as error:
+                failures.append(str(error))
+        raise UpstreamError("; ".join(failures))
+
+    async def _ask(self, address: Address, name: str, *, seconds: float = 0.0, **values: Any) -> Any:
+        """Ask a broker, and wait for its answer.
+
+        :param seconds: how long it may wait before it answers.
+        """
+        if self._fault and name != "metadata":
+            raise UpstreamError(self._fault)
+        async with self._asking(address, seconds) as connection:
+            return await connection.ask(name, values)
+
+    @asynccontextmanager
+    async def _asking(self, address: Address, seconds: float) -> AsyncIterator[_Connection]:
+        try:
+            async with asyncio.timeout(seconds + _ANSWER_SECONDS), self._connection(address) as connection:
+                yield connection
+        except (OSError, EOFError, TimeoutError) as error:
+            self._is_stale.set()
+            for one in self._idle.pop(address, ()):
+                one.close()
+            what = str(error) or type(error).__name__
+            raise UpstreamError(f"{address[0]}:{address[1]}: expected an answer, found {what}") from error
+
+    @asynccontextmanager
+    async def _connection(self, address: Address) -> AsyncIterator[_Connection]:
+        idle = self._idle[address]
+        connection = idle.pop() if idle else await _Connection.open(address)
+        try:
+            yield connection
+        except BaseException:
+            # Whose answer nobody has read can't be asked again.
+            connection.close()
+            raise
+        if len(idle) < _MOST_IDLE:
+            idle.append(connection)
+        else:
+            connection.close()
+
+
+class _Connection:
+    """A connection to a broker, with one question at a time."""
+
+    def __init__(self, incoming: asyncio.StreamReader, outgoing: asyncio.StreamWriter) -> None:
+        self._incoming, self._outgoing, self._asked = incoming, outgoing, 0
+
+    @classmethod
+    async def open(cls, address: Address) -> _Connection:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            return cls(*await asyncio.open_connection(*address))
+
+    def close(self) -> None:
+        self._outgoing.close()
+
+    async def ask(self, name: str, values: Mapping[str, Any]) -> Any:
+        """Ask, and return the answer as kio has it."""
+        self._asked += 1
+        schema = body_class(name, _VERSIONS[name], "request", None)
+        head, out = schema.__header_schema__, io.BytesIO()
+        entity_writer(head)(
+            out,
+            head(
+                request_api_key=schema.__api_key__,
+                request_api_version=schema.__version__,
+                correlation_id=self._asked,
+                client_id="storage-engine",
+            ),
+        )
+        entity_writer(schema)(out, schema(**values))
+        data = await self._answer(out.getbuffer())
+        answer = body_class(name, _VERSIONS[name], "response", None)
+        try:
+            header, size = entity_reader(answer.__header_schema__)(data, 0)
+            body, _ = entity_reader(answer)(data, size)
+        # Whatever the bytes are: they come from outside.
+        except Exception as error:
+            raise EOFError(f"{len(data)} bytes that are no answer to {name}: {error}") from error
+        if header.correlation_id != self._asked:
+            raise EOFError(f"the answer to question {header.correlation_id}, not to {self._asked}")
+        return body
+
+    async def forward(self, data: bytes) -> bytes:
+        """Ask as another has, and return the answer with its length."""
+        answer = await self._answer(data)
+        if answer[:4] != data[4:8]:
+            raise EOFError("the answer to another question")
+        return _LENGTH.pack(len(answer)) + answer
+
+    async def _answer(self, data: bytes | memoryview) -> bytes:
+        self._outgoing.write(_LENGTH.pack(len(data)))
+        self._outgoing.write(data)
+        await self._outgoing.drain()
+        (length,) = _LENGTH.unpack(await self._incoming.readexactly(_LENGTH.size))
+        if not 0 < length <= _LONGEST_ANSWER_BYTES:
+            raise EOFError(f"an answer of {length} bytes")
+        return await self._incoming.readexactly(length)
+
+
+def _has_something(answers: Mapping[PartitionKey, Any]) -> bool:
+    return any(one.records or one.error_code is not ErrorCode.none for one in answers.values())
+
+
+def _kind(name: str, kind: str) -> Any:
+    """Return a part of a request, as kio has it."""
+    return getattr(import_module(f"kio.schema.{name}.v{_VERSIONS[name]}.request"), kind)

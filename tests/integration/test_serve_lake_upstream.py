@@ -1,0 +1,445 @@
+"""Consumers read on from a lake into the live cluster: one log, each record once, and never another's."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from demo.brokers.kafka import Kafka
+from storage_engine.kafka.format.transaction_index import parse_transaction_index
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake_server.archived_partitions import read_archive
+from storage_engine.lake_server.give_back import give_back
+from storage_engine.lake_server.positions import CommittedPositions
+from storage_engine.lake_server.upstream import Upstream
+from storage_engine.model.store.store import Segment
+from tests.docs.code_blocks import blocks_of
+from tests.integration import kafka_transactions
+from tests.integration.kafka_broker import (
+    SECONDS,
+    VERSIONS,
+    admin_of,
+    make_topics,
+    produce,
+    running_kafka,
+    served,
+    small,
+)
+from tests.integration.test_serve_lake import COMMAND, LEVELS, PAGE, at_a_free_port, consumer_at, serving
+from tests.kafka.lakes import archive, new_lake, segments_of
+from tests.kafka_fixture import unpack
+from tests.rounds import ALL, again_but
+
+pytestmark = pytest.mark.integration
+
+VALUE_BYTES = 500
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    with running_kafka(tmp_path_factory.mktemp("kafka")) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return new_lake(tmp_path / "lake")
+
+
+@contextmanager
+def onward(directory: Path, kafka: Kafka, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Serve the lake in a directory with the cluster behind it, as docs/read-on.md says."""
+    (block,) = (one.text for one in blocks_of(PAGE) if "--upstream" in one.text)
+    words = at_a_free_port(shlex.split(block.removeprefix("$ "))[4:])
+    words[words.index("--upstream") + 1] = kafka.address
+    with serving(directory / "lake", *words, *options) as server:
+        yield server
+
+
+def lines_of(process: subprocess.Popen[str]) -> str:
+    """What a server has said since it served; it ends."""
+    process.send_signal(signal.SIGTERM)
+    return process.communicate(timeout=SECONDS)[0]
+
+
+def fill(kafka: Kafka, topic: str, count: int, first: int = 0) -> None:
+    values = (b"%d " % number + b"x" * VALUE_BYTES for number in range(first, first + count))
+    produce(kafka.address, topic, values, batch_num_messages=5)
+
+
+def closed(kafka: Kafka, topic: str) -> list[Segment]:
+    return segments_of(kafka.server_properties.parent, f"{topic}-0")[:-1]
+
+
+def keep(lake: Lake, kafka: Kafka, segments: Sequence[Segment]) -> int:
+    """Archive segments; the offset behind them."""
+    archive(lake, kafka.server_properties.parent, segments)
+    return segments[-1].end_offset
+
+
+def delete(kafka: Kafka, topic: str, before: int) -> None:
+    """Delete the broker's records below an offset."""
+    admin = admin_of(kafka.address)
+    (done,) = admin.delete_records([TopicPartition(topic, 0, before)]).values()
+    done.result(SECONDS)
+
+
+def read(consumer: Consumer, topic: str, first: int, end: int) -> dict[int, bytes | None]:
+    """What a consumer gets from an offset on, in order, up to one before ``end`` at least."""
+    consumer.assign([TopicPartition(topic, 0, first)])
+    found: dict[int, bytes | None] = {}
+    while not found or max(found) < end - 1:
+        message = consumer.poll(SECONDS)
+        assert message is not None, f"nothing came behind {max(found, default=first)}"
+        if (error := message.error()) is None:
+            assert max(found, default=-1) < (message.offset() or 0)
+            found[message.offset() or 0] = value_of(message)
+        else:
+            assert error.code() == KafkaError._PARTITION_EOF, error
+    return found
+
+
+def value_of(message: Message) -> bytes | None:
+    value = message.value()
+    assert not isinstance(value, str)
+    return value
+
+
+def test_records_that_only_the_lake_has_are_followed_by_the_clusters_up_to_the_live_end(
+    kafka: Kafka, lake: Lake, tmp_path: Path
+) -> None:
+    make_topics(kafka.address, "orders", "later", **small(VERSIONS[-1]))
+    fill(kafka, "orders", 400)
+    expected = served(kafka.address, "orders")
+    segments = closed(kafka, "orders")
+    seam = keep(lake, kafka, segments[: len(segments) // 2])
+    delete(kafka, "orders", seam)
+    with onward(tmp_path, kafka) as (address, process):
+        consumer = consumer_at(address, "onward")
+        # Neither clients nor groups are told another broker than this server.
+        assert [f"{one.host}:{one.port}" for one in consumer.list_topics().brokers.values()] == [address]
+        assert consumer.get_watermark_offsets(TopicPartition("orders", 0), timeout=SECONDS) == (0, 400)
+        assert read(consumer, "orders", 0, 400) == expected
+        # It waits at the end, and what is written comes.
+        fill(kafka, "orders", 5, first=400)
+        assert list(read(consumer, "orders", 398, 405)) == list(range(398, 405))
+        # The cluster deletes on while a reader is behind: the lake's newest commit has it.
+        read(consumer, "orders", seam, seam + 1)
+        delete(kafka, "orders", keep(lake, kafka, segments[len(segments) // 2 :]))
+        assert {at: value for at, value in read(consumer, "orders", seam, 405).items() if at < 400} == {
+            at: value for at, value in expected.items() if at >= seam
+        }
+        # A topic of which nothing is archived is the cluster's alone.
+        fill(kafka, "later", 3)
+        assert list(read(consumer, "later", 0, 3)) == [0, 1, 2]
+        consumer.close()
+        assert "LOST" not in lines_of(process)
+
+
+@pytest.mark.parametrize("level", again_but(LEVELS, "read_committed"))
+def test_transactions_that_are_open_at_the_seam_end_as_the_cluster_says(
+    kafka: Kafka, lake: Lake, tmp_path: Path, level: str
+) -> None:
+    """Wherever the lake ends, a reader gets what it gets of the broker that has everything."""
+    topic = kafka_transactions.TOPIC
+    if topic not in admin_of(kafka.address).list_topics(timeout=SECONDS).topics:
+        make_topics(kafka.address, topic, internal_segment_bytes=kafka_transactions.SEGMENT_BYTES)
+        kafka_transactions.write(kafka.address, 20)
+        abort_over_segments(kafka, topic)
+    expected = served(kafka.address, topic, level)
+    segments = closed(kafka, topic)
+    end = max(expected) + 1
+    log = kafka.server_properties.parent / "data" / f"{topic}-0"
+    aborted = [
+        one
+        for path in log.glob("*.txnindex")
+        for one in parse_transaction_index(path.read_bytes(), path.name)
+    ]
+    crossed = [
+        place
+        for place in range(1, len(segments))
+        if any(one.first_offset < segments[place].base_offset <= one.last_offset for one in aborted)
+    ]
+    places = sorted({*range(1, len(segments), 5), *crossed[:3]}) if ALL else crossed[:1]
+    assert crossed
+    kept = 0
+    for place in places:
+        keep(lake, kafka, segments[kept:place])
+        kept = place
+        with onward(tmp_path, kafka) as (address, _):
+            consumer = consumer_at(address, "transactions", isolation_level=level)
+            assert read(consumer, topic, 0, end) == expected, place
+            consumer.close()
+
+
+def abort_over_segments(kafka: Kafka, topic: str) -> None:
+    """Write a transaction that is open while other records fill segments, and more behind its marker."""
+    inside = Producer({"bootstrap.servers": kafka.address, "transactional.id": topic, "log_level": 0})
+    inside.init_transactions(SECONDS)
+    inside.begin_transaction()
+    inside.produce(topic, b"aborted", partition=0)
+    inside.flush(SECONDS)
+    fill(kafka, topic, 100, first=100)
+    inside.abort_transaction(SECONDS)
+    fill(kafka, topic, 100, first=200)
+
+
+@pytest.mark.again
+def test_what_is_open_at_the_seam_waits_while_the_cluster_is_away_and_the_lake_is_served(
+    kafka: Kafka, lake: Lake, tmp_path: Path
+) -> None:
+    topic = "away"
+    make_topics(kafka.address, topic, **small(VERSIONS[-1]))
+    fill(kafka, topic, 100)
+    abort_over_segments(kafka, topic)
+    expected = served(kafka.address, topic, "read_committed")
+    assert 100 not in expected
+    seam = keep(lake, kafka, [one for one in closed(kafka, topic) if one.base_offset < 150])
+    assert 150 < seam < 200
+    end = max(expected) + 1
+    with onward(tmp_path, kafka) as (address, process):
+        every, committed = (consumer_at(address, level, isolation_level=level) for level in LEVELS)
+        kafka.kill()
+        assert max(read(every, topic, 0, seam)) == seam - 1
+        assert list(read(committed, topic, 0, 100)) == list(range(100))
+        # Neither goes on; the lake tells no outcome.
+        for consumer in (every, committed):
+            assert nothing_comes(consumer)
+        kafka.start()
+        assert read(committed, topic, 0, end) == expected
+        assert max(read(every, topic, seam, end)) == end - 1
+        every.close()
+        committed.close()
+        assert process.stdout is not None
+        said = list(itertools.takewhile(lambda line: line != "the cluster is back\n", process.stdout))
+        assert any(line.startswith("the cluster is away, and the lake alone is served") for line in said)
+
+
+@pytest.mark.again
+def test_what_neither_has_is_refused_or_skipped_by_name(kafka: Kafka, lake: Lake, tmp_path: Path) -> None:
+    make_topics(kafka.address, "lost", **small(VERSIONS[-1]))
+    fill(kafka, "lost", 400)
+    segments = closed(kafka, "lost")
+    seam = keep(lake, kafka, segments[:3])
+    first = segments[5].base_offset
+    delete(kafka, "lost", first)
+    span = f"lost-0 is not served: offsets [{seam}, {first}) are neither in the lake nor at the cluster: LOST"
+    with onward(tmp_path, kafka) as (address, process):
+        consumer = consumer_at(address, "lost")
+        assert max(read(consumer, "lost", 0, seam)) == seam - 1
+        assert nothing_comes(consumer)
+        consumer.close()
+        assert lines_of(process).count(span) == 1
+    with onward(tmp_path, kafka, "--holes", "skip") as (address, process):
+        consumer = consumer_at(address, "lost")
+        assert list(read(consumer, "lost", 0, 400)) == [*range(seam), *range(first, 400)]
+        # Far behind every end an offset is out of range, as at a broker.
+        consumer.assign([TopicPartition("lost", 0, 1_000_000)])
+        assert next_record(consumer).offset() == 0
+        consumer.close()
+        assert lines_of(process).count(f"offsets [{seam}, {first}) are neither") == 1
+
+
+def nothing_comes(consumer: Consumer) -> bool:
+    messages = [consumer.poll(0.5) for _ in range(6)]
+    return all(one is None or one.error() is not None for one in messages)
+
+
+def next_record(consumer: Consumer) -> Message:
+    while (message := consumer.poll(SECONDS)) is None or message.error() is not None:
+        assert message is not None, "nothing came"
+    return message
+
+
+@pytest.mark.again
+def test_a_cluster_with_other_records_is_refused_behind_the_seam(
+    kafka: Kafka, lake: Lake, tmp_path: Path
+) -> None:
+    """Its log was cut below what is archived, as after an election of a replica that lacked it."""
+    make_topics(kafka.address, "cut", **small(VERSIONS[-1]))
+    fill(kafka, "cut", 200)
+    segments = closed(kafka, "cut")
+    seam = keep(lake, kafka, segments)
+    kafka.stop()
+    log = kafka.server_properties.parent / "data" / "cut-0"
+    for path in log.iterdir():
+        if path.stem.isdecimal() and int(path.stem) >= segments[-1].base_offset:
+            path.unlink()
+    kafka.start()
+    with onward(tmp_path, kafka) as (address, process):
+        consumer = consumer_at(address, "cut")
+        assert list(read(consumer, "cut", 0, seam)) == list(range(seam))
+        assert nothing_comes(consumer)
+        fill(kafka, "cut", 200, first=1000)
+        assert nothing_comes(consumer)
+        # What is archived is served still.
+        assert list(read(consumer, "cut", 0, seam)) == list(range(seam))
+        consumer.close()
+        said = lines_of(process)
+    assert f"cut-0 is not served: the cluster's log ends at offset {segments[-1].base_offset}" in said
+    (other,) = re.findall(r"cut-0 is not served: the cluster has another record at offset (\d+) than", said)
+    assert segments[-1].base_offset < int(other) < seam
+    assert "Traceback" not in said, said
+
+
+@pytest.mark.again
+def test_another_topic_of_the_name_is_refused_by_name(kafka: Kafka, lake: Lake, tmp_path: Path) -> None:
+    make_topics(kafka.address, "again", **small(VERSIONS[-1]))
+    fill(kafka, "again", 200)
+    seam = keep(lake, kafka, closed(kafka, "again"))
+    admin = admin_of(kafka.address)
+    (gone,) = admin.delete_topics(["again"]).values()
+    gone.result(SECONDS)
+    with onward(tmp_path, kafka) as (address, _):
+        # The name is nobody's any more: the lake's part is all there is.
+        consumer = consumer_at(address, "again")
+        assert consumer.get_watermark_offsets(TopicPartition("again", 0), timeout=SECONDS) == (0, seam)
+        consumer.close()
+    make_topics(kafka.address, "again", **small(VERSIONS[-1]))
+    fill(kafka, "again", 300, first=1000)
+    with onward(tmp_path, kafka) as (address, process):
+        consumer = consumer_at(address, "again")
+        assert list(read(consumer, "again", 0, seam)) == list(range(seam))
+        assert nothing_comes(consumer)
+        consumer.close()
+        assert "again-0 is not served: the cluster has another topic of this name" in lines_of(process)
+
+
+@pytest.mark.again
+def test_another_cluster_than_the_lakes_is_refused_at_the_start(
+    kafka: Kafka, lake: Lake, tmp_path: Path
+) -> None:
+    node = unpack(tmp_path / "node")
+    archive(lake, node, segments_of(node, "hdrs-0"))
+    words = (COMMAND, "serve-lake", "--lake", str(tmp_path / "lake"), "--upstream", kafka.address)
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)
+    assert ended.returncode != 0
+    assert "expected the lake's cluster r8MMkFXnTH6hs0mB1uUMyw, found" in ended.stderr
+
+
+@pytest.mark.again
+def test_a_group_goes_on_from_the_cluster_and_back_to_it(kafka: Kafka, lake: Lake, tmp_path: Path) -> None:
+    make_topics(kafka.address, "grouped", **small(VERSIONS[-1]))
+    fill(kafka, "grouped", 200)
+    seam = keep(lake, kafka, closed(kafka, "grouped"))
+    place = TopicPartition("grouped", 0)
+    before = consumer_at(kafka.address, "billing", enable_auto_commit=False)
+    before.commit(offsets=[TopicPartition("grouped", 0, 50)], asynchronous=False)
+    delete(kafka, "grouped", seam)
+    with onward(tmp_path, kafka) as (address, process):
+        consumer = consumer_at(address, "billing", enable_auto_commit=False)
+        consumer.subscribe(["grouped"])
+        assert next_record(consumer).offset() == 50
+        while (next_record(consumer).offset() or 0) < 120:
+            continue
+        consumer.commit(asynchronous=False)
+        consumer.close()
+        # Killed in between, it goes on where the group has committed.
+        process.kill()
+        assert "group billing: begins in grouped-0 at offset 50, its position at the cluster" in lines_of(
+            process
+        )
+    with onward(tmp_path, kafka) as (address, _):
+        consumer = consumer_at(address, "billing")
+        assert consumer.committed([place], timeout=SECONDS)[0].offset == 121
+        consumer.close()
+    assert before.committed([place], timeout=SECONDS)[0].offset == 50
+    words = (COMMAND, "serve-lake", "--lake", str(tmp_path / "lake"), "--upstream", kafka.address)
+    ended = subprocess.run([*words, "--give-back-groups"], capture_output=True, text=True, timeout=SECONDS)
+    assert (ended.returncode, ended.stdout) == (0, "group billing: goes on in grouped-0 at offset 121\n")
+    assert before.committed([place], timeout=SECONDS)[0].offset == 121
+    before.close()
+    # With the real coordinators its commits are the cluster's.
+    with onward(tmp_path, kafka, "--groups", "upstream") as (address, _):
+        consumer = consumer_at(address, "billing", enable_auto_commit=False)
+        consumer.subscribe(["grouped"])
+        assert next_record(consumer).offset() == 121
+        consumer.commit(asynchronous=False)
+        while (next_record(consumer).offset() or 0) < 199:
+            continue
+        consumer.close()
+    after = consumer_at(kafka.address, "billing")
+    assert after.committed([place], timeout=SECONDS)[0].offset == 122
+    after.close()
+
+
+class PowerCut(BaseException):
+    """Ends a command where it is."""
+
+
+@pytest.mark.parametrize("where", ["begin_giving_back", "commit", "drop"])
+def test_positions_are_given_back_once_wherever_that_is_cut(
+    kafka: Kafka, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """A group that goes on at the cluster after a cut is not set back when it is given back again."""
+    group, topic = f"given-{where}", f"given-{where.replace('_', '-')}"
+    make_topics(kafka.address, topic, **small(VERSIONS[-1]))
+    fill(kafka, topic, 200)
+    keep(lake, kafka, closed(kafka, topic))
+    found = read_archive(lake, None)
+    place = TopicPartition(topic, 0)
+    client = consumer_at(kafka.address, group, enable_auto_commit=False)
+    client.commit(offsets=[TopicPartition(topic, 0, 50)], asynchronous=False)
+
+    def run() -> list[str]:
+        lines: list[str] = []
+        with closing(CommittedPositions(tmp_path / "positions")) as positions:
+            if "first" not in begun:
+                begun.append("first")
+                positions.commit(group, {(topic, 0): (100, "note")})
+            host, _, port = kafka.address.rpartition(":")
+            asyncio.run(back(positions, (host, int(port)), lines))
+        return lines
+
+    async def back(positions: CommittedPositions, broker: tuple[str, int], lines: list[str]) -> None:
+        with closing(Upstream([broker], found.cluster)) as upstream:
+            await give_back(found, upstream, positions, lines.append)
+
+    begun: list[str] = []
+    with monkeypatch.context() as cut:
+        owner = Upstream if where == "commit" else CommittedPositions
+
+        def power_cut(*_: object) -> None:
+            raise PowerCut
+
+        cut.setattr(owner, where, power_cut)
+        with pytest.raises(PowerCut):
+            run()
+    is_committed = where == "drop"
+    assert client.committed([place], timeout=SECONDS)[0].offset == (100 if is_committed else 50)
+    if is_committed:
+        client.commit(offsets=[TopicPartition(topic, 0, 150)], asynchronous=False)
+    (line,) = run()
+    assert client.committed([place], timeout=SECONDS)[0].offset == (150 if is_committed else 100)
+    assert line.startswith(f"group {group}: goes on in {topic}-0 at offset {150 if is_committed else 100}")
+    assert run() == []
+    client.close()
+
+
+@pytest.mark.again
+def test_positions_of_a_group_that_runs_at_the_cluster_stay(kafka: Kafka, lake: Lake, tmp_path: Path) -> None:
+    make_topics(kafka.address, "running", **small(VERSIONS[-1]))
+    fill(kafka, "running", 200)
+    keep(lake, kafka, closed(kafka, "running"))
+    with closing(CommittedPositions(tmp_path / "lake" / "consumer-positions.json")) as positions:
+        positions.commit("running", {("running", 0): (100, None)})
+    client = consumer_at(kafka.address, "running", enable_auto_commit=False)
+    client.subscribe(["running"])
+    next_record(client)
+    words = (COMMAND, "serve-lake", "--lake", str(tmp_path / "lake"), "--upstream", kafka.address)
+    for status, said in ((1, "stays here"), (0, "goes on in running-0 at offset 100")):
+        ended = subprocess.run(
+            [*words, "--give-back-groups"], capture_output=True, text=True, timeout=SECONDS
+        )
+        assert (ended.returncode, said in ended.stdout) == (status, True), ended.stdout
+        client.close()
