@@ -15,9 +15,9 @@ from storage_engine.cli.options.options import journal_of, with_option
 from storage_engine.cli.shell.command import GroupedOption
 from storage_engine.core.extras import AIRFLOW
 from storage_engine.model.settings.spark_from import places_text
-from storage_engine.retention.doctor.pipeline_findings import PipelineFacts
 
 if TYPE_CHECKING:
+    from storage_engine.retention.doctor.pipeline_findings import PipelineFacts
     from storage_engine.retention.store.managed_store import ManagedStore
 
 CONN_ID = GroupedOption(
