@@ -45,6 +45,17 @@ class KeepPolicy:
         return newest_ms + rule.days * DAY_MS
 
 
+def holds_since(policies: Sequence[KeepPolicy], since_ms: int) -> tuple[Hold, ...]:
+    """Return the holds that are in force, or were after some moment, by policies in their order."""
+    ended_ms = (*(policy.since_ms for policy in policies[1:]), None)
+    return tuple(
+        hold
+        for policy, end_ms in zip(policies, ended_ms, strict=False)
+        if end_ms is None or end_ms > since_ms
+        for hold in policy.holds
+    )
+
+
 NO_POLICY = KeepPolicy("", 0)
 """Of a lake before its first act: it keeps everything for ever."""
 

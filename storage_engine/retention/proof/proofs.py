@@ -16,6 +16,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError, ReceiptError
 from storage_engine.journal.journal import StoreRecord, Waiver
 from storage_engine.lake.acts.act_files import read_acts
+from storage_engine.lake.acts.held_stores import read_store_names
 from storage_engine.lake.catalog.catalog import Lake, check_broker, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import copy_of, lake_id_of
@@ -24,8 +25,8 @@ from storage_engine.lake.catalog.writing import mark_commits, ready_to_write
 from storage_engine.lake.soundness.chain import forget_links
 from storage_engine.lake.soundness.soundness import Depth, chain_faults, reasons
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.model.keep.acts import policy_of
-from storage_engine.model.keep.rules import ArchiveRule
+from storage_engine.model.keep.acts import policies_of, policy_of
+from storage_engine.model.keep.keep_policy import holds_since
 from storage_engine.model.plan.plan import Decision
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 from storage_engine.model.settings.policy import ArchiveMode, Policy
@@ -40,8 +41,8 @@ from storage_engine.retention.proof.gate import (
     is_proven_file,
     judge,
 )
-from storage_engine.retention.proof.unarchived import NO_PERMITS, ArchivePermits
-from storage_engine.retention.store.known_heads import KnownHeads
+from storage_engine.retention.proof.unarchived import NO_PERMITS, WAIT_MS, ArchivePermits
+from storage_engine.retention.store.known_heads import KnownHeads, acts_elsewhere
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 
@@ -265,32 +266,32 @@ def read_proofs(
                 wrong_lakes.append(str(error))
     acts = read_own_acts(record.real_path)
     all_asked = [proofs.lake for proofs in asked]
-    permits = read_permits(all_asked, record, known.archive_rules) if not unreachable else NO_PERMITS
+    permits = read_permits(all_asked, record, known) if not unreachable else NO_PERMITS
     return Proofs(tuple(asked), tuple(unreachable), acts, tuple(wrong_lakes), permits)
 
 
-def read_permits(
-    lakes: Sequence[Lake], record: StoreRecord, recorded_ms: Mapping[str, int]
-) -> ArchivePermits:
+def read_permits(lakes: Sequence[Lake], record: StoreRecord, known: KnownHeads) -> ArchivePermits:
     """Return what the archive rules of a store's lakes permit to go without a copy.
 
     Where acts can't be read, or are no one chain, nothing does. Where the journal has no rule, none is read.
 
-    :param lakes: all that the store has.
-    :param recorded_ms: as of :class:`ArchivePermits`.
+    :param lakes: those that are asked; further ones that have segments of the store have their say, too.
     """
-    if not recorded_ms:
+    if not (lakes and known.archive_rules):
         return NO_PERMITS
-    name = store_called(record.name, record.broker, record.real_path)
-    rules = tuple(map(_archive_rules, lakes))
-    return ArchivePermits(record.store_id, name, record.broker, rules, recorded_ms, clock_ms())
-
-
-def _archive_rules(lake: Lake) -> tuple[ArchiveRule, ...] | None:
+    now_ms = clock_ms()
+    since_ms = now_ms - WAIT_MS
     try:
-        return policy_of(read_acts(lake)).archive_rules
+        acts = [*map(read_acts, lakes), *(found for _, found in acts_elsewhere(known.heads, lakes))]
+        holds = tuple(hold for of_lake in acts for hold in holds_since(policies_of(of_lake), since_ms))
+        names = [name for lake in lakes if holds for name in read_store_names(lake).get(record.store_id, ())]
     except LakeUnavailableError:
-        return None
+        return NO_PERMITS
+    names.append(store_called(record.name, record.broker, record.real_path))
+    rules = tuple(policy_of(of_lake).archive_rules for of_lake in acts)
+    return ArchivePermits(
+        record.store_id, tuple(names), record.broker, rules, known.archive_rules, now_ms, holds
+    )
 
 
 def reachable_lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:

@@ -1,7 +1,8 @@
 """When may bytes go without a copy, by archive rules? Pure, beside the gate; nothing unknown permits it.
 
-A rule permits it where each lake of the store has it in force, and the store's journal has recorded it under
-the same SHA-256 for 24 hours. A topic of the broker's own is always archived.
+A rule permits it where each lake of the store has it in force, the store's journal has recorded it under the
+same SHA-256 for 24 hours, and no lake has had a hold on it for as long. A topic of the broker's own is always
+archived.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from storage_engine.brokers import find_broker
 from storage_engine.model.keep.acts import not_archived_text
 from storage_engine.model.keep.keep_policy import DAY_MS
-from storage_engine.model.keep.rules import ArchiveRule, Stream, archive_rule_for, matches
+from storage_engine.model.keep.rules import ArchiveRule, Hold, Stream, archive_rule_for, matches
 from storage_engine.model.store.store import Segment
 
 WAIT_MS = DAY_MS
@@ -50,16 +51,18 @@ def permitting_rule(
 class ArchivePermits:
     """The archive rules of a store's lakes and journal at one moment.
 
-    :param store_name: what the store is called.
+    :param store_names: what the store was ever called, the newest name last.
+    :param holds: of any of its lakes, also those that were lifted within :data:`WAIT_MS`.
     :param lakes: see :func:`permitting_rule`, and so are ``recorded_ms`` and ``now_ms``.
     """
 
     store_id: str = ""
-    store_name: str = ""
+    store_names: tuple[str, ...] = ()
     broker: str = ""
     lakes: tuple[tuple[ArchiveRule, ...] | None, ...] = ()
     recorded_ms: Mapping[str, int] = field(default_factory=dict)
     now_ms: int = 0
+    holds: tuple[Hold, ...] = ()
 
     def rule_of_log(self, log: str) -> ArchiveRule | None:
         """Return the rule by which all of a log may go without a copy; None: it may not."""
@@ -69,7 +72,9 @@ class ArchivePermits:
         topic = broker.topic_of_log(log)
         if topic is None:
             return None
-        stream = Stream(self.store_id, (self.store_name,), log, topic, broker.is_system_topic(topic))
+        stream = Stream(self.store_id, self.store_names, log, topic, broker.is_system_topic(topic))
+        if any(hold.covers(stream) for hold in self.holds):
+            return None
         return permitting_rule(stream, self.lakes, self.recorded_ms, self.now_ms)
 
     def may_lack(self, topic: str) -> bool:

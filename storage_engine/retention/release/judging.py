@@ -27,6 +27,7 @@ from storage_engine.retention.archive.gone import (
     remembered_log_ids,
     settle_gone,
 )
+from storage_engine.retention.proof.archive_permits import read_store_permits
 from storage_engine.retention.proof.gate import Passage, Verdict
 from storage_engine.retention.proof.history import (
     SegmentRelease,
@@ -260,13 +261,15 @@ def compared_last(
 ) -> Judged:
     """Compare with their receipts the files that may have been written to without a trace.
 
+    What goes by an archive rule is held against the rule once more: it may have been lifted meanwhile.
+
     :param unseen: their paths.
     :param lease: renewed while files are hashed.
     """
-    judged = Judged(tuple(verdicts), ())
+    judged = Judged(tuple(verdicts), ()).without(_no_longer_left_out(context, verdicts))
     again = {
         verdict.segment.id
-        for verdict in verdicts
+        for verdict in judged.verdicts
         if any(file.path in unseen for file in verdict.segment.files) and verdict.receipt is not None
     }
     return _hash_again(
@@ -277,6 +280,25 @@ def compared_last(
         lambda _: MAY_BE_GONE,
         lambda verdict: replace(verdict, detail=f"{verdict.detail}; hashed again right before"),
     )
+
+
+def _no_longer_left_out(context: Context, verdicts: Sequence[Verdict]) -> list[Refusal]:
+    logs = {one.segment.log for one in verdicts if one.passage is Passage.NOT_ARCHIVED}
+    if not logs:
+        return []
+    permits = read_store_permits(context.store, context.journal, context.record)
+    return [
+        refusal(
+            log,
+            GateRefusedError(
+                f"log {log}: expected an archive rule by which it may go without a copy, found none that "
+                f"permits it any more. {MAY_BE_GONE} Archive it, and run again."
+            ),
+            MAY_BE_GONE,
+        )
+        for log in sorted(logs)
+        if not permits.clause_of_log(log)
+    ]
 
 
 def _hash_again(

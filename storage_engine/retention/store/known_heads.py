@@ -6,7 +6,7 @@ fork the chain of receipts, and what it proves is not all that was proven.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyiceberg.io import load_file_io
@@ -21,7 +21,7 @@ from storage_engine.exceptions import (
     StorageEngineError,
 )
 from storage_engine.journal.journal import Journal, Step, StoreRecord
-from storage_engine.lake.acts.act_files import read_acts_at
+from storage_engine.lake.acts.act_files import Acts, read_acts_at
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of, mark_location, parse_mark
 from storage_engine.lake.soundness.chain import check_links
@@ -155,12 +155,25 @@ def holds_elsewhere(journal: Journal, store_id: str, asked: Sequence[Lake]) -> I
     :param asked: lakes that aren't asked again.
     :raises LakeUnavailableError: the acts of one of them can't be read.
     """
+    for location, acts in acts_elsewhere(journalled_heads(journal, store_id), asked):
+        for hold in policy_of(acts).holds:
+            yield location, hold
+
+
+def acts_elsewhere(heads: Iterable[LakeHead], asked: Sequence[Lake]) -> Iterator[tuple[str, Acts]]:
+    """Yield the acts of lakes that have segments of a store, each with its lake's location.
+
+    :param heads: what is known of the store's lakes.
+    :param asked: lakes that aren't asked again.
+    :raises LakeUnavailableError: the acts of one of them can't be read.
+    """
     own = {
         lake_id for lake in asked for lake_id in (lake_id_of(lake.segments()), *ancestors_of(lake.segments()))
     }
-    heads = journalled_heads(journal, store_id)
+    # An older version recorded no id.
+    own_places = {("", lake.location) for lake in asked}
     for lake_id, place, location in {(it.lake_id, it.place, it.location) for it in heads}:
-        if lake_id in own:
+        if lake_id in own or (lake_id, location) in own_places:
             continue
         try:
             properties = next((lake.config.file_io_properties for lake in asked), {})
@@ -168,12 +181,12 @@ def holds_elsewhere(journal: Journal, store_id: str, asked: Sequence[Lake]) -> I
             data = read_small_file(file_io, mark_location(place)) if place else None
             if data is None or parse_mark(data, place).lake_id != lake_id:
                 raise LakeUnavailableError(f"expected the lake {lake_id} at {place or location}, found none")
-            for hold in policy_of(read_acts_at(file_io, place)).holds:
-                yield location, hold
+            acts = read_acts_at(file_io, place)
         except StorageEngineError as error:
             raise LakeUnavailableError(
                 f"whether its other lake {lake_id} at {location} holds something of it can't be told: {error}"
             ) from error
+        yield location, acts
 
 
 def _sequence(head: ChainHead) -> int:

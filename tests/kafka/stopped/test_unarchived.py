@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +15,12 @@ from storage_engine.core.clock import ClockReading, clock_ms, read_clock
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Journal, Step
+from storage_engine.lake.acts.act_files import record_act
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
+from storage_engine.model.keep.acts import decide_hold, decide_lift
 from storage_engine.model.keep.rules import Scope
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.receipt import NOT_ARCHIVED
@@ -25,10 +31,12 @@ from storage_engine.retention.archive.sealed import archive_lag, measure_lag
 from storage_engine.retention.doctor.doctor import diagnose
 from storage_engine.retention.monitor.recording_ranges import store_ranges
 from storage_engine.retention.plan.preview import preview
+from storage_engine.retention.proof.archive_permits import read_store_permits
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.proof.history import releases
 from storage_engine.retention.ranges.offset_ranges import Place
 from storage_engine.retention.ranges.verification import verify_store
+from storage_engine.retention.release import releasing
 from storage_engine.retention.report.report import build_report
 from storage_engine.retention.store import known_heads
 from storage_engine.retention.store.context import opened
@@ -113,6 +121,11 @@ def lose_an_act(store: ManagedStore) -> None:
     first.unlink()
 
 
+def hold(store: ManagedStore) -> str:
+    """Hold what the rule is for, and return the hold's id."""
+    return record_act(open_lake(store.lake), partial(decide_hold, scope=RULE, reason="a case"))[-1].sha256
+
+
 DOUBTS: dict[str, Callable[[ManagedStore, pytest.MonkeyPatch], object]] = {
     "younger than a day": lambda store, _: record_rule(store, RULE, age_ms=23 * HOUR_MS),
     "in the lake alone": lambda store, _: record_rule(store, RULE, in_journal=False),
@@ -132,6 +145,12 @@ DOUBTS: dict[str, Callable[[ManagedStore, pytest.MonkeyPatch], object]] = {
         record_rule(store, RULE),
         record_rule(store, Scope(topic="c")),
         lose_an_act(store),
+    ),
+    "held": lambda store, _: (record_rule(store, RULE), hold(store)),
+    "held until now": lambda store, _: (
+        record_rule(store, RULE),
+        hold(store),
+        record_act(open_lake(store.lake), partial(decide_lift, hold_id=hold(store))),
     ),
     "with a clock set forward": lambda store, patch: (record_rule(store, RULE), set_clock_forward(patch)),
 }
@@ -160,6 +179,44 @@ def test_a_lake_that_is_away_permits_nothing(store: ManagedStore, node: MadeNode
     with pytest.raises(Exception, match=r"(?s)lake"):
         steps.release(store, "run")
     assert files_of(node.directories[0] / "a-0") == before
+
+
+def test_a_lake_that_no_call_names_has_its_say(store: ManagedStore, tmp_path: Path) -> None:
+    def clause() -> str:
+        with opened(store) as context:
+            return read_store_permits(store, context.journal, context.record).clause_of_log("a-0")
+
+    other = replace(store, lake=LakeConfig.local(tmp_path / "other"))
+    make_lake(other.lake, "kafka")
+    record_rule(store, RULE)
+    assert clause().startswith(NOT_ARCHIVED)
+    steps.archive_sealed(other, "other", archive_here)
+    assert clause() == ""
+    record_rule(other, RULE)
+    assert clause().startswith(NOT_ARCHIVED)
+    shutil.move(tmp_path / "other", tmp_path / "away")
+    assert clause() == ""
+
+
+def test_a_rule_that_is_lifted_while_a_run_deletes_lets_nothing_more_go(
+    store: ManagedStore, node: MadeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_rule(store, RULE)
+    before = files_of(node.directories[0] / "a-0")
+    todo = cleanup_steps(store, "run")
+    todo["make_plan"]()
+    steps.archive_planned(store, "run", archive_here)
+    begin = releasing.remover
+
+    def lift(*arguments: Any, **more: Any) -> Any:
+        record_rule(store, RULE, archives=True)
+        return begin(*arguments, **more)
+
+    monkeypatch.setattr(releasing, "remover", lift)
+    (refused,) = steps.release(store, "run").refused
+    assert (refused.log, "found none that permits it any more" in refused.why) == ("a-0", True)
+    assert files_of(node.directories[0] / "a-0") == before
+    assert len(files_of(node.directories[1] / "b-0")) < len(before)
 
 
 def test_what_waits_for_a_rule_is_on_disk_and_in_no_lake(store: ManagedStore, node: MadeNode) -> None:

@@ -90,6 +90,6 @@ def test_one_doubt_is_enough(stream: Stream, rule: ArchiveRule, data: st.DataObj
 )
 def test_only_a_log_of_one_topic_goes_whole(broker: str, log: str) -> None:
     rule = ArchiveRule("f" * 64, Scope(topic="*"), False, "anna", 0)
-    permits = ArchivePermits("id", "s", broker, ((rule,),), {rule.rule_id: 0}, NOW_MS)
+    permits = ArchivePermits("id", ("s",), broker, ((rule,),), {rule.rule_id: 0}, NOW_MS)
     assert bool(permits.clause_of_log(log)) is (broker == "kafka" and log == "a-0")
     assert NO_PERMITS.clause_of_log(log) == ""
