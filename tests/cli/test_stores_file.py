@@ -185,7 +185,8 @@ def test_its_place_is_the_variables_the_users_or_the_machines_never_here(
 
 def test_a_file_that_others_may_write_is_refused(config: Path) -> None:
     write(config, root="/data")
-    for path, mode in ((config, 0o664), (config, 0o646), (config.parent, 0o775), (config.parent, 0o757)):
+    above = config.parent.parent
+    for path, mode in ((config, 0o664), (config, 0o646), (config.parent, 0o775), (above, 0o757)):
         before = path.stat().st_mode
         path.chmod(mode)
         with pytest.raises(BadInputError, match="only you or root may write"):
@@ -193,6 +194,24 @@ def test_a_file_that_others_may_write_is_refused(config: Path) -> None:
         path.chmod(before)
     config.parent.chmod(0o1777)
     assert find_named("main") is not None
+    config.parent.chmod(0o755)
+    # Who may write where a link is can put another one there.
+    config.rename(above / "linked.toml")
+    config.symlink_to(above / "linked.toml")
+    assert find_named("main") is not None
+    config.parent.chmod(0o757)
+    with pytest.raises(BadInputError, match=f"{config.parent}: expected that only you or root may write"):
+        find_named("main")
+
+
+def test_a_user_without_a_home_has_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home(_: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in (VARIABLE, "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "expanduser", no_home)
+    assert stores_file() in (None, Path("/etc") / FILE)
 
 
 @pytest.mark.parametrize("text", ["[main", "main = 1\n", '["a/b"]\nroot = "/data"\n', '[" "]\nroot = "/d"\n'])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,8 +125,11 @@ def stores_file() -> Path | None:
                 "changed. Correct it, or set it to nothing."
             )
         return Path(named)
-    config = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    places = (Path(config).expanduser() / FILE, Path("/etc") / FILE)
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config")
+    # A user without a home has no file of their own.
+    with suppress(RuntimeError):
+        config = config.expanduser()
+    places = (config / FILE, Path("/etc") / FILE)
     return next((path for path in places if path.is_absolute() and os.path.lexists(path)), None)
 
 
@@ -188,7 +192,8 @@ def _check_owner(file: Path) -> None:
     """
     :raises BadInputError: somebody else than this user and root may write the file, or exchange it.
     """
-    for path in (file, file.resolve().parent):
+    # Whoever may write one of the directories above can put another file in its place, or another link.
+    for path in dict.fromkeys((file, *file.parents, *file.resolve().parents)):
         try:
             found = path.stat()
         except OSError as error:
