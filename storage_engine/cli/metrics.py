@@ -19,7 +19,7 @@ from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import NamedPath
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.extras import METRICS as METRICS_EXTRA
-from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.exceptions import BadInputError, JournalUnavailableError, StorageEngineError
 
 if TYPE_CHECKING:
     from storage_engine.console.metrics import MetricSample
@@ -76,15 +76,10 @@ def metrics(
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("Expected both --tls-cert and --tls-key, or neither.")
     collector = Collector(_readers(lake_dir, conn_id), names)
-    collector.check()
     if textfile is not None:
-        from prometheus_client import CollectorRegistry, write_to_textfile
-
-        registry = CollectorRegistry()
-        registry.register(collector)
-        write_to_textfile(str(textfile / TEXTFILE), registry)
-        return 0
+        return _write(collector, textfile / TEXTFILE)
     assert listen is not None
+    collector.check()
     return _serve(collector, listen, tls_cert, tls_key)
 
 
@@ -96,6 +91,11 @@ def _readers(lake_dir: Path | None, conn_id: str | None) -> tuple[JournalReader,
         urls = [store.managed(store.path("lake"), None).journal_url for store in named.values()]
     else:
         urls = [journal_or_connection(lake_dir, conn_id)]
+    if not any(urls):
+        raise BadInputError(
+            "metrics: expected a store with a lake in the file of stores, found none. Nothing was started. "
+            "Add one's lake, or name it by --lake or --conn-id."
+        )
     return tuple(JournalReader(url) for url in dict.fromkeys(urls) if url)
 
 
@@ -161,6 +161,21 @@ class Collector:
         except StorageEngineError as error:
             say(f"{error}", err=True)
             return None
+
+
+def _write(collector: Collector, file: Path) -> int:
+    """Write what is known, once; where a journal can't be read that says so, and not the file of before."""
+    from prometheus_client import CollectorRegistry, write_to_textfile
+
+    registry = CollectorRegistry()
+    registry.register(collector)
+    try:
+        collector.check()
+    except JournalUnavailableError:
+        write_to_textfile(str(file), registry)
+        raise
+    write_to_textfile(str(file), registry)
+    return 0
 
 
 def _serve(collector: Collector, listen: tuple[str, int], tls_cert: Path | None, tls_key: Path | None) -> int:

@@ -30,7 +30,7 @@ METRICS = {
     "lost_ranges": "1: offsets are in no store and no lake, and nobody accepted it; else 0.",
     "look_timestamp_seconds": "When the store was looked at last.",
     "run_timestamp_seconds": "When the last run ended that planned a deletion.",
-    "run_failed": "1: that run came to another end than done; else 0.",
+    "run_failed": "1: that run failed, or some logs were refused; else 0.",
     "proof_timestamp_seconds": "When the archived segment was verified that was verified longest ago.",
     "proofs_faulty": "Archived segments whose last verification found a fault.",
     "hold_end_timestamp_seconds": "When the hold of a running broker ends, unless it is renewed.",
@@ -54,14 +54,15 @@ class MetricSample:
 def read_samples(reader: JournalReader, names: Iterable[str] | None, now_ms: int) -> Iterator[MetricSample]:
     """Yield what the journal knows of stores, by a bounded number of queries a store.
 
-    :param names: of these stores alone; None: of all.
+    :param names: of these stores alone, by :func:`name_of`; None: of all.
     :raises JournalUnavailableError: the journal can't be read.
     """
     wanted = None if names is None else tuple(names)
 
     def read(connection: Connection) -> list[tuple[StoreSummary, Standing]]:
-        summaries = read_summaries(connection, wanted, now_ms)
-        return [(one, read_standing(connection, one.store_id, now_ms)) for one in summaries]
+        summaries = read_summaries(connection, None, now_ms)
+        asked = [one for one in summaries if wanted is None or name_of(one) in wanted]
+        return [(one, read_standing(connection, one.store_id, now_ms)) for one in asked]
 
     for summary, standing in reader.read(read):
         yield from samples_of(summary, standing, now_ms)
@@ -82,7 +83,7 @@ def samples_of(summary: StoreSummary, standing: Standing, now_ms: int) -> Iterat
         "run_timestamp_seconds": _seconds(None if last_run is None else last_run.finished_at_ms),
         "run_failed": None
         if last_run is None or last_run.outcome is None
-        else float(last_run.outcome == "failed"),
+        else float(last_run.outcome in ("failed", "released-in-part")),
         "proof_timestamp_seconds": _seconds(None if verified is None else verified.oldest_ms),
         "proofs_faulty": None if verified is None else verified.faulty,
         "hold_end_timestamp_seconds": _seconds(None if hold is None else hold.ends_at_ms),
@@ -118,7 +119,7 @@ def _of_look(line: StoreLine, summary: StoreSummary) -> dict[str, float | None]:
         "lagging_groups": line.lagging_groups,
         "urgent_findings": urgent if has_findings else None,
         "alarms": len(summary.alarms) if has_findings else None,
-        "lost_ranges": float(bool(summary.lost)) if has_findings else None,
+        "lost_ranges": None if summary.lost is None else float(bool(summary.lost)),
     }
 
 

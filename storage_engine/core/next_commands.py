@@ -49,7 +49,7 @@ def with_arguments(text: str, said: Mapping[str, Any]) -> str:
 
     :param said: what is known, by the names that commands' parameters have: store, lake_dir,
         second_lake_dir, conn_id; ``store_options`` are words that each command of the store takes; with
-        ``is_named`` the store's name stands for all of them.
+        ``is_named`` the store's name stands for its lakes too, unless it ``has_own_lake``.
     """
     connection = said.get("conn_id")
     if not isinstance(connection, str):
@@ -61,10 +61,9 @@ def with_arguments(text: str, said: Mapping[str, Any]) -> str:
         lake = _lake_of(text, said)
         second = said.get("second_lake_dir") if lake == said.get("lake_dir") else None
         of_store = command in _OF_STORE or command.startswith(_MOVE)
+        words = _words(command, said.get("store"), lake, second, connection)
         if is_named and of_store:
-            words = [str(said["store"])]
-        else:
-            words = _words(command, said.get("store"), lake, second, connection)
+            words = [str(said["store"]), *(words[1:] if said.get("has_own_lake") else ())]
         if words and command in (*_STORE_WITH_LAKE, *_STORE_ALONE) and "--conn-id" not in words:
             options = tuple(said.get("store_options", ()))
             if command in _STORE_ALONE and "--name" in options:

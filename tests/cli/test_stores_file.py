@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,9 @@ def test_what_is_typed_comes_before_the_file(cli, main: Path, store: Path, tmp_p
     other = tmp_path / "other lake"
     cli("init-lake", "--lake", other)
     assert len(cli("archive", "main", "--lake", other, "--json").json["archived"]) == 2
+    done = cli("verify", "main", "--lake", other, "--set", "fileReservedTime=48", "--level", "receipts")
+    own = f"main --lake {shlex.quote(str(other))} --set fileReservedTime=48"
+    assert done.out.rstrip().endswith(f"Next: storage-engine verify {own} --level bytes")
     refused = cli("plan", "main", "--broker", "10.0.0.1:10911")
     assert (refused.exit_code, "store main: expected it to say this itself" in refused.err) == (2, True)
     refused = cli("plan", "main", "--set", "deletewhen=04")

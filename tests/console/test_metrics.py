@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,10 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from storage_engine.cli.metrics import Collector
-from storage_engine.console.metrics import METRICS, PREFIX, MetricSample, read_samples
+from storage_engine.console.metrics import METRICS, PREFIX, MetricSample, read_samples, samples_of
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Journal
-from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.reading.queries import JournalReader, read_standing
 from storage_engine.model.store.store import DiskUsage
 from tests.console.conftest import NAMES, NOW_MS
 
@@ -49,6 +50,28 @@ def test_what_the_journal_knows_of_a_store_is_told(past: JournalReader) -> None:
     assert {one.metric for one in samples if one.path} == {"disk_used_ratio", "disk_usable_bytes"}
     for store in NAMES:
         assert len([one for one in samples if one.store == store]) <= 30
+
+
+def test_a_store_that_nobody_named_is_asked_for_by_its_path(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'journal.db'}"
+    Journal(url).add_sample(Journal(url).add_store("/data/seen", "rocketmq").store_id, (), NOW_MS, None)
+    collector = Collector((JournalReader(url),), ("/data/seen",))
+    collector.check()
+    samples = [sample for family in collector.collect() for sample in family.samples]
+    assert [one.labels["store"] for one in samples if "store" in one.labels] == ["/data/seen"]
+
+
+@pytest.mark.parametrize(("outcome", "failed"), [("failed", 1), ("released-in-part", 1), ("blocked", 0)])
+def test_a_run_that_refused_a_log_is_told_as_one_that_failed(
+    past: JournalReader, outcome: str, failed: int
+) -> None:
+    (summary,) = past.summaries(["store_orders"], NOW_MS)
+    assert summary.last_run is not None
+    ended = replace(summary, last_run=replace(summary.last_run, outcome=outcome), lost=None)
+    standing = past.read(lambda connection: read_standing(connection, summary.store_id, NOW_MS))
+    found = {one.metric: one.value for one in samples_of(ended, standing, NOW_MS)}
+    assert found["run_failed"] == failed
+    assert "lost_ranges" not in found
 
 
 def test_only_the_stores_that_are_asked_for_are_told(past: JournalReader) -> None:

@@ -343,6 +343,7 @@ def _write_state(journal: Journal, store_id: str, number: int, now_ms: int, look
         "lag_error": "",
         "doctor": doctor,
         "ranges": ranges(look, troubled=number == 0),
+        "lost": "",
         "start": start(look, 90 + 25 * number),
         "shield": {
             "mode": "on",

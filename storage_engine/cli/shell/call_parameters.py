@@ -22,15 +22,20 @@ def said_by(context: click.Context) -> Mapping[str, Any]:
     Beside them ``store_options`` has the words that tell of the store and its broker: a next command needs
     them, too.
     """
-    named = context.meta.get(NAMED)
-    if named is not None:
-        return {**context.params, "store": named.name, "store_options": (), "is_named": True}
+    typed = {
+        name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
     words: list[str] = []
     for option in context.command.params:
-        typed = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
-        if typed and isinstance(option, GroupedOption) and option.group in _OF_THE_STORE:
+        is_typed = option.name in typed
+        if is_typed and isinstance(option, GroupedOption) and option.group in _OF_THE_STORE:
             words += _words(option, context.params[str(option.name)])
-    return {**context.params, "store_options": tuple(words)}
+    said = {**context.params, "store_options": tuple(words)}
+    named = context.meta.get(NAMED)
+    if named is None:
+        return said
+    has_own_lake = bool(typed & {"lake_dir", "second_lake_dir"})
+    return {**said, "store": named.name, "is_named": True, "has_own_lake": has_own_lake}
 
 
 def with_store_of_connection(said: Mapping[str, Any], store: ManagedStore) -> Mapping[str, Any]:

@@ -60,7 +60,8 @@ class StoreSummary:
     :param rules: those recorded last; None: none were.
     :param doctor: what doctor found at the last look, the most urgent first; None: it hasn't looked.
     :param alarms: of the last look.
-    :param lost: which offsets were nowhere then, and that no person has accepted; "": none.
+    :param lost: which offsets were nowhere then, and that no person has accepted; "": none; None: that isn't
+        known.
     """
 
     store_id: str
@@ -79,7 +80,7 @@ class StoreSummary:
     doctor: tuple[Mapping[str, Any], ...] | None
     found_at_ms: int | None
     alarms: tuple[str, ...] = ()
-    lost: str = ""
+    lost: str | None = None
 
 
 def read_summaries(
@@ -115,7 +116,7 @@ def read_summaries(
             tuple(found[row.store_id].doctor or ()) if row.store_id in found else None,
             found[row.store_id].at_ms if row.store_id in found else None,
             tuple(found[row.store_id].alarms or ()) if row.store_id in found else (),
-            (found[row.store_id].lost or "") if row.store_id in found else "",
+            found[row.store_id].lost if row.store_id in found else None,
         )
         for row in rows
     )

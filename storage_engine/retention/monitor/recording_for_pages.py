@@ -80,7 +80,7 @@ def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[s
     return {
         "start": _told(errors, "what a simulation starts from", lambda: _start(context, snapshot)),
         "ranges": ranges,
-        "lost": _lost_text(ranges or ()),
+        "lost": _lost_text(ranges),
         "shield": _told(errors, "the shield", lambda: _shield(context)),
         "page_errors": errors,
     }
@@ -107,9 +107,11 @@ def _start(context: Context, snapshot: StoreSnapshot) -> CourseStart | None:
     return record_rules(context, snapshot, clock_ms())
 
 
-def _lost_text(ranges: Sequence[OffsetRange]) -> str:
-    """Say which offsets are nowhere, as far as no person has accepted it; "": none."""
-    lost = [one for one in ranges if one.where is Place.LOST and one.is_missing]
+def _lost_text(ranges: Sequence[OffsetRange] | None) -> str | None:
+    """Say which offsets are nowhere, as far as no person has accepted it; "": none; None: nobody knows."""
+    lost = [one for one in ranges or () if one.where is Place.LOST and one.is_missing]
+    if not lost and (ranges is None or any(one.where is Place.UNKNOWN for one in ranges)):
+        return None
     named = named_in_short([f"{one.log} [{one.start_offset}, {one.end_offset})" for one in lost])
     return f"{count_text(len(lost), 'range')} neither on disk nor in a lake: {named}" if lost else ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from storage_engine.core.clock import clock_ms
 from storage_engine.journal.reading.queries import JournalReader
@@ -27,5 +28,16 @@ def test_each_look_is_one_sample_with_the_archive_lag(managed: Managed) -> None:
     assert first.at_ms == found.sensed.sensed_at_ms
     assert first.archive_lag_bytes == found.archive_lag.size_bytes > 0
     assert first.max_offset
+    (summary,) = JournalReader(store.journal_url).summaries(None, clock_ms())
+    assert summary.lost == ""
     monitor(store, "second")
     assert [one.archive_lag_bytes for one in looks(store)] == 2 * [first.archive_lag_bytes]
+
+
+def test_a_look_without_the_lake_does_not_know_what_is_lost(managed: Managed) -> None:
+    store = managed(overrides={"deleteWhen": "99"})
+    warehouse = Path(store.lake.location.removeprefix("file://"))
+    warehouse.rename(warehouse.with_name("away"))
+    monitor(store, "look")
+    (summary,) = JournalReader(store.journal_url).summaries(None, clock_ms())
+    assert (summary.doctor is None, summary.lost) == (False, None)
