@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from storage_engine.core.clock import clock_ms
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.sample_columns import Moment, read_moments
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.move.making import make_lake
 from storage_engine.retention.steps import monitor
 from storage_engine.retention.store.managed_store import ManagedStore
 
@@ -34,10 +37,12 @@ def test_each_look_is_one_sample_with_the_archive_lag(managed: Managed) -> None:
     assert [one.archive_lag_bytes for one in looks(store)] == 2 * [first.archive_lag_bytes]
 
 
-def test_a_look_without_the_lake_does_not_know_what_is_lost(managed: Managed) -> None:
-    store = managed(overrides={"deleteWhen": "99"})
-    warehouse = Path(store.lake.location.removeprefix("file://"))
-    warehouse.rename(warehouse.with_name("away"))
-    monitor(store, "look")
+def test_a_look_without_one_of_the_lakes_does_not_know_what_is_lost(managed: Managed, tmp_path: Path) -> None:
+    second = LakeConfig.local(tmp_path / "second")
+    store = replace(managed(overrides={"deleteWhen": "99"}), second_lake=second)
+    make_lake(second, "rocketmq")
+    monitor(store, "with it")
+    (tmp_path / "second" / "warehouse").rename(tmp_path / "away")
+    monitor(store, "without it")
     (summary,) = JournalReader(store.journal_url).summaries(None, clock_ms())
     assert (summary.doctor is None, summary.lost) == (False, None)
