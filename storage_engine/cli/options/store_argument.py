@@ -240,8 +240,9 @@ def _of_name(
     :raises click.UsageError: the call says something that only the file may say.
     """
     of_file = {*(str(option.name) for option in LIVE_OPTIONS), *given, "conn_id"} - _OVERRIDES
-    if fixed := sorted(of_file & typed.keys()):
-        shown = ", ".join("--" + name.replace("_", "-") for name in fixed)
+    if fixed := of_file & typed.keys():
+        params = click.get_current_context().command.params
+        shown = ", ".join(sorted(param.opts[0] for param in params if param.name in fixed))
         raise click.UsageError(f"{named.source}: expected it to say this itself, found {shown}.")
     store = named.managed(given.get("lake_dir"), given.get("second_lake_dir"))
     overrides = typed.get("overrides", {})
