@@ -22,7 +22,7 @@ from storage_engine.lake_server.archived_partitions import (
     ArchivedRange,
     read_archive,
 )
-from storage_engine.lake_server.segment_batches import Piece, SegmentInLake
+from storage_engine.lake_server.segment_batches import DamagedRangeError, Piece, SegmentInLake
 from storage_engine.lake_server.transactions import Transactions, read_transactions
 from storage_engine.model.proof.receipt import Receipt
 
@@ -118,6 +118,8 @@ class LakeReader:
             for number in range(await self._in_thread(segment.number_of, offset), segment.count):
                 piece = await self._piece(segment, number)
                 batches = piece.batches(offset, end, max_bytes)
+                if batches == b"" and end >= found.end:
+                    raise DamagedRangeError("a batch begins behind its segment's end")
                 if batches is not None:
                     return batches
             # A cleaner took the last records of this segment.

@@ -120,7 +120,7 @@ class Piece:
     def batches(self, offset: int, end: int, max_bytes: int) -> bytes | None:
         """Return whole batches, at least one, from that on which has an offset, or the next one there is.
 
-        :param end: only batches that begin below it.
+        :param end: only batches that begin below it; nothing, where the next one doesn't.
         :param max_bytes: more are returned where the first batch is longer (KIP-74).
         :return: None: no batch of this piece has it or lies behind it.
         :raises DamagedRangeError: what is no batch lies where the offset may have been.
@@ -133,6 +133,8 @@ class Piece:
         before = int(self.ends[first - 1]) if first else 0
         if before != self.positions[first] and self.base_offsets[first] > offset:
             raise DamagedRangeError(f"the bytes from {before} on are no batch with the right CRC")
+        if self.base_offsets[first] >= end:
+            return b""
         last = int(np.searchsorted(self.ends, self.positions[first] + max_bytes, side="right")) - 1
         last = max(first, min(last, int(np.searchsorted(self.base_offsets, end)) - 1))
         gaps = np.flatnonzero(self.positions[first + 1 : last + 1] != self.ends[first:last])

@@ -76,7 +76,7 @@ def test_no_batch_is_served_that_is_damaged(node: Path, data: st.DataObject) -> 
     offset, got = int(batches.base_offsets[0]), []
     end = int(batches.last_offsets[-1]) + 1
     try:
-        while offset < end and (found := piece.batches(offset, end, 1)) is not None:
+        while offset < end and (found := piece.batches(offset, end, 1)):
             got.append(bytes(found))
             offset = int(read_batches(found).last_offsets[-1]) + 1
     except DamagedRangeError:
@@ -102,6 +102,17 @@ def test_more_than_is_asked_for_is_served_where_one_batch_has_it(node: Path) -> 
     assert last is not None
     assert bytes(last) == whole[int(batches.positions[-1]) :]
     assert piece.batches(inside + 1, 1 << 40, 1 << 30) is None
+
+
+def test_no_batch_is_served_that_begins_at_the_end_or_behind_it(node: Path) -> None:
+    """A cleaner took what lay between the asked offset and a transaction that is still open."""
+    whole = next(node.glob("logs/hdrs-0/*.log")).read_bytes()
+    batches = read_batches(whole)
+    cleaned = whole[: int(batches.positions[1])] + whole[int(batches.positions[2]) :]
+    piece, taken, following = piece_of(cleaned), *map(int, batches.base_offsets[1:3])
+    for offset in range(taken, following):
+        assert piece.batches(offset, following, 1 << 30) == b""
+        assert piece.batches(offset, following + 1, 1)
 
 
 def test_each_window_is_decoded_once_whoever_reads_where(
