@@ -25,6 +25,7 @@ from storage_engine.lake_server.upstream import (
     EARLIEST,
     LATEST,
     READ_COMMITTED,
+    ClusterTopic,
     ClusterView,
     FetchLimits,
     PartitionFetch,
@@ -69,7 +70,7 @@ class Logs:
         self._logged: set[str] = set()
         self._renewal = asyncio.Lock()
         self._joined: tuple[Archive, ClusterView, Topics] | None = None
-        self._compared: dict[tuple[str, int], tuple[int, str]] = {}
+        self._compared: dict[tuple[str, int], tuple[int, int, str]] = {}
         self._outcomes: dict[tuple[PartitionKey, int], tuple[Transactions, Transactions]] = {}
         self._ends: dict[PartitionKey, int] = {}
         self._starts: dict[PartitionKey, int] = {}
@@ -191,7 +192,12 @@ class Logs:
                     continue
                 stop = step.end
             elif not start <= one.offset <= end:
-                found[one.place] = PartitionRecords(ErrorCode.offset_out_of_range, b"", start, end, end)
+                # What a cluster has that doesn't name the partition, or not yet, nobody knows.
+                error = ErrorCode.offset_out_of_range
+                if self._upstream is not None:
+                    self.log_once(f"{one.place[0]}-{one.place[1]}: the cluster names no such partition")
+                    error = _AGAIN
+                found[one.place] = PartitionRecords(error, b"", start, end, end)
                 continue
             got = PartitionRecords(ErrorCode.none, b"", start, end, end)
             if left > 0 or not has_records:
@@ -234,35 +240,39 @@ class Logs:
         """Return what the cluster has; where it lacks an offset, what the lake's newest commit has."""
         assert self._upstream is not None
         found: dict[PartitionKey, PartitionRecords] = {}
-        asked: list[tuple[ArchivedPartition, PartitionFetch]] = []
+        asked: list[tuple[ArchivedPartition, PartitionFetch, ClusterTopic | None]] = []
         for partition, one in across:
+            compared = self._topic(partition)
             try:
                 if fault := await self._difference(partition):
                     found[one.place] = self._refused(partition, fault)
                 else:
-                    asked.append((partition, one))
+                    asked.append((partition, one, compared))
             except UpstreamError as error:
                 self.log_once(f"{one.place[0]}-{one.place[1]}: {error}")
                 found[one.place] = PartitionRecords(_AGAIN)
             except StorageEngineError as error:
                 found[one.place] = self._refused(partition, str(error))
         answers = await self._upstream.fetch(
-            [one for _, one in asked], replace(limits, seconds=0.0) if found else limits
+            [one for _, one, _ in asked], replace(limits, seconds=0.0) if found else limits
         )
-        for partition, one in asked:
+        for partition, one, compared in asked:
             answer = answers.get(one.place)
             if answer is not None and answer.error_code is ErrorCode.offset_out_of_range:
                 found[one.place] = await self._beyond(one, limits)
             else:
-                found[one.place] = self._passed_on(partition, answer)
+                found[one.place] = self._passed_on(partition, answer, compared)
         if all(one.error not in _PASSING for one in found.values()):
             # Clients ask again at once.
             await asyncio.sleep(min(limits.seconds, _MOST_REST_SECONDS))
         return found
 
-    def _passed_on(self, partition: ArchivedPartition, answer: Any) -> PartitionRecords:
-        """Return what the cluster gave."""
-        if answer is None or answer.error_code is not ErrorCode.none:
+    def _passed_on(
+        self, partition: ArchivedPartition, answer: Any, compared: ClusterTopic | None
+    ) -> PartitionRecords:
+        """Return what the cluster gave, unless another topic or leader than the compared one may have."""
+        is_compared = self._topic(partition) == compared
+        if answer is None or answer.error_code is not ErrorCode.none or not is_compared:
             return PartitionRecords(_AGAIN)
         if answer.high_watermark < partition.end:
             return self._refused(partition, _behind(partition, answer.high_watermark))
@@ -284,6 +294,7 @@ class Logs:
         try:
             await self.renew()
             partition = self._partition(one.place)
+            compared = self._topic(partition)
             bounds = [await self._upstream.offset_of(one.place, which) for which in (EARLIEST, LATEST)]
             fault = await self._difference(partition)
         except StorageEngineError as error:
@@ -308,7 +319,7 @@ class Logs:
             if step.source is LogSource.CLUSTER:
                 asked = [replace(one, offset=step.offset)]
                 answers = await self._upstream.fetch(asked, replace(limits, seconds=0.0))
-                return self._passed_on(partition, answers.get(one.place))
+                return self._passed_on(partition, answers.get(one.place), compared)
             got = await self._read(partition, step.offset, step.end, one.max_bytes, limits.level)
             if got.records or got.error is not ErrorCode.none or got.stable < step.end:
                 return got
@@ -334,6 +345,7 @@ class Logs:
         known = self._outcomes.get((place, end))
         if known is not None and known[0] is archived:
             return known[1]
+        compared = self._topic(partition)
         try:
             if await self._difference(partition):
                 return archived
@@ -345,6 +357,8 @@ class Logs:
         )
         answer = answers.get(place)
         if answer is None or not answer.records or answer.last_stable_offset <= end:
+            return archived
+        if self._topic(partition) != compared:
             return archived
         aborted = [
             AbortedTransaction(one.producer_id, one.first_offset, end, end)
@@ -361,16 +375,18 @@ class Logs:
     async def _difference(self, partition: ArchivedPartition) -> str:
         """Return why the cluster's log isn't the archived one's; "": it may be.
 
-        The last archived batch is compared with the cluster's, once for each end.
+        The last archived batch is compared with the cluster's, once for each end and each leader.
 
         :raises UpstreamError: the cluster doesn't answer.
         """
         assert self._upstream is not None
         self._check_topic(partition)
         key, place = (partition.topic_id, partition.number), (partition.topic, partition.number)
+        topic = self._topic(partition)
+        epoch = UNDEFINED if topic is None else topic.epochs.get(partition.number, UNDEFINED)
         fault = ""
-        if (known := self._compared.get(key)) is not None and known[0] == partition.end:
-            return known[1]
+        if (known := self._compared.get(key)) is not None and known[:2] == (partition.end, epoch):
+            return known[2]
         archived = await self._reader.last_batch(partition)
         if archived:
             base = int.from_bytes(archived[:8], "big", signed=True)
@@ -396,7 +412,7 @@ class Logs:
                     f"the cluster has another record at offset {at} than the lake. Nothing of the cluster is "
                     "served behind archived offsets: its log was cut and written again"
                 )
-        self._compared[key] = partition.end, fault
+        self._compared[key] = partition.end, epoch, fault
         return fault
 
     def _check_topic(self, partition: ArchivedPartition) -> None:
@@ -408,13 +424,16 @@ class Logs:
                 f"{self._upstream.view.topics[partition.topic].id_text}. Of the cluster nothing is served"
             )
 
+    def _topic(self, partition: ArchivedPartition) -> ClusterTopic | None:
+        return None if self._upstream is None else self._upstream.view.topics.get(partition.topic)
+
     def _is_other(self, partition: ArchivedPartition) -> bool:
-        topic = None if self._upstream is None else self._upstream.view.topics.get(partition.topic)
+        topic = self._topic(partition)
         return topic is not None and topic.id_text != partition.topic_id
 
     def _is_at_cluster(self, partition: ArchivedPartition) -> bool:
         """Return whether the cluster has a partition of this name."""
-        topic = None if self._upstream is None else self._upstream.view.topics.get(partition.topic)
+        topic = self._topic(partition)
         return topic is not None and (partition.number in topic.leaders or self._is_other(partition))
 
     def _partition(self, place: PartitionKey) -> ArchivedPartition:

@@ -56,10 +56,12 @@ class ClusterTopic:
     """A topic of the cluster.
 
     :param leaders: node ids by partition; -1: none has been elected.
+    :param epochs: of the leaders, by partition. A log is cut by none but a new leader.
     """
 
     id: Any
     leaders: Mapping[int, int]
+    epochs: Mapping[int, int]
 
     @property
     def id_text(self) -> str:
@@ -276,6 +278,8 @@ class Upstream:
             topics[one.place[0]].append(
                 part(
                     partition=one.place[1],
+                    # Another leader than this one refuses (KIP-320).
+                    current_leader_epoch=self.view.topics[one.place[0]].epochs[one.place[1]],
                     fetch_offset=one.offset,
                     partition_max_bytes=one.max_bytes,
                 )
@@ -330,7 +334,9 @@ class Upstream:
             {one.node_id: (one.host, one.port) for one in found.brokers},
             {
                 one.name: ClusterTopic(
-                    one.topic_id, {part.partition_index: part.leader_id for part in one.partitions}
+                    one.topic_id,
+                    {part.partition_index: part.leader_id for part in one.partitions},
+                    {part.partition_index: part.leader_epoch for part in one.partitions},
                 )
                 for one in found.topics
                 if one.error_code is ErrorCode.none and not one.is_internal

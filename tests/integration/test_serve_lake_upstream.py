@@ -11,17 +11,27 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from kio.schema.errors import ErrorCode
 
 from demo.brokers.kafka import Kafka
 from storage_engine.kafka.format.transaction_index import parse_transaction_index
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake_server.archived_partitions import read_archive
 from storage_engine.lake_server.give_back import give_back
+from storage_engine.lake_server.logs import Logs, PartitionRecords
 from storage_engine.lake_server.positions import CommittedPositions
-from storage_engine.lake_server.upstream import Upstream
+from storage_engine.lake_server.reader import LakeReader
+from storage_engine.lake_server.upstream import (
+    ClusterView,
+    FetchLimits,
+    PartitionFetch,
+    PartitionKey,
+    Upstream,
+)
 from storage_engine.model.store.store import Segment
 from tests.docs.code_blocks import blocks_of
 from tests.integration import kafka_transactions
@@ -270,14 +280,16 @@ def test_a_cluster_with_other_records_is_refused_behind_the_seam(
     fill(kafka, "cut", 200)
     segments = closed(kafka, "cut")
     seam = keep(lake, kafka, segments)
-    kafka.stop()
-    log = kafka.server_properties.parent / "data" / "cut-0"
-    for path in log.iterdir():
-        if path.stem.isdecimal() and int(path.stem) >= segments[-1].base_offset:
-            path.unlink()
-    kafka.start()
     with onward(tmp_path, kafka) as (address, process):
         consumer = consumer_at(address, "cut")
+        # That the logs were the same once says nothing of what another leader has.
+        assert list(read(consumer, "cut", 0, 200)) == list(range(200))
+        kafka.stop()
+        log = kafka.server_properties.parent / "data" / "cut-0"
+        for path in log.iterdir():
+            if path.stem.isdecimal() and int(path.stem) >= segments[-1].base_offset:
+                path.unlink()
+        kafka.start()
         assert list(read(consumer, "cut", 0, seam)) == list(range(seam))
         assert nothing_comes(consumer)
         fill(kafka, "cut", 200, first=1000)
@@ -304,6 +316,9 @@ def test_another_topic_of_the_name_is_refused_by_name(kafka: Kafka, lake: Lake, 
         # The name is nobody's any more: the lake's part is all there is.
         consumer = consumer_at(address, "again")
         assert consumer.get_watermark_offsets(TopicPartition("again", 0), timeout=SECONDS) == (0, seam)
+        # Nor does a reader begin again that was behind it: a broker that starts names no topic either.
+        consumer.assign([TopicPartition("again", 0, seam + 5)])
+        assert nothing_comes(consumer)
         consumer.close()
     make_topics(kafka.address, "again", **small(VERSIONS[-1]))
     fill(kafka, "again", 300, first=1000)
@@ -313,6 +328,51 @@ def test_another_topic_of_the_name_is_refused_by_name(kafka: Kafka, lake: Lake, 
         assert nothing_comes(consumer)
         consumer.close()
         assert "again-0 is not served: the cluster has another topic of this name" in lines_of(process)
+
+
+@pytest.mark.again
+def test_a_topic_that_is_made_again_behind_the_comparison_is_never_read(
+    kafka: Kafka, lake: Lake, tmp_path: Path
+) -> None:
+    make_topics(kafka.address, "remade", **small(VERSIONS[-1]))
+    fill(kafka, "remade", 200)
+    seam = keep(lake, kafka, closed(kafka, "remade"))
+    host, _, port = kafka.address.rpartition(":")
+
+    class Renewed(Upstream):
+        """Its metadata are renewed between the comparison and what is fetched by it."""
+
+        async def fetch(
+            self, wanted: Sequence[PartitionFetch], limits: FetchLimits
+        ) -> dict[PartitionKey, Any]:
+            if wanted[0].offset == seam:
+                await asyncio.to_thread(make_again)
+                while self.view == known:
+                    await self._renew()
+            return await super().fetch(wanted, limits)
+
+    def make_again() -> None:
+        admin = admin_of(kafka.address)
+        (gone,) = admin.delete_topics(["remade"]).values()
+        gone.result(SECONDS)
+        make_topics(kafka.address, "remade", **small(VERSIONS[-1]))
+        fill(kafka, "remade", 300, first=1000)
+
+    async def fetched() -> PartitionRecords:
+        nonlocal known
+        reader = LakeReader(lake, None, cache_bytes=1 << 20, skip_holes=False)
+        with closing(reader), closing(Renewed([(host, int(port))], reader.archive.cluster)) as upstream:
+            await upstream.connect()
+            known = upstream.view
+            logs = Logs(reader, upstream, print)
+            (found,) = await logs.fetch(
+                [PartitionFetch(("remade", 0), seam, 1 << 20)], FetchLimits(0, 1 << 20, 1, 0.0)
+            )
+            return found
+
+    known = ClusterView()
+    found = asyncio.run(fetched())
+    assert (found.error, found.records) == (ErrorCode.not_leader_or_follower, b"")
 
 
 @pytest.mark.again
