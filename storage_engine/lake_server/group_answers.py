@@ -83,6 +83,14 @@ class GroupAnswers:
         Clients aren't told its address: some ask any broker that they know where to fetch.
         """
         body = request.body
+        if request.name in ("offset_commit", "offset_fetch"):
+            others = sorted({one.name for one in body.topics or () if self._logs.is_other(one.name)})
+            if others:
+                # The cluster would take positions in the lake's topic for those in its own.
+                self._logs.log_once(
+                    f"group {body.group_id}: stays as it is: the cluster has another topic {others[0]}"
+                )
+                return await self._offset_commit(request) if request.name == "offset_commit" else None
         group = body.groups[0] if request.name == "describe_groups" else body.group_id
         waits = getattr(body, "rebalance_timeout", timedelta()) if request.name == "join_group" else _SYNC
         try:
@@ -175,7 +183,8 @@ class GroupAnswers:
         kept: dict[tuple[str, int], Position] = {}
         for topic in body.topics:
             for one in topic.partitions:
-                if self._partition(request, topic.name, one.partition_index) is not None:
+                is_here = self._partition(request, topic.name, one.partition_index) is not None
+                if is_here and not self._are_groups_upstream:
                     kept[topic.name, one.partition_index] = (one.committed_offset, one.committed_metadata)
         if kept and error is ErrorCode.none:
             try:

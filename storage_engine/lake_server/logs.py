@@ -98,6 +98,10 @@ class Logs:
         partition = self.topics.get(place[0], {}).get(place[1])
         return partition is not None and self._is_at_cluster(partition) and not self._is_other(partition)
 
+    def is_other(self, name: str) -> bool:
+        """Return whether the cluster has another topic of this name than the lake."""
+        return any(self._is_other(one) for one in self.topics.get(name, {}).values())
+
     def log_once(self, line: str) -> None:
         """Log a line, unless it has been."""
         if line not in self._logged:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from kio.schema.errors import ErrorCode
 
 from demo.brokers.kafka import Kafka
@@ -328,6 +328,18 @@ def test_another_topic_of_the_name_is_refused_by_name(kafka: Kafka, lake: Lake, 
         assert nothing_comes(consumer)
         consumer.close()
         assert "again-0 is not served: the cluster has another topic of this name" in lines_of(process)
+    # Nor are positions in one taken for those in the other.
+    place = TopicPartition("again", 0, 50)
+    client = consumer_at(kafka.address, "of-both", enable_auto_commit=False)
+    client.commit(offsets=[TopicPartition("again", 0, 7)], asynchronous=False)
+    with onward(tmp_path, kafka, "--groups", "upstream") as (address, process):
+        consumer = consumer_at(address, "of-both", enable_auto_commit=False, session_timeout_ms=6000)
+        with pytest.raises(KafkaException):
+            consumer.commit(offsets=[place], asynchronous=False)
+        consumer.close()
+        assert "group of-both: stays as it is: the cluster has another topic again" in lines_of(process)
+    assert client.committed([place], timeout=SECONDS)[0].offset == 7
+    client.close()
 
 
 @pytest.mark.again
