@@ -57,6 +57,7 @@ from storage_engine.model.keep.acts import (
     expiries_of,
     find_expiry,
     policy_of,
+    removed_files,
 )
 from storage_engine.model.keep.keep_policy import DAY_MS
 from storage_engine.model.proof.receipt import (
@@ -83,9 +84,14 @@ def finish_acts(lake: Lake, *, rebuilt: bool = False) -> None:
     :raises ReceiptError: a store's chain of receipts is broken.
     """
     ready_to_write(lake)
+    acts = read_acts(lake)
+    # The oldest first: a later one took what an earlier one had left.
+    for expiry in expiries_of(acts) if rebuilt else ():
+        for batch in () if expiry.is_undone else _batches(expiry):
+            _commit(lake, partial(_next_expiry_step, lake, acts, expiry, batch, is_current=False))
     # The newest first: what one left was taken further by a later one, which an undo brings back.
-    for expiry in reversed(expiries_of(read_acts(lake))):
-        for batch in _batches(expiry) if expiry.files or rebuilt else ():
+    for expiry in reversed(expiries_of(acts)):
+        for batch in _batches(expiry) if expiry.files else ():
             # Again: a hold or an undo may have been recorded since.
             acts = read_acts(lake)
             now = _now(acts, expiry)
@@ -93,10 +99,9 @@ def finish_acts(lake: Lake, *, rebuilt: bool = False) -> None:
                 undo = next(it for it in acts if it.act.decision.kind is ActKind.UNDO and _is_of(it, now))
                 _commit(lake, partial(_next_undo_step, lake, now, undo, batch))
                 continue
-            is_held = bool(held_stores(lake, acts).holds_of(batch[0].store_id))
-            if not is_held or rebuilt:
-                is_current = not is_held and _is_current(acts, now)
-                _commit(lake, partial(_next_expiry_step, lake, now, batch, is_current=is_current))
+            if not held_stores(lake, acts).holds_of(batch[0].store_id):
+                is_current = _is_current(acts, now)
+                _commit(lake, partial(_next_expiry_step, lake, acts, now, batch, is_current=is_current))
 
 
 def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
@@ -212,9 +217,11 @@ def _is_of(act: RecordedAct, expiry: RecordedExpiry) -> bool:
 
 
 def _next_expiry_step(
-    lake: Lake, expiry: RecordedExpiry, batch: Sequence[SegmentIdentity], *, is_current: bool
+    lake: Lake, acts: Acts, expiry: RecordedExpiry, batch: Sequence[SegmentIdentity], *, is_current: bool
 ) -> CommitStep | None:
     """Receipts first; data files only when all of the batch say that they expired, or what did of them.
+
+    Where an act says that a file is gone for good, both tables may be of before that act or of after it.
 
     :param is_current: more segments may leave by it.
     """
@@ -223,6 +230,7 @@ def _next_expiry_step(
     rows, thinned = _rows(segments, batch), _thinned(messages, expiry)
     files = _located(messages, expiry.recorded.act.decision.files)
     removed = files - _located(messages, expiry.files)
+    lost = {location_of(messages, name) for name in removed_files(acts)}
     live = live_data_files(messages, store_id, _span(batch))
     # What was archived again since lies in another file, and stays.
     of_act = [row for row in rows if files.issuperset(proven_files(messages, row))]
@@ -234,16 +242,20 @@ def _next_expiry_step(
         for after in (_as_it_goes(row, act, thinned.get(row.identity)),)
         # Where one of both files isn't there any more, it is decided again.
         if after.state == EXPIRED
+        or data_file_of(messages, row) in lost
         or (data_file_of(messages, row) in as_archived and _is_there(messages, after))
     ]
     if changed:
         return _receipts_step(segments, store_id, changed, act)
     gone = {data_file_of(messages, row) for row in of_act if row.state == EXPIRED}
-    replaced = {thinned[it.identity].file.location: it for it in rows if _is_thinned_by(it, thinned)}
-    gone |= replaced.keys()
+    kept = [it for it in rows if _is_thinned_by(it, thinned) and data_file_of(messages, it) not in lost]
+    gone |= {thinned[it.identity].file.location for it in kept}
+    ended = {_name_of(it): it for it in (*kept, *(row for row in rows if row.state == EXPIRED))}
+    gone |= {it for it in lost if split_data_file_name(file_name(it)) in ended}
     gone -= {file.location for row in rows if row.has_rows for file in proven_files(messages, row)}
     leaving = [file.entry for file in live if file.location in gone]
-    taking = [replaced[it.file_path] for it in leaving if it.file_path in replaced]
+    left = {split_data_file_name(file_name(it.file_path)) for it in leaving}
+    taking = [it for it in kept if _name_of(it) in left]
     return _data_step(messages, act, leaving, taking, live)
 
 
@@ -303,6 +315,11 @@ def _as_it_goes(row: Receipt, act: RecordedAct, thinning: Thinning | None) -> Re
         row_count=thinning.row_count,
         message_count=thinning.message_count,
     )
+
+
+def _name_of(row: Receipt) -> tuple[str, str]:
+    """Return what the name of each data file of a segment begins with."""
+    return slot_prefix(row.identity), row.sha256[:16]
 
 
 def _state_of(streams: str | None) -> str | None:

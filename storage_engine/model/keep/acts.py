@@ -327,3 +327,9 @@ def expired_files(acts: Sequence[RecordedAct]) -> frozenset[str]:
     return frozenset(
         file.location for expiry in expiries_of(acts) if not expiry.is_undone for file in expiry.files
     )
+
+
+def removed_files(acts: Sequence[RecordedAct]) -> frozenset[str]:
+    """Return the data files that acts have removed for good: names relative to the table of rows."""
+    removals = (it.act.decision for it in acts if it.act.decision.kind is ActKind.REMOVED)
+    return frozenset(file.location for removal in removals for file in removal.files)

@@ -610,6 +610,36 @@ def test_a_copy_and_a_lake_that_was_moved_have_what_stays(
     check(open_lake(at(tmp_path / "copy")))
 
 
+@pytest.mark.parametrize("expires", [False, True])
+@pytest.mark.parametrize("names", [("messages", "segments"), ("segments",)])
+def test_a_lake_rebuilt_from_before_several_acts_has_what_the_last_one_left(
+    filled: Callable[[int], Lake], tmp_path: Path, names: Collection[str], expires: bool
+) -> None:
+    lake = filled(2)
+    tables = [Path(table.location().removeprefix("file://")) for table in lake.tables()]
+    for table in tables:
+        shutil.copytree(table / "metadata", tmp_path / table.name)
+    thin(lake, every_receipt(lake)[:1], EVENTS)
+    thin(lake, every_receipt(lake)[:1], LEDGER)
+    if expires:
+        expire(lake, every_receipt(lake)[:1])
+    last = every_receipt(lake)[0]
+    assert len(remove_expired(lake, trash_ms=0)) == (3 if expires else 2)
+    record_act(lake, lambda acts: decide_rule(acts, Scope(), "forever"))
+    before = live(lake)
+    (tmp_path / "lake" / "catalog.db").unlink()
+    for table in tables:
+        if table.name in names:
+            shutil.rmtree(table / "metadata")
+            shutil.copytree(tmp_path / table.name, table / "metadata")
+    rebuild(lake.config, {})
+    again = open_lake(lake.config)
+    row = every_receipt(again)[0]
+    assert (row.state, row.streams, row.act) == (last.state, last.streams, last.act)
+    assert live(again) == before
+    check(again, list(VerifyLevel))
+
+
 @pytest.mark.parametrize("has_receipts", [False, True])
 def test_a_lake_whose_receipts_went_back_gets_the_whole_segment_again(
     filled: Callable[[int], Lake], tmp_path: Path, has_receipts: bool
