@@ -134,6 +134,7 @@ def judge_segments(
     now_ms: int,
     fault: tuple[ExpiryReason, str] | None = None,
     rewrite: RewriteRule = REWRITE_RULE,
+    elsewhere: Sequence[Sequence[KeepPolicy]] = (),
 ) -> tuple[ExpiryVerdict, ...]:
     """Return which segments leave a lake now, whole or in part, and why each other one stays.
 
@@ -143,6 +144,7 @@ def judge_segments(
         store's other lakes.
     :param now_ms: by the lake's clock.
     :param fault: why nothing at all leaves the lake.
+    :param elsewhere: every policy that the stores' other lakes had, by lake.
     """
     overlapping = _overlapping(segments)
 
@@ -153,7 +155,7 @@ def judge_segments(
         content = stores.get(segment.identity.store_id, _NO_CONTENT)
         why = (
             fault
-            or _lifted(segment, policies, now_ms)
+            or next(filter(None, (_lifted(segment, it, now_ms) for it in (policies, *elsewhere))), None)
             or _doubt(segment, overlapping)
             or _presence(segment, content)
         )

@@ -21,7 +21,7 @@ from storage_engine.journal.journal import Journal, RunState
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.tables.topic_days import Slot, SlotTopic
 from storage_engine.lake.acts.act_files import Acts, read_acts, read_trusted_clock, record_act
-from storage_engine.lake.acts.held_stores import HeldStores, read_store_names
+from storage_engine.lake.acts.held_stores import HeldStores, held_stores, read_store_names
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.identity import copy_of
 from storage_engine.lake.catalog.names import proven_files, relative_name
@@ -42,13 +42,13 @@ from storage_engine.model.keep.expiry import (
     StoreContent,
     judge_segments,
 )
-from storage_engine.model.keep.keep_policy import age_begins_ms
+from storage_engine.model.keep.keep_policy import NO_POLICY, KeepPolicy, age_begins_ms
 from storage_engine.model.keep.rules import Hold, Stream
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile, with_rows
 from storage_engine.retention.housekeeping.keeping import forecast_lake
 from storage_engine.retention.housekeeping.kept_forecasts import keep_forecast
 from storage_engine.retention.ranges.seen_log_records import kept_logs
-from storage_engine.retention.store.known_heads import holds_elsewhere, known_heads
+from storage_engine.retention.store.known_heads import acts_elsewhere, journalled_heads, known_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,22 +113,29 @@ class _Look:
     """What was read of a lake and its journal.
 
     :param rows: the receipts of the segments.
-    :param holds: of the stores' other lakes.
-    :param kept: ids of stores of which these hold something, or of which not all is known.
+    :param elsewhere: policies of the stores' other lakes, by lake.
+    :param kept: ids of stores of which one of these holds something, or of which not all is known.
     """
 
     segments: tuple[ExpirySegment, ...]
     rows: Mapping[SegmentIdentity, Receipt]
     stores: Mapping[str, StoreContent]
-    holds: tuple[Hold, ...]
+    elsewhere: tuple[tuple[KeepPolicy, ...], ...]
     kept: frozenset[str]
     fault: tuple[ExpiryReason, str] | None
     rewrite: RewriteRule
 
     def judge(self, acts: Acts, now_ms: int) -> tuple[ExpiryVerdict, ...]:
         *before, last = policies_of(acts) or (policy_of(acts),)
-        policies = (*before, replace(last, holds=(*last.holds, *self.holds)))
-        return judge_segments(self.segments, self.stores, policies, now_ms, self.fault, self.rewrite)
+        policies = (*before, replace(last, holds=(*last.holds, *_holds(self.elsewhere))))
+        return judge_segments(
+            self.segments, self.stores, policies, now_ms, self.fault, self.rewrite, self.elsewhere
+        )
+
+
+def _holds(elsewhere: Iterable[Sequence[KeepPolicy]]) -> tuple[Hold, ...]:
+    """Return the holds that are in force in other lakes."""
+    return tuple(hold for policies in elsewhere for hold in (NO_POLICY, *policies)[-1].holds)
 
 
 def expire_lake(
@@ -248,13 +255,19 @@ def _thin(
 def _look(lake: Lake, journal_url: str | None, gone: Sequence[str], rewrite: RewriteRule) -> _Look:
     journal = None if journal_url is None else Journal(journal_url)
     reader = None if journal_url is None else JournalReader(journal_url)
-    names = read_store_names(lake)
-    gone_ids = {_store_id(name, names) for name in gone}
+    by_receipts = read_store_names(lake)
+    gone_ids = {_store_id(name, by_receipts) for name in gone}
     records = {} if journal is None else {record.store_id: record for record in journal.all_stores()}
+    # Holds go by the name, too, that the journal alone knows; rules by that of the newest receipt.
+    names = dict(by_receipts)
+    for store_id, of_store in by_receipts.items():
+        name = records[store_id].name if store_id in records else None
+        if name is not None and name not in of_store:
+            names[store_id] = (name, *of_store)
     segments: list[ExpirySegment] = []
     rows: dict[SegmentIdentity, Receipt] = {}
     stores: dict[str, StoreContent] = {}
-    holds: list[Hold] = []
+    elsewhere: list[tuple[KeepPolicy, ...]] = []
     kept: set[str] = set()
     for store_id in (store.store_id for store in list_stores(lake)):
         history = receipt_history(lake, store_id)
@@ -267,7 +280,8 @@ def _look(lake: Lake, journal_url: str | None, gone: Sequence[str], rewrite: Rew
                 known = known_heads(journal, records[store_id])
             check_chain(history, () if known is None else known.of(lake, lake.segments()))
             if journal is not None:
-                holds += (hold for _, hold in holds_elsewhere(journal, store_id, [lake]))
+                heads = journalled_heads(journal, store_id)
+                elsewhere += (policies_of(acts) for _, acts in acts_elsewhere(heads, [lake]))
         except StorageEngineError as error:
             stores[store_id] = StoreContent(f"not all is known of it: {error}")
             kept.add(store_id)
@@ -275,9 +289,13 @@ def _look(lake: Lake, journal_url: str | None, gone: Sequence[str], rewrite: Rew
         stores[store_id] = (
             StoreContent(is_gone=True) if store_id in gone_ids else _content(journal_url, store_id)
         )
-    kept.update(store_id for store_id in stores if HeldStores(tuple(holds), names).holds_of(store_id))
+    kept.update(it for it in stores if HeldStores(_holds(elsewhere), names).holds_of(it))
+    own = held_stores(lake, read_acts(lake))
+    kept.update(it for it in stores if own.holds_of(it, *names[it]) != own.holds_of(it))
+    # Which other lakes have something of a store, its journal alone says, or a person's word counts.
+    kept.update(stores.keys() - records.keys() - gone_ids)
     fault = _fault(lake, journal, records)
-    return _Look(tuple(segments), rows, stores, tuple(holds), frozenset(kept), fault, rewrite)
+    return _Look(tuple(segments), rows, stores, tuple(elsewhere), frozenset(kept), fault, rewrite)
 
 
 def _store_id(name: str, names: Mapping[str, Sequence[str]]) -> str:

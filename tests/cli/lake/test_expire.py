@@ -15,7 +15,7 @@ from storage_engine.lake.acts.act_files import record_act
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import lake_id_of
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.keep.acts import decide_hold
+from storage_engine.model.keep.acts import decide_hold, decide_lift
 from storage_engine.model.keep.keep_policy import DAY_MS
 from storage_engine.model.keep.rules import Scope
 from storage_engine.model.proof.heads import LakeHead
@@ -74,7 +74,8 @@ def test_a_hold_of_another_lake_of_the_store_keeps_and_so_does_one_that_is_not_t
     place = second.segments().location()
     head = LakeHead(str(lake_id_of(second.segments())), second.location, 0, "0" * 64, place)
     known = known_heads.journalled_heads
-    monkeypatch.setattr(known_heads, "journalled_heads", lambda *of: (*known(*of), head))
+    for module in (known_heads, lake_expiry):
+        monkeypatch.setattr(module, "journalled_heads", lambda *of: (*known(*of), head))
     assert reasons(cli, lake)["past"] == 4
     assert "4 segments left" in cli("lake", "expire", "--lake", lake).out
     before = files(lake)
@@ -84,6 +85,56 @@ def test_a_hold_of_another_lake_of_the_store_keeps_and_so_does_one_that_is_not_t
     (tmp_path / "second").rename(tmp_path / "away")
     assert reasons(cli, lake) == {"store-unknown": 2, **OTHERS}
     assert reasons(cli, lake, "--store-gone", "A") == {"store-unknown": 2, **OTHERS}
+    assert "Nothing expires." in cli("lake", "expire", "--lake", lake, "--trash-days", 0).out
+    assert files(lake) == before
+
+
+def test_a_hold_that_another_lake_lifted_keeps_for_a_day(cli, cleaned, days_ago, tmp_path, monkeypatch):
+    store, lake = cleaned
+    assert cli("clean", store, "--lake", lake, "--manual").exit_code == 0
+    second = make_lake(LakeConfig.local(tmp_path / "second"))
+    place = second.segments().location()
+    head = LakeHead(str(lake_id_of(second.segments())), second.location, 0, "0" * 64, place)
+    known = known_heads.journalled_heads
+    for module in (known_heads, lake_expiry):
+        monkeypatch.setattr(module, "journalled_heads", lambda *of: (*known(*of), head))
+    with days_ago(9):
+        hold = record_act(second, lambda acts: decide_hold(acts, Scope(log="commitlog"), "case 7"))[-1]
+    assert reasons(cli, lake)["held"] == 7
+    record_act(second, lambda acts: decide_lift(acts, hold.sha256))
+    assert reasons(cli, lake) == {"not-past": 6, **OTHERS}
+    later_ms = clock_ms() + DAY_MS
+    monkeypatch.setattr(lake_expiry, "clock_ms", lambda: later_ms)
+    assert reasons(cli, lake)["past"] == 4
+
+
+def test_where_no_journal_says_which_other_lakes_there_are_no_file_goes_for_good(
+    cli, cleaned, tmp_path
+) -> None:
+    store, lake = cleaned
+    assert cli("clean", store, "--lake", lake, "--manual").exit_code == 0
+    assert "4 segments left" in cli("lake", "expire", "--lake", lake).out
+    before, trash = files(lake), ("--trash-days", 0)
+    (lake / "journal.db").rename(tmp_path / "away.db")
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    Journal(other).all_stores()
+    for words in ((), ("--journal", other)):
+        assert "Nothing expires." in cli("lake", "expire", "--lake", lake, *trash, *words).out
+        assert files(lake) == before
+    assert "6 files went for good" in cli("lake", "expire", "--lake", lake, *trash, "--store-gone", "A").out
+
+
+def test_a_hold_by_the_name_that_the_journal_alone_knows_keeps(cli, cleaned) -> None:
+    store, lake = cleaned
+    assert cli("clean", store, "--lake", lake, "--manual").exit_code == 0
+    journal = Journal(f"sqlite:///{lake / 'journal.db'}")
+    (record,) = journal.all_stores()
+    assert "4 segments left" in cli("lake", "expire", "--lake", lake).out
+    journal.name_store(record.store_id, "payments")
+    before = files(lake)
+    hold = cli("lake", "keep", "--lake", lake, "--store", "payments", "--hold", "why")
+    assert hold.exit_code == 0
+    assert reasons(cli, lake)["held"] == 3
     assert "Nothing expires." in cli("lake", "expire", "--lake", lake, "--trash-days", 0).out
     assert files(lake) == before
 
