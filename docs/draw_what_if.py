@@ -10,7 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from storage_engine.model.course.course import DAY_MS, CourseStart, Ingest, SegmentRun
+from storage_engine.core.clock import DAY_MS
+from storage_engine.model.course.course import CourseStart, Ingest, SegmentRun
 from storage_engine.pages.course_chart import ChartCourse, course_svg
 from storage_engine.rocketmq import BROKER
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from storage_engine.model.course.course import DAY_MS, Course, CourseStart, Ingest, SegmentRun
+from storage_engine.core.clock import DAY_MS
+from storage_engine.model.course.course import Course, CourseStart, Ingest, SegmentRun
 from storage_engine.model.course.course_record import CourseRecord
 from storage_engine.model.plan.plan import Cause
 from storage_engine.rocketmq.course.course import course

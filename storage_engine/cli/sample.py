@@ -14,11 +14,9 @@ from storage_engine.cli.output.output import print_json, say
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import TargetPath, moment_ms, size_bytes
-from storage_engine.core.clock import clock_ms
+from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.model.broker.sample import SampleRequest
-
-_DAY_MS = 86_400_000
 
 
 @command()
@@ -80,7 +78,7 @@ def sample(
     """
     from storage_engine.brokers import default_broker, find_broker
 
-    end_ms = clock_ms() // _DAY_MS * _DAY_MS if end is None else moment_ms(end, "UTC", option="--end")
+    end_ms = clock_ms() // DAY_MS * DAY_MS if end is None else moment_ms(end, "UTC", option="--end")
     request = SampleRequest(directory, messages, topics, days, seed, end_ms, segment_bytes)
     with waiting("Writing a sample store"):
         written = find_broker(broker_type or default_broker()).write_sample(request)

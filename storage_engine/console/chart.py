@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from storage_engine.console.refused import Buckets, Column, MeasuredColumns, exact_refused_spans
 from storage_engine.console.rules import Rules, rules_of
 from storage_engine.console.windows import Spans, window_spans
+from storage_engine.core.clock import DAY_MS
 from storage_engine.journal.reading.answers import DriftRow
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.run_rows import CleanupRun
@@ -33,7 +34,7 @@ from storage_engine.journal.reading.sample_columns import (
 )
 
 MOST_POINTS = 2_000
-LONGEST_MS = 3_660 * 24 * 3_600_000
+LONGEST_MS = 3_660 * DAY_MS
 """A longer span is cut at its beginning; no journal keeps samples for so long."""
 _MOST_GAPS = 100
 _BUCKETS = 498

@@ -24,12 +24,11 @@ from statistics import quantiles
 from typing import TypeVar
 
 from storage_engine.console.rules import RecordedLevels
+from storage_engine.core.clock import DAY_MS
 from storage_engine.journal.reading.sample_columns import Moment
 from storage_engine.model.store.store import room_below
 
 L = TypeVar("L", Moment, "Filled")
-HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
 SPAN_DAYS = 14
 LEAST_DAYS = 3
 _LEAST_MS = DAY_MS * 3 // 4

@@ -7,17 +7,9 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from storage_engine.brokers import find_broker
-from storage_engine.console.forecast import (
-    DAY_MS,
-    HOUR_MS,
-    SPAN_DAYS,
-    Filled,
-    Forecast,
-    Room,
-    forecast_of,
-    forecast_of_disk,
-)
+from storage_engine.console.forecast import SPAN_DAYS, Filled, Forecast, Room, forecast_of, forecast_of_disk
 from storage_engine.console.rules import RecordedLevels, rules_of
+from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.sample_columns import (
     BucketSpan,

@@ -10,14 +10,14 @@ from typing import Any
 from storage_engine.console.forecast import Forecast
 from storage_engine.console.rules import LevelState, Rules, level_state, rules_of
 from storage_engine.console.run_lines import RunLine, run_line
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import duration_text
 from storage_engine.journal.reading.store_summaries import DiskLevel, StoreSummary
 from storage_engine.model.store.store import room_below
 
-DAY_MS = 24 * 3_600_000
-STALE_MS = 3_600_000
+STALE_MS = HOUR_MS
 """A store is looked at every ten minutes; so long after its last look nothing is known of it."""
-_LEAST_SPAN_MS = 3_600_000
+_LEAST_SPAN_MS = HOUR_MS
 """Levels of a shorter time say too little of how fast a disk fills."""
 
 

@@ -15,11 +15,11 @@ from zoneinfo import ZoneInfo
 from storage_engine.brokers import find_broker
 from storage_engine.console.rules import Rules, rules_of
 from storage_engine.console.store_forecast import hourly_moments
+from storage_engine.core.clock import DAY_MS
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.model.course.course import (
-    DAY_MS,
     Advice,
     BrokerRules,
     Course,

@@ -11,12 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+HOUR_MS = 60 * 60 * 1000
+DAY_MS = 24 * HOUR_MS
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-JUMP_MS = 60 * 60 * 1000
+JUMP_MS = HOUR_MS
 """Less moves no age by a unit of fileReservedTime, and is what correcting a slow clock may come to."""
 
-REMEMBERED_MS = 24 * 60 * 60 * 1000
+REMEMBERED_MS = DAY_MS
 """A clock that has kept its new time for so long, with a person able to read every refusal, is right."""
 
 

@@ -11,6 +11,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
 
+from storage_engine.core.clock import DAY_MS
+
 UNLIMITED = -1
 LIKE_RETENTION = -2
 """Of ``local.retention.ms`` and ``local.retention.bytes``: the same as without remote storage."""
@@ -33,13 +35,13 @@ class RetentionSettings:
 
     delete: bool = True
     compact: bool = False
-    retention_ms: int = 7 * 24 * 3_600_000
+    retention_ms: int = 7 * DAY_MS
     retention_bytes: int = UNLIMITED
     remote: bool = False
     local_retention_ms: int = LIKE_RETENTION
     local_retention_bytes: int = LIKE_RETENTION
     local_without_delete: bool = False
-    segment_ms: int = 7 * 24 * 3_600_000
+    segment_ms: int = 7 * DAY_MS
     segment_bytes: int = 1 << 30
     copy_disabled: bool = False
 

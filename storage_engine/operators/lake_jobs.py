@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
 from storage_engine import task_log
+from storage_engine.core.clock import DAY_MS
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from storage_engine.retention.report.counts import OffsetSpan
     from storage_engine.spark.retention_report import RetentionReportRequest
     from storage_engine.spark.validate_rows import ValidateRowsRequest, ValidateRowsResult
-
-_DAY_MS = 86_400_000
 
 
 class _LakeJobOperator(StoreSparkOperator):
@@ -117,7 +116,7 @@ class StorageEngineRetentionReportOperator(_LakeJobOperator):
         self.check_spark()
         first_ms = _day_ms("first_day", self.first_day)
         last_ms = _day_ms("last_day", self.last_day)
-        until_ms = None if last_ms is None else last_ms + _DAY_MS
+        until_ms = None if last_ms is None else last_ms + DAY_MS
 
         def submit(request: RetentionReportRequest) -> RetentionReport:
             result: RetentionReport = self.submit(context, request, RetentionReport)

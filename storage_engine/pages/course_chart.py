@@ -13,11 +13,11 @@ from functools import cache
 
 from jinja2 import Environment
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import bytes_text, duration_text, shortened
 from storage_engine.model.course.course import Course, RuleLevels
 from storage_engine.pages.environment import environment
 
-HOUR_MS = 3_600_000
 _WIDTH, _HEIGHT = 720, 500
 _LEFT, _RIGHT = 46, 628
 _RETENTION = (92, 226)

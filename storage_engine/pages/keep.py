@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from jinja2 import Environment
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
 from storage_engine.model.keep.forecast import KeepForecast, month_cost
-from storage_engine.model.keep.keep_policy import DAY_MS
 from storage_engine.pages.environment import environment
 
 MOST_DAYS = 100

@@ -6,22 +6,27 @@ They read only; a what-if computes, and keeps nothing. Who asks for a store has 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.dag import DagModel
+from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Query, Request
+from sqlalchemy import select
 from starlette.responses import Response
 
 from storage_engine.console import chart as store_chart
 from storage_engine.console.calendar import validation_calendar
 from storage_engine.console.store import one_store, runs_page
 from storage_engine.console.store_forecast import store_forecast
-from storage_engine.console.store_line import worst_first
+from storage_engine.console.store_line import ProblemKind, StoreLine, without_monitor, worst_first
 from storage_engine.console.what_if import question_of, what_if, what_if_settings
-from storage_engine.core.clock import clock_ms
+from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BadInputError, SimulationTooLongError
+from storage_engine.hooks.configured_stores import ConfiguredStore
 from storage_engine.plugins.access import (
     PURPOSES,
     ReadableDags,
@@ -33,11 +38,39 @@ from storage_engine.plugins.access import (
 )
 from storage_engine.plugins.answers import answer
 from storage_engine.plugins.journals import journal_of, overview
-from storage_engine.plugins.monitors import with_monitors
 from storage_engine.plugins.own_threads import in_own_threads
 from storage_engine.plugins.report import run_in_short
 from storage_engine.plugins.static_files import PAGE, static_files
 from storage_engine.plugins.what_if_request import JsonObject, one_at_a_time
+
+
+def with_monitors(
+    lines: Iterable[StoreLine], stores: Iterable[ConfiguredStore], dags: frozenset[str]
+) -> tuple[StoreLine, ...]:
+    """Return lines that say where a store's monitor DAG is paused or gone.
+
+    :param dags: that the user may read; of others nothing is said.
+    """
+    monitors = {store.conn_id: dag_id(store, "monitor") for store in stores}
+    troubled = _troubled(dags.intersection(monitors.values()))
+    return tuple(
+        without_monitor(line, monitor, troubled[monitor])
+        if (monitor := monitors.get(line.store, "")) in troubled
+        else line
+        for line in lines
+    )
+
+
+def _troubled(ids: Iterable[str]) -> Mapping[str, ProblemKind]:
+    query = select(DagModel.dag_id, DagModel.is_paused, DagModel.is_stale).where(DagModel.dag_id.in_(ids))
+    with create_session() as session:
+        rows = session.execute(query).all()
+    return {
+        row.dag_id: ProblemKind.MONITOR_GONE if row.is_stale else ProblemKind.MONITOR_PAUSED
+        for row in rows
+        if row.is_stale or row.is_paused
+    }
+
 
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -51,7 +84,7 @@ _LONGEST_ID = 250
 console = APIRouter()
 
 Id = Annotated[str, Query(min_length=1, max_length=_LONGEST_ID)]
-LONGEST_CHART_MS = 400 * 86_400_000
+LONGEST_CHART_MS = 400 * DAY_MS
 """A browser shows 90 days; each day costs some work for the hours at which a broker deletes."""
 Moment = Annotated[int, Query(ge=0, lt=253_370_764_800_000)]
 """Up to the year 9998."""

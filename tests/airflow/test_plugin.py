@@ -79,7 +79,7 @@ def test_an_older_airflow_has_reports_and_no_console(monkeypatch: pytest.MonkeyP
     older = StorageEnginePlugin()
     assert older.external_views == []
     (described,) = older.fastapi_apps
-    assert [route.path for route in described["app"].routes] == ["/report"]
+    assert [route.path for route in described["app"].routes] == ["/report", "/keep"]
 
 
 def test_a_task_that_loads_the_plugin_imports_no_web_framework() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.core.clock import clock_ms
+from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.acts import act_files
 from storage_engine.lake.acts.act_files import Acts, read_acts, record_act
@@ -24,7 +24,6 @@ from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.storage.small_files import replace_small_file
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.keep.acts import decide_hold, decide_rule
-from storage_engine.model.keep.keep_policy import DAY_MS
 from storage_engine.model.keep.rules import Scope
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import VerifyLevel

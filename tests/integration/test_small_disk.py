@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.model.course.course import DAY_MS, Course, CourseStart, Ingest
+from storage_engine.core.clock import DAY_MS
+from storage_engine.model.course.course import Course, CourseStart, Ingest
 from storage_engine.model.store.store import percent_rounded_up
 from storage_engine.rocketmq.course.course_rules import RULES
 from tests.full_disks import small_disk

@@ -14,7 +14,7 @@ from storage_engine.lake.archive.transactions import begin
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.soundness.receipts import receipts_in
-from storage_engine.model.proof.receipt import EXPIRED, Receipt
+from storage_engine.model.proof.receipt import EXPIRED, Receipt, gone_by
 
 ACT = "3f2a9c51d0e84b67" * 4
 """SHA-256 of the act by which these expire."""
@@ -27,7 +27,11 @@ def expire_receipts(lake: Lake, rows: Sequence[Receipt], state: str = EXPIRED, a
 
     def missing(segments: Table) -> list[Receipt]:
         last = {row.row_hash for row in receipts_in(segments, store_id)}
-        return [replace(row, state=state, act=said) for row in rows if row.row_hash in last]
+        return [
+            replace(row, state=state, act=said, streams=gone_by(row.streams, act[:12]))
+            for row in rows
+            if row.row_hash in last
+        ]
 
     append_receipts(lake, store_id, missing)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.model.keep.forecast import ArchivedStream, KeepForecast, forecast_topics
-from storage_engine.model.keep.keep_policy import DAY_MS, KeepPolicy
+from storage_engine.model.keep.keep_policy import KeepPolicy
 from storage_engine.model.keep.rules import Hold, KeepRule, Scope, Stream
 from storage_engine.pages.keep import MOST_DAYS, LakeForecast, keep_page
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.model.plan.plan import Plan, PlanRequest
 from storage_engine.model.store.store import (
     DiskUsage,
@@ -16,7 +17,6 @@ from storage_engine.model.store.store import (
 )
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.rules.plan import plan
-from storage_engine.rocketmq.rules.window import HOUR_MS
 
 UTC = ZoneInfo("UTC")
 NOON = 1_750_000_000_000 // (24 * HOUR_MS) * 24 * HOUR_MS + 12 * HOUR_MS

@@ -14,6 +14,7 @@ from storage_engine.cli.options.options import json_option, lake_option
 from storage_engine.cli.output.output import print_json, print_table, say
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command
+from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
@@ -22,8 +23,6 @@ from storage_engine.model.keep.expiry import REWRITE_RULE, RewriteRule
 if TYPE_CHECKING:
     from storage_engine.model.keep.expiry import ExpiryVerdict
     from storage_engine.retention.housekeeping.lake_expiry import LakeExpiry
-
-_DAY_MS = 24 * 3_600_000
 
 
 @command("expire")
@@ -39,7 +38,7 @@ _DAY_MS = 24 * 3_600_000
 @click.option(
     "--trash-days",
     type=click.FloatRange(min=0),
-    default=TRASH_MS / _DAY_MS,
+    default=TRASH_MS / DAY_MS,
     show_default=True,
     metavar="DAYS",
     help="Remove for good the files of what expired DAYS ago.",
@@ -105,7 +104,7 @@ def expire(
             open_lake(target.config),
             target.journal_url,
             gone=gone,
-            trash_ms=round(trash_days * _DAY_MS),
+            trash_ms=round(trash_days * DAY_MS),
             rewrite=RewriteRule(rewrite_at_percent, rewrite_within_days),
             dry_run=dry_run,
         )

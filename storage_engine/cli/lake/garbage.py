@@ -13,6 +13,7 @@ from storage_engine.cli.options.options import json_option, lake_option
 from storage_engine.cli.output.output import print_json, print_table, say
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command
+from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.lake.gc.garbage_kind import TRASH_MS, GarbageKind
 from storage_engine.model.proof.heads import ChainHead
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from storage_engine.lake.catalog.catalog import Lake
     from storage_engine.lake.gc.garbage import Collection, Garbage, KeptFile
 
-_HOUR_MS = 3_600_000
-_DAY_MS = 24 * _HOUR_MS
 _ALL = "all"
 _METADATA = (GarbageKind.MANIFEST, GarbageKind.MANIFEST_LIST, GarbageKind.METADATA)
 
@@ -43,7 +42,7 @@ _METADATA = (GarbageKind.MANIFEST, GarbageKind.MANIFEST_LIST, GarbageKind.METADA
 @click.option(
     "--trash-days",
     type=click.FloatRange(min=0),
-    default=TRASH_MS / _DAY_MS,
+    default=TRASH_MS / DAY_MS,
     show_default=True,
     metavar="DAYS",
     help="Remove for good what has been in the trash for DAYS; on an object store for the grace at least.",
@@ -86,8 +85,8 @@ def gc(
     with waiting("Looking for what may go"):
         found = collect(
             lake,
-            grace_ms=round(grace_hours * _HOUR_MS),
-            trash_ms=round(trash_days * _DAY_MS),
+            grace_ms=round(grace_hours * HOUR_MS),
+            trash_ms=round(trash_days * DAY_MS),
             delete=delete,
             known_heads=known_heads_of(lake, target.journal_url),
         )

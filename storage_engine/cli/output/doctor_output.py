@@ -12,6 +12,7 @@ import click
 
 from storage_engine.cli.output.output import say_styled, terminal_width
 from storage_engine.cli.output.store_head import store_head, store_name
+from storage_engine.core.clock import DAY_MS
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.next_commands import with_arguments
 from storage_engine.core.wording import bytes_text, count_text, duration_text, printable, time_text
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _COLORS = {Severity.URGENT: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _LABEL_WIDTH = 11
 _LAKE_LABELS = {"second lake": "lake 2"}
-_LONG_MS = 365 * 24 * 3_600_000
+_LONG_MS = 365 * DAY_MS
 _MOST_COLUMNS = 100
 _MOST_LOGS = 8
 _SOURCES = {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from storage_engine.cli.output.output import print_table, say
+from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.model.keep.acts import NO, SHOWN_CHARACTERS, YES
 from storage_engine.model.keep.forecast import KeepForecast, TopicForecast
-from storage_engine.model.keep.keep_policy import DAY_MS
 from storage_engine.model.keep.rules import ArchiveRule
 
 

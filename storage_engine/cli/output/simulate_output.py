@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from storage_engine.cli.output.output import print_lines, print_table, say
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import bytes_text, count_text, duration_text
 from storage_engine.model.course.course import LONGEST_HORIZON_MS, Advice, Course
-from storage_engine.model.course.ingest import HOUR_MS
 
 if TYPE_CHECKING:
     from storage_engine.retention.plan.simulation import Simulated, Simulation

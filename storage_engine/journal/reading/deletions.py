@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, func, or_, select
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.journal.records import Event, Phase, Step
 from storage_engine.journal.tables.rows import to_event
 from storage_engine.journal.tables.schema import events, runs
@@ -16,7 +17,6 @@ from storage_engine.model.hold.hold import DriftKind
 GONE = frozenset({DriftKind.SEGMENT_GONE, DriftKind.GIVEN_UP})
 """What is about a range of the log that is gone."""
 
-_HOUR_MS = 3_600_000
 _MOST_RUNS = 500
 """In one query; databases take a bounded number of parameters."""
 
@@ -94,7 +94,7 @@ def journal_ends(connection: Connection, store_id: str, now_ms: int) -> JournalE
         .where(runs.c.store_id == store_id)
         .where(events.c.step == Step.UNDO.value, events.c.phase == Phase.RESULT.value)
     )
-    old = select(events.c.id).where(events.c.at_ms <= now_ms - _HOUR_MS).order_by(events.c.id.desc()).limit(1)
+    old = select(events.c.id).where(events.c.at_ms <= now_ms - HOUR_MS).order_by(events.c.id.desc()).limit(1)
     return JournalEnds(connection.execute(old).scalar() or 0, connection.execute(undo).scalar() or 0)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, ScalarSelect, case, func, or_, select
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.journal.reading.answers import RunRow
 from storage_engine.journal.reading.run_rows import RUN_COLUMNS, run_row
 from storage_engine.journal.tables.rules import RulesRow
@@ -23,8 +24,6 @@ from storage_engine.journal.tables.schema import (
     samples,
     stores,
 )
-
-DAY_MS = 24 * 3_600_000
 
 _MOST_IDS = 500
 """In one query; databases take a bounded number of parameters."""

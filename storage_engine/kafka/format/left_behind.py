@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.kafka.format.file_names import DirectoryState, FileState
 from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog
@@ -15,9 +16,9 @@ from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_MET
 from storage_engine.model.report.diagnosis import Finding, Severity
 
 _MOST_NAMED = 10
-_OVERDUE_MS = 3_600_000
+_OVERDUE_MS = HOUR_MS
 """A minute is what a broker waits by default before it removes a directory."""
-_SLOW_MOVE_MS = 24 * 3_600_000
+_SLOW_MOVE_MS = DAY_MS
 _WORDS = {
     DirectoryState.DELETED: "is of a topic or replica that is gone",
     DirectoryState.FUTURE: "is the copy of a log that moves to this directory",

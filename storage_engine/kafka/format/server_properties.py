@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BadInputError, BrokerConfigError, CorruptFileError
 from storage_engine.kafka.format.meta_properties import parse_properties
 from storage_engine.kafka.format.stored_files import read_stored
@@ -21,7 +22,7 @@ _PLACEHOLDER_REMEDY = (
     "A broker fills this in when it starts, by its config.providers, which are asked for nothing here: write "
     "what stands there into a copy of the file, and name the copy as STORE."
 )
-_HOUR_MS, _MINUTE_MS = 3_600_000, 60_000
+_HOUR_MS, _MINUTE_MS = HOUR_MS, 60_000
 _OWN_SEGMENT_BYTES = "internal.segment.bytes"
 """Wins, as it may be smaller than what Kafka 4 allows."""
 

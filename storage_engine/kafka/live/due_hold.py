@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import duration_text, time_text
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.kafka.hold.drift import FoundLogs, all_drift, as_found, known_log
@@ -27,7 +28,7 @@ from storage_engine.kafka.live.held_settings import (
     rely_on_others,
 )
 from storage_engine.kafka.live.hold import cluster_of, in_effect, looked_at, memory_of
-from storage_engine.kafka.live.topic_ages import HOUR_MS, bearable, bears_notices, found_logs, observe
+from storage_engine.kafka.live.topic_ages import bearable, bears_notices, found_logs, observe
 from storage_engine.kafka.live.topic_configs import is_deleted, read_settings
 from storage_engine.kafka.store.seen_node import SeenNode
 from storage_engine.model.hold.hold import DueRange, HoldMemory, HoldStatus

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import count_text, time_text
 from storage_engine.exceptions import BadInputError, BrokerRefusedError, GateRefusedError
 from storage_engine.kafka.hold.drift import all_drift, as_found, known_log
@@ -28,7 +29,7 @@ from storage_engine.kafka.hold.hold_state import (
 from storage_engine.kafka.hold.needed_retention import TopicAge, ends_at_ms, protects
 from storage_engine.kafka.hold.shared_holds import states_of_others
 from storage_engine.kafka.live.held_settings import StillAlone, put_back, raise_settings, rely_on_others
-from storage_engine.kafka.live.topic_ages import HOUR_MS, ObservedNode, bears_notices, observe
+from storage_engine.kafka.live.topic_ages import ObservedNode, bears_notices, observe
 from storage_engine.kafka.rules import SegmentFacts
 from storage_engine.kafka.store.seen_node import SeenNode
 from storage_engine.model.hold.hold import Drift, HoldMemory, HoldStatus

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import bytes_text, duration_text, reason_text
 from storage_engine.exceptions import BrokerRefusedError, StorageEngineError
 from storage_engine.kafka.format.checkpoints import LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
@@ -34,7 +35,6 @@ from storage_engine.model.store.store import DiskUsage
 if TYPE_CHECKING:
     from storage_engine.kafka.live.live_node import LiveNode
 
-HOUR_MS: Final = 3_600_000
 _KEPT_FREE_PERCENT: Final = 10
 """Of a disk: no hold fills it."""
 

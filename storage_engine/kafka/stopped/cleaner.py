@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import BrokerConfigError
 from storage_engine.kafka.format import checkpoints
@@ -18,9 +19,9 @@ from storage_engine.kafka.format.log_end import first_batch_ms
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
 
-_PATIENCE_MS = 3_600_000
+_PATIENCE_MS = HOUR_MS
 """Cleaning a large log takes minutes; the cleaner looks for work every 15 seconds."""
-_SKIPPED_MS = 24 * 3_600_000
+_SKIPPED_MS = DAY_MS
 _MILLION = 1_000_000
 _FOREVER = (1 << 63) - 1
 

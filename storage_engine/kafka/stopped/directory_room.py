@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text, duration_text
 from storage_engine.kafka.format.file_names import METADATA_TOPIC
 from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog
@@ -14,11 +15,10 @@ from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.model.report.diagnosis import Finding, Severity
 from storage_engine.model.store.store import DiskUsage
 
-_DAY_MS = 24 * 3_600_000
 _MILLION = 1_000_000
 _UNLIKE = 2
 _UNLIKE_BYTES = 1 << 30
-_SOON_MS = 3 * _DAY_MS
+_SOON_MS = 3 * DAY_MS
 _FULL_PERCENT = 99
 
 
@@ -64,7 +64,7 @@ def came_bytes(log: PartitionLog, at_ms: int) -> int:
 
     A segment was begun when the one before it was closed: what of it lies within the day, counts.
     """
-    since_ms, found = at_ms - _DAY_MS, 0
+    since_ms, found = at_ms - DAY_MS, 0
     begun_ms: int | None = None
     for segment in log.segments:
         closed_ms = segment.log.mtime_ns // _MILLION
@@ -86,7 +86,7 @@ def _goes_bytes(log: PartitionLog, settings: RetentionSettings | str, came: int,
         return came
     if settings.kept_ms < 0:
         return 0
-    ends = at_ms + _DAY_MS - settings.kept_ms
+    ends = at_ms + DAY_MS - settings.kept_ms
     return sum(one.log.size_bytes for one in log.segments[:-1] if one.log.mtime_ns // _MILLION < ends)
 
 
@@ -97,7 +97,7 @@ def room_findings(rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
         fills_ms = _fills_ms(sharing, room.disk)
         severity = Severity.NOTE
         if fills_ms is not None and fills_ms < _SOON_MS:
-            severity = Severity.URGENT if fills_ms < _DAY_MS else Severity.WARNING
+            severity = Severity.URGENT if fills_ms < DAY_MS else Severity.WARNING
         disk = room.disk
         level = (
             "its disk can't be measured"
@@ -132,13 +132,13 @@ def _fills_ms(sharing: Sequence[DirectoryRoom], disk: DiskUsage) -> int | None:
     gained = sum(one.came_bytes - one.goes_bytes for one in sharing)
     if disk.usable_bytes is None or gained <= 0:
         return None
-    return disk.usable_bytes * _DAY_MS // gained
+    return disk.usable_bytes * DAY_MS // gained
 
 
 def _full_text(fills_ms: int | None, sharing: Sequence[DirectoryRoom]) -> str:
     if fills_ms is None:
         return "it doesn't fill" if all(one.disk.usable_bytes is not None for one in sharing) else "unknown"
-    if fills_ms > 365 * _DAY_MS:
+    if fills_ms > 365 * DAY_MS:
         return "not full within a year"
     others = " by all directories on it" if len(sharing) > 1 else ""
     return f"full in {duration_text(fills_ms)}{others}"

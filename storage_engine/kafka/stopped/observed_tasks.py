@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import bytes_text, count_text, duration_text
 from storage_engine.kafka.format.checkpoints import LOG_START, RECOVERY_POINT
 from storage_engine.kafka.format.file_names import FileState
@@ -31,7 +32,7 @@ from storage_engine.kafka.stopped.stopped_plan import stopped_node
 from storage_engine.model.broker.broker_tasks import BrokerTask, TaskLimits
 from storage_engine.model.report.diagnosis import named_in_short
 
-OVERDUE_MS = 3_600_000
+OVERDUE_MS = HOUR_MS
 """Behind a delay of a minute: a removal that is later has failed, and the broker's log says why."""
 _LOOK = "Look into the broker's log for why"
 

@@ -18,6 +18,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 
 from storage_engine.brokers import same_companions
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import LakeConflictError, ProofError
 from storage_engine.lake.archive.commit_steps import (
     MAX_ATTEMPTS,
@@ -46,8 +47,6 @@ from storage_engine.lake.soundness.soundness_reader import Reader, broken_receip
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors
 from storage_engine.model.proof.companions import read_companions
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile
-
-_HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +133,8 @@ def _check_age(segment: ProvenSegment) -> None:
     age_ms = time.time_ns() // 1_000_000 - segment.proven_at_ms
     if age_ms > UNLOCKED_PROOF_MS and local_path(segment.data_file) is None:
         raise ProofError(
-            f"{segment.data_file}: expected a proof of the last {UNLOCKED_PROOF_MS // _HOUR_MS} hours, found "
-            f"one that is {age_ms / _HOUR_MS:.1f} hours old: on object stores no lock keeps gc from removing "
+            f"{segment.data_file}: expected a proof of the last {UNLOCKED_PROOF_MS // HOUR_MS} hours, found "
+            f"one that is {age_ms / HOUR_MS:.1f} hours old: on object stores no lock keeps gc from removing "
             "a file that waits for its commit. Nothing was committed. Run archive again to prove it again, "
             "with fewer segments at a time."
         )

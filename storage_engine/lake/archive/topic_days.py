@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
+from storage_engine.core.clock import DAY_MS
 from storage_engine.lake.soundness.segment_reader import narrow_rows
 from storage_engine.model.broker.codec import Columns
 from storage_engine.model.proof.receipt import Receipt
@@ -22,7 +23,7 @@ MOST_ROWS = 10_000
 
 _SIZE, _KIND = "size", "kind"
 _COUNTED = ["topic", "day", "bytes", "messages"]
-_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_A_DAY = {"s": 86_400, "ms": DAY_MS, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 
 def read_topic_days(table: Table, receipt: Receipt, untouched: Set[str]) -> tuple[TopicDay, ...]:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.core.durable import make_dirs, open_lock
 from storage_engine.core.turns import flock_holders, turn_wait_seconds
 from storage_engine.exceptions import LakeUnavailableError
@@ -27,7 +28,7 @@ LOCK_NAME = f"{HIDDEN_PREFIX}commit.lock"
 
 _ACTS_LOCK_NAME = f"{HIDDEN_PREFIX}acts.lock"
 
-UNLOCKED_GRACE_MS = 24 * 3_600_000
+UNLOCKED_GRACE_MS = DAY_MS
 """How long a file that nothing refers to is left alone, at least, in a lake that has no lock."""
 
 UNLOCKED_PROOF_MS = UNLOCKED_GRACE_MS // 2

@@ -29,6 +29,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IcebergType, IntegerType, LongType, NestedField, StringType
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.model.broker.codec import Columns, SegmentCodec
 from storage_engine.model.proof.deleted_range import DeletedRange
@@ -164,7 +165,7 @@ SELECTIVE_COLUMNS = (*IDENTITY_COLUMNS.names, "physical_offset", "kind")
 BROKER_PROPERTY = "storage-engine.broker"
 """Of each table: whose segments the lake has; a lake without it is older, or the default broker's."""
 
-METADATA_AGE_MS = 7 * 24 * 3_600_000
+METADATA_AGE_MS = 7 * DAY_MS
 """How long table metadata, manifest lists and manifests that the tables no longer lead to are kept, at least:
 a catalog may be brought back from a backup that is as old."""
 

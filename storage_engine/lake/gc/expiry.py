@@ -24,7 +24,7 @@ from pyiceberg.table import Table, Transaction
 
 from storage_engine.brokers import find_broker
 from storage_engine.core import durable
-from storage_engine.core.clock import clock_ms
+from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.exceptions import BadInputError, ProofError
 from storage_engine.lake.acts.act_files import Acts, read_acts, read_trusted_clock, record_act
 from storage_engine.lake.acts.held_stores import held_stores, read_held_stores
@@ -59,7 +59,6 @@ from storage_engine.model.keep.acts import (
     policy_of,
     removed_files,
 )
-from storage_engine.model.keep.keep_policy import DAY_MS
 from storage_engine.model.proof.receipt import (
     EXPIRED,
     PARTIAL,

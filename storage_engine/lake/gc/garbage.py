@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from pyiceberg.io import load_file_io
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.acts.act_files import read_acts
 from storage_engine.lake.acts.held_stores import HeldStores, read_held_stores
@@ -42,8 +43,6 @@ from storage_engine.lake.gc.trash import PutBack, empty, forget, new_moment, put
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors
 from storage_engine.model.keep.acts import expired_files
 from storage_engine.model.proof.heads import ChainHead
-
-_HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +133,8 @@ def collect(
     unlocked = [place.location for place in map(Place.of, tables) if not place.is_local]
     if delete and unlocked and grace_ms < UNLOCKED_GRACE_MS:
         raise BadInputError(
-            f"{unlocked[0]}: expected a grace of at least {UNLOCKED_GRACE_MS // _HOUR_MS} hours, found "
-            f"{grace_ms / _HOUR_MS:g}: on object stores no lock keeps a commit's files from being removed. "
+            f"{unlocked[0]}: expected a grace of at least {UNLOCKED_GRACE_MS // HOUR_MS} hours, found "
+            f"{grace_ms / HOUR_MS:g}: on object stores no lock keeps a commit's files from being removed. "
             "Nothing was removed. Use one that is longer than any job that writes to the lake."
         )
     _check_heads(lake, known_heads or {})
@@ -198,8 +197,8 @@ def _check_taken_over(lake: Lake, now_ms: int, grace_ms: int) -> None:
         age_ms = now_ms - int(table.properties.get(TAKEN_OVER_PROPERTY, "0"))
         if age_ms < grace_ms:
             raise LakeUnavailableError(
-                f"{table.location()}: expected a lake that has had its identity for {grace_ms / _HOUR_MS:g} "
-                f"hours, found it taken over from an older version {age_ms / _HOUR_MS:.1f} hours ago: "
+                f"{table.location()}: expected a lake that has had its identity for {grace_ms / HOUR_MS:g} "
+                f"hours, found it taken over from an older version {age_ms / HOUR_MS:.1f} hours ago: "
                 "who works with it on another host may not know yet. Nothing was removed. Run again later."
             )
 

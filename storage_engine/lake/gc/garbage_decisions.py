@@ -13,6 +13,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile, read_manifest_list
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.core.long_work import told_each
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import LakeUnavailableError
@@ -211,7 +212,7 @@ def _manifest(location: str, size_bytes: int) -> ManifestFile:
     )
 
 
-FOREIGN_GRACE_MS = 24 * 3_600_000
+FOREIGN_GRACE_MS = DAY_MS
 """How long a data file that another program named is left alone, at least: a compaction that runs since then
 may be about to commit it, and knows nothing of our lock."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-TRASH_MS = 7 * 24 * 3_600_000
+from storage_engine.core.clock import DAY_MS
+
+TRASH_MS = 7 * DAY_MS
 """How long a file is in the trash, at least, if nobody says otherwise."""
 
 

@@ -24,6 +24,7 @@ from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.update import AssertRefSnapshotId, UpdatesAndRequirements
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
@@ -41,8 +42,6 @@ from storage_engine.lake.soundness.soundness_reader import moved_receipts
 from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.model.proof.heads import ChainHead
 from storage_engine.model.proof.receipt import with_rows
-
-DAY_MS = 24 * 3_600_000
 
 _AT_ONCE = 1000
 """Snapshots that expire in one commit at most: PyIceberg compares each with every other."""

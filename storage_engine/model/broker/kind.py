@@ -91,6 +91,11 @@ class Broker(ABC):
         """Return whether a topic is the broker's own. By default each may be one: wildcards match none."""
         return True
 
+    @property
+    def has_logs_of_topics(self) -> bool:
+        """Return whether each of its logs has one topic; else they lie side by side in one log."""
+        return type(self).topic_of_log is not Broker.topic_of_log
+
     def topic_of_log(self, log: str) -> str | None:
         """Return the only topic that a log's messages are of; None: it may have several, as by default."""
         return None

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.exceptions import BadInputError
 
 HOURS_A_DAY = 24
-DAY_MS = 86_400_000
 LONGEST_HORIZON_MS = 366 * DAY_MS
 FLAT_PROFILE = (1.0,) * HOURS_A_DAY
 MOST_SECONDS = 5.0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.model.course.course import Course, CourseDeletion, CourseStart, CourseSummary
 from storage_engine.model.store.store import percent_rounded_up
 
 _BUCKETS = 330
 """Each keeps six points: the first, the last, and the extremes of level and retention time."""
 _SPANS = 1_000
-_DAY_MS = 86_400_000
 _UNSET = -1
 
 
@@ -56,7 +56,7 @@ class CourseRecord:
         index = self._open.get((causes, forced))
         if index is not None:
             run = self._runs[index]
-            if at_ms - run.until_ms <= self._bucket_ms and at_ms - run.at_ms < _DAY_MS:
+            if at_ms - run.until_ms <= self._bucket_ms and at_ms - run.at_ms < DAY_MS:
                 self._runs[index] = CourseDeletion(
                     run.at_ms,
                     at_ms,

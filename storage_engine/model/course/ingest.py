@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
-from storage_engine.model.course.course import DAY_MS, HOURS_A_DAY, Ingest
+from storage_engine.core.clock import DAY_MS, HOUR_MS
+from storage_engine.model.course.course import HOURS_A_DAY, Ingest
 
-HOUR_MS = 3_600_000
 SLICE_MS = 900_000
 """Local hours begin at a quarter of an hour in UTC, in every zone and at every change of the clock."""
 

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from storage_engine.model.keep.keep_policy import DAY_MS, KeepPolicy, goes_at_ms
+from storage_engine.core.clock import DAY_MS
+from storage_engine.model.keep.keep_policy import KeepPolicy, goes_at_ms
 from storage_engine.model.keep.rules import FOREVER, ArchiveRule, Hold, KeepRule, Stream, rule_for
 
 GB_BYTES = 10**9

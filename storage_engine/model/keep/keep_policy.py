@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.model.keep.rules import ArchiveRule, Hold, KeepRule, Stream, rule_for
-
-DAY_MS = 24 * 3_600_000
 
 GRACE_MS = DAY_MS
 """For how long after a policy that takes more nothing goes that the policy before it would have kept."""

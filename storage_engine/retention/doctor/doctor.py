@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage_engine.brokers import find_broker, kind_option
-from storage_engine.core.clock import jumped_forward_ms, read_clock
+from storage_engine.core.clock import DAY_MS, jumped_forward_ms, read_clock
 from storage_engine.core.extras import SparkPair
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError, StoreNotFoundError
@@ -21,7 +21,6 @@ from storage_engine.model.report.diagnosis import BrokerDiagnosis, Finding, Seve
 from storage_engine.model.settings.spark_from import in_spark
 from storage_engine.model.store.store import Segment
 from storage_engine.retention.doctor.figures import Figures, due_now, take_figures
-from storage_engine.retention.doctor.growth import DAY_MS
 from storage_engine.retention.doctor.host_checks import (
     access_findings,
     clock_findings,

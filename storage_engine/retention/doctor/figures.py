@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.broker.broker_store import BrokerStore
@@ -15,7 +16,7 @@ from storage_engine.model.hold.hold import HoldStatus
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import PlanRequest, Reason
 from storage_engine.model.store.store import Archivable, Segment, SegmentId, StoreSnapshot
-from storage_engine.retention.doctor.growth import DAY_MS, Growth, growth_of, room_bytes, time_to_fill_ms
+from storage_engine.retention.doctor.growth import Growth, growth_of, room_bytes, time_to_fill_ms
 from storage_engine.retention.doctor.levels import Levels, levels_of
 from storage_engine.retention.store.broker_answers import ask, propose, take_archivable, take_glance
 

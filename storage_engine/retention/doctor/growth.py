@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.model.store.store import DiskUsage, LogSnapshot, room_below
 
-DAY_MS = 24 * 3_600_000
-LEAST_SPAN_MS = 3_600_000
+LEAST_SPAN_MS = HOUR_MS
 """Samples of a shorter time say too little."""
-LEAST_SPREAD_MS = 6 * 3_600_000
+LEAST_SPREAD_MS = 6 * HOUR_MS
 """Between the oldest and the newest sealed segment: those of one burst say too little of a day."""
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.brokers import store_called
+from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text, duration_text, time_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, StoreRecord
@@ -22,7 +23,6 @@ from storage_engine.model.report.diagnosis import Finding, Severity
 from storage_engine.model.store.store import DiskUsage, Segment
 from storage_engine.retention.archive.archiving import slots
 from storage_engine.retention.archive.unproven import still_unproven
-from storage_engine.retention.doctor.growth import DAY_MS
 from storage_engine.retention.proof.proofs import read_proofs
 from storage_engine.retention.proof.verification_memory import last_verified
 from storage_engine.retention.store.broker_disks import shared_disks

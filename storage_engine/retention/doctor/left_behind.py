@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.core.host import is_this_host
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import StoreIdentityError
 from storage_engine.lake.catalog.config import CATALOG_FILE
 from storage_engine.model.hold.hold import HoldStatus
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
-from storage_engine.retention.doctor.growth import DAY_MS
 from storage_engine.retention.hold.hold_text import hold_end_text
 from storage_engine.retention.proof.shielding import ShieldSummary, shield_summary
 from storage_engine.retention.quarantine.look import (

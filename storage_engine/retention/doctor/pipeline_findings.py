@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import duration_text, time_text
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
-from storage_engine.retention.doctor.growth import DAY_MS
 
 SILENT_MS = 5 * 60_000
 """A component whose heartbeat is older isn't alive; Airflow itself waits less."""
 _LONG_WAIT_MS = DAY_MS
-_LONG_QUEUED_MS = 3_600_000
-_LONG_RUN_MS = 6 * 3_600_000
+_LONG_QUEUED_MS = HOUR_MS
+_LONG_RUN_MS = 6 * HOUR_MS
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text, duration_text, time_text
 from storage_engine.model.report.diagnosis import Finding, Severity
 from storage_engine.retention.doctor.figures import Figures
-from storage_engine.retention.doctor.growth import DAY_MS, Growth, GrowthFrom, room_bytes
+from storage_engine.retention.doctor.growth import Growth, GrowthFrom, room_bytes
 
 _FROM = {
     GrowthFrom.SAMPLES: "by the journal's samples",

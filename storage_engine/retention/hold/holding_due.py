@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.drift import drift_since_renewal
@@ -20,7 +20,6 @@ from storage_engine.retention.ranges.drift import gone_ranges, ranges_of_drift
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import Context
 
-HOUR_MS: Final = 3_600_000
 _ACCOUNTED = frozenset({Where.ARCHIVED, Where.NOT_ARCHIVED})
 
 

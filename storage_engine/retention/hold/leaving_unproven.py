@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.drift import hold_memory
@@ -29,7 +30,6 @@ from storage_engine.retention.store.context import WHOLE, Context
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
 
-DAY_MS: Final = 86_400_000
 UNMANAGE_RUN: Final = "unmanage"
 """Run of a store under which it is recorded what was left unproven."""
 _NAMED: Final = 3

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.retention.archive.sealed import MeasuredLag
-from storage_engine.retention.hold.holding_due import HOUR_MS
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import Context
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, or_, select, update
 
-from storage_engine.core.clock import ClockReading
+from storage_engine.core.clock import DAY_MS, ClockReading
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.journal.records import Phase, RunState, Step
 from storage_engine.journal.tables.database import JournalDatabase
@@ -27,7 +27,6 @@ from storage_engine.journal.tables.schema import (
 )
 from storage_engine.journal.writing.levels import delete_levels
 from storage_engine.retention.housekeeping.maintenance import (
-    DAY_MS,
     EXPIRING_STEPS,
     KEPT_BY_RESULT,
     KEPT_BY_SEGMENT,

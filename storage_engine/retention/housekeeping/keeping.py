@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from storage_engine.brokers import find_broker, store_called
-from storage_engine.core.clock import clock_ms
+from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.host import person, this_host
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Journal
@@ -19,10 +19,9 @@ from storage_engine.lake.acts.act_files import Acts
 from storage_engine.lake.acts.held_stores import read_store_names
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history
-from storage_engine.model.broker.kind import Broker
 from storage_engine.model.keep.acts import Act, KeepDecision, RecordedAct, policies_of, policy_of
 from storage_engine.model.keep.forecast import ArchivedStream, KeepForecast, forecast_topics
-from storage_engine.model.keep.keep_policy import DAY_MS, age_begins_ms
+from storage_engine.model.keep.keep_policy import age_begins_ms
 from storage_engine.model.keep.rules import Scope, Stream, matches
 from storage_engine.model.proof.heads import LakeHead
 from storage_engine.model.proof.receipt import Receipt, with_rows
@@ -100,7 +99,7 @@ def check_archive_rule(lake: Lake, scope: Scope) -> None:
     :raises BadInputError: it names a topic of the broker's own, or logs have messages of several topics.
     """
     broker = find_broker(lake.broker) if lake.broker else None
-    if broker is not None and type(broker).topic_of_log is Broker.topic_of_log:
+    if broker is not None and not broker.has_logs_of_topics:
         raise BadInputError(
             f"archive: expected a lake of logs with one topic each, as Kafka's are, found one of "
             f"{broker.title}, whose logs have messages of several topics and are archived whole. Nothing was "

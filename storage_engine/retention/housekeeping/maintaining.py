@@ -15,7 +15,7 @@ from pathlib import Path
 
 from storage_engine.brokers import store_called
 from storage_engine.core import durable
-from storage_engine.core.clock import clock_ms, jumped_forward_ms, read_clock
+from storage_engine.core.clock import DAY_MS, clock_ms, jumped_forward_ms, read_clock
 from storage_engine.core.host import this_host
 from storage_engine.core.wording import duration_text
 from storage_engine.exceptions import StoreBusyError
@@ -27,7 +27,7 @@ from storage_engine.lake.gc.maintenance import LakeMaintenance, LakePolicy, main
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.retention.housekeeping.journal_expiry import ExpiredRows, JournalExpiry
 from storage_engine.retention.housekeeping.lake_expiry import maintain_expiry
-from storage_engine.retention.housekeeping.maintenance import DAY_MS, Expiry, OldReport, reports_to_expire
+from storage_engine.retention.housekeeping.maintenance import Expiry, OldReport, reports_to_expire
 from storage_engine.retention.quarantine.emptying import Keeper, empty_expired
 from storage_engine.retention.ranges.recording_deletions import write_deletions
 from storage_engine.retention.store.identity import identify

@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from storage_engine.core.clock import REMEMBERED_MS, ClockReading
+from storage_engine.core.clock import DAY_MS, REMEMBERED_MS, ClockReading
 from storage_engine.journal.records import RunState, Step
-
-DAY_MS = 24 * 60 * 60 * 1000
 
 EXPIRING_STEPS = frozenset(
     {

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.collector import no_collection
 from storage_engine.core.wording import time_text
 from storage_engine.model.broker.broker_store import BrokerStore
@@ -23,7 +24,6 @@ from storage_engine.retention.plan.what_if import with_disk_levels
 from storage_engine.retention.proof.refusing import refuse_in_plan
 from storage_engine.retention.store.broker_answers import ask, propose, take_checkpoint, take_snapshot
 
-_HOUR_MS = 3_600_000
 _NOTHING: Mapping[SegmentId, int] = {}
 
 
@@ -52,7 +52,7 @@ def _keep_young(log: LogPlan, hours: int, now_ms: int, sealed_ms: Mapping[Segmen
         if decision.deletes:
             sealed = sealed_ms.get(decision.segment.id, 0)
             written_ms = max(_written_ms(decision.segment), sealed)
-            if now_ms < written_ms + hours * _HOUR_MS:
+            if now_ms < written_ms + hours * HOUR_MS:
                 first = first or decision.segment
                 told_by = ", by its messages" if written_ms == sealed else ""
                 detail = _young(decision, hours, written_ms, told_by)
@@ -68,7 +68,7 @@ def _young(decision: Decision, hours: int, written_ms: int, told_by: str) -> str
     # Moments, no ages: the same plan a minute later has the same words, and is stored once.
     return (
         f"last written {time_text(written_ms)}{told_by}, minimum_retention_hours {hours}: nothing deletes it "
-        f"before {time_text(written_ms + hours * _HOUR_MS)}; without that: {decision.detail}"
+        f"before {time_text(written_ms + hours * HOUR_MS)}; without that: {decision.detail}"
     )
 
 

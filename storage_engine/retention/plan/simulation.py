@@ -10,24 +10,17 @@ from enum import StrEnum
 from zoneinfo import ZoneInfo
 
 from storage_engine.brokers import find_broker
+from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.nearest import meant
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.course.course import (
-    DAY_MS,
-    Advice,
-    BrokerRules,
-    Course,
-    CourseStart,
-    Ingest,
-    RuleLevels,
-)
+from storage_engine.model.course.course import Advice, BrokerRules, Course, CourseStart, Ingest, RuleLevels
 from storage_engine.model.course.ingest import ingest_from
 from storage_engine.retention.store.broker_answers import ask, take_glance
 from storage_engine.retention.store.brokers import open_to_look
 from storage_engine.retention.store.managed_store import ManagedStore
 
 _SAMPLES_MS = 7 * DAY_MS
-_LEAST_SPAN_MS = 3_600_000
+_LEAST_SPAN_MS = HOUR_MS
 """Samples of a shorter time say too little."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from storage_engine.brokers import find_broker
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, StoreRecord
@@ -29,6 +30,8 @@ def read_store_permits(store: ManagedStore, journal: Journal, record: StoreRecor
 
 def look_up_permits(store: ManagedStore) -> ArchivePermits:
     """Return the same of a store that isn't open. Nothing is changed; what can't be told permits nothing."""
+    if not find_broker(store.broker).has_logs_of_topics:
+        return NO_PERMITS
     try:
         journal = Journal(store.journal_url, read_only=True)
         record = journal.find_store(store.real_root, store.host)

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from storage_engine.brokers import find_broker
+from storage_engine.core.clock import DAY_MS
 from storage_engine.model.keep.acts import not_archived_text
-from storage_engine.model.keep.keep_policy import DAY_MS
 from storage_engine.model.keep.rules import ArchiveRule, Hold, Stream, archive_rule_for, matches
 from storage_engine.model.store.store import Segment
 

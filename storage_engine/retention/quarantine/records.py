@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import QuarantineError
 from storage_engine.journal.journal import Event, Journal, Phase, Run, Step
@@ -19,8 +20,7 @@ _STAYS = "stays"
 """Subject of why it was not emptied."""
 _ENDED = "ended"
 """Subject of why an undo that was begun can't go on."""
-_HOUR_MS = 3_600_000
-STAYS_MS = 24 * _HOUR_MS
+STAYS_MS = 24 * HOUR_MS
 """How long it starts no run by itself once it had to stay; where space is short, an hour."""
 
 
@@ -69,7 +69,7 @@ class Quarantine:
 
         One that a clock of the future wrote down is looked at again.
         """
-        wait_ms = _HOUR_MS if space_is_short else STAYS_MS
+        wait_ms = HOUR_MS if space_is_short else STAYS_MS
         return self.stayed_at_ms is not None and 0 <= now_ms - self.stayed_at_ms < wait_ms
 
     @property

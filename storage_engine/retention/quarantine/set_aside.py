@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from storage_engine.core import durable
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import RunStateError
 from storage_engine.journal.journal import Run
 from storage_engine.journal.tables.leases import Lease
@@ -28,7 +29,6 @@ from storage_engine.retention.quarantine.tree import make_place, move_in
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import Context
 
-_HOUR_MS = 3_600_000
 _TELL_SIGNS = "tell by which files it shows that its broker has run"
 
 
@@ -65,7 +65,7 @@ def remover(
     if known is not None and known.state in (QuarantineState.EMPTYING, QuarantineState.EMPTIED):
         # What has passed the gate now would lie there, and nothing would ever empty it again.
         return durable.unlink_in
-    until_ms = known.until_ms if known is not None else now_ms + (hours or 0) * _HOUR_MS
+    until_ms = known.until_ms if known is not None else now_ms + (hours or 0) * HOUR_MS
     data_paths = context.data_paths
     paths = (Path(facts.path) for facts in files)
     places = () if known is None else known.places

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import deque
 from zoneinfo import ZoneInfo
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.exceptions import SimulationTooLongError
 from storage_engine.model.course.course import Course, CourseStart
 from storage_engine.model.course.course_record import CourseRecord
@@ -244,9 +245,9 @@ class _Walk:
             return
         self.steps_left = _STEPS_A_LOOK
         if time.thread_time() > self.deadline or steps > 1_000_000:
-            days = (self.now_ms - self.start.now_ms) / 86_400_000
+            days = (self.now_ms - self.start.now_ms) / DAY_MS
             raise SimulationTooLongError(
                 f"simulation: expected its end within {self.limit_seconds:g} s of processor time, found day "
-                f"{days:.1f} of {(self.end_ms - self.start.now_ms) / 86_400_000:.1f}. Nothing was changed. "
+                f"{days:.1f} of {(self.end_ms - self.start.now_ms) / DAY_MS:.1f}. Nothing was changed. "
                 "Ask for fewer days, or for a smaller ingest."
             )

@@ -24,9 +24,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from zoneinfo import ZoneInfo
 
+from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.course.course import (
-    DAY_MS,
     HOURS_A_DAY,
     LONGEST_HORIZON_MS,
     MOST_SECONDS,
@@ -38,7 +38,7 @@ from storage_engine.model.course.course import (
     RuleSetting,
 )
 from storage_engine.model.course.daily_hours import hour_spans_ms
-from storage_engine.model.course.ingest import HOUR_MS, most_bytes_within
+from storage_engine.model.course.ingest import most_bytes_within
 from storage_engine.model.store.store import percent_rounded_up
 from storage_engine.rocketmq.course.course import course
 from storage_engine.rocketmq.course.course_settings import SETTINGS, config_of, unsupported, values_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.exceptions import BrokerConfigError
 from storage_engine.model.course.course import RuleSetting, SettingType
 from storage_engine.rocketmq.format.broker_config import (
@@ -16,7 +17,7 @@ from storage_engine.rocketmq.format.broker_config import (
 from storage_engine.rocketmq.rules.cleanup_schedule import DEFAULT_INTERVAL_MS
 
 _INTERVAL = "cleanResourceInterval"
-_MOST_INTERVAL_MS = 86_400_000
+_MOST_INTERVAL_MS = DAY_MS
 
 SETTINGS = (
     RuleSetting(
@@ -67,7 +68,7 @@ SETTINGS = (
         SettingType.INT,
         "The pause after each segment that is deleted.",
         0,
-        3_600_000,
+        HOUR_MS,
         "ms",
     ),
     RuleSetting(

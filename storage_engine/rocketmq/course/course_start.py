@@ -10,7 +10,8 @@ from pathlib import Path
 from stat import S_ISREG
 from zoneinfo import ZoneInfo
 
-from storage_engine.model.course.course import DAY_MS, CourseStart, Ingest, condensed
+from storage_engine.core.clock import DAY_MS
+from storage_engine.model.course.course import CourseStart, Ingest, condensed
 from storage_engine.model.course.ingest import ingest_from
 from storage_engine.model.store.store import LogSnapshot, StoreSnapshot
 from storage_engine.rocketmq.format.layout import StoreLayout

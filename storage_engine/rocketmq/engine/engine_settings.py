@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.exceptions import BrokerConfigError
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue, consume_queue_ext
 from storage_engine.rocketmq.format.broker_config import (
@@ -24,7 +25,7 @@ from storage_engine.rocketmq.format.queue_files import iter_queues
 
 LIGHT_PREFIX = "%LMQ%"
 """Of queues that share the messages of others (MixAll#LMQ_PREFIX)."""
-_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": HOUR_MS, "d": DAY_MS}
 _ENTRIES_OF_A_QUEUE_FILE = 300_000
 _FILES_TO_LOOK_AT = 200
 _OTHERS_DECIDE = {

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold.hold import HoldMemory
 from storage_engine.model.store.store import DiskUsage, LogSnapshot, Segment
@@ -38,7 +39,6 @@ from storage_engine.rocketmq.hold.state import (
     load_state,
 )
 
-HOUR_MS = 3_600_000
 _MS_NS = 1_000_000
 _SECOND_MS = 1000
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.host import person
 from storage_engine.core.wording import paths_text
 from storage_engine.exceptions import BadInputError, GateRefusedError
@@ -252,7 +253,7 @@ def _put_fence(store: LiveParts, memory: HoldMemory, state: HoldState, found: Ob
         fence=fenced,
         fence_count=fence.fence_count(found.settings),
         deletes_from_ms=wanted.deletes_from_ms,
-        lasts_ms=store.live.hold_hours * fence.HOUR_MS,
+        lasts_ms=store.live.hold_hours * HOUR_MS,
     )
     if put != state:
         save_state(memory, put)

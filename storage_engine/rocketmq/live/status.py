@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import GateRefusedError
@@ -16,7 +17,6 @@ from storage_engine.model.store.store import DiskUsage
 from storage_engine.rocketmq.format.releases import RELEASE, TRIED, TRIED_FROM
 from storage_engine.rocketmq.hold import fence, marker
 from storage_engine.rocketmq.hold.fence import (
-    HOUR_MS,
     announce_rewrite,
     check_force_is_far,
     deletes_by_force,
@@ -132,7 +132,7 @@ def _status(store: LiveParts, state: HoldState, found: Observed) -> HoldStatus:
             ends_at_ms = fence.stands_until_ms(files[0].mtime_ns, reserved)
             deletes_from_ms = fence.expires_at_ms(files[0].mtime_ns, reserved)
         else:
-            ends_at_ms = deletes_from_ms = found.at_ms + reserved * fence.HOUR_MS
+            ends_at_ms = deletes_from_ms = found.at_ms + reserved * HOUR_MS
         said += notices(store, found)
         ours = any(changed.key == FORCIBLY for changed in state.changed_settings)
         forbidden = ours or state.expected_settings.get(FORCIBLY) == "false"

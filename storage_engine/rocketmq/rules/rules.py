@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BrokerConfigError
 from storage_engine.model.plan.plan import Cause, PlanRequest, Reason, Trigger, Urgency
 from storage_engine.model.store.store import DiskUsage, Segment, SegmentId, StoreSnapshot, percent_rounded_up
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, parse_delete_when
-from storage_engine.rocketmq.rules.window import HOUR_MS, in_window, next_window_ms
+from storage_engine.rocketmq.rules.window import in_window, next_window_ms
 
 NOTICE_LEVEL_PERCENT = 70
 """Above it a person is told; nothing else happens."""

@@ -7,10 +7,9 @@ from zoneinfo import ZoneInfo
 
 import tzlocal
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.course.daily_hours import STEP_MS, in_hours
-
-HOUR_MS = 3_600_000
 
 _SEARCH_MS = 8 * 24 * HOUR_MS
 """An hour that a day leaves out (a change of the clock, a skipped date) comes again within days."""

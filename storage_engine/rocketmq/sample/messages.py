@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_engine.arrow.memory import address_of
+from storage_engine.core.clock import DAY_MS
 from storage_engine.rocketmq.engine.append.new_message import host_bytes
 from storage_engine.rocketmq.sample import message_kernels as kernels
 
@@ -30,7 +31,6 @@ _MEAN_BODY_BYTES = 1024
 _LONGEST_BODY_BYTES = 64 << 10
 _BATCH_MESSAGES = 32
 _MESSAGES_AT_ONCE = 1 << 13
-_DAY_MS = 86_400_000
 HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _DIGITS = np.frombuffer(b"0123456789", np.uint8)
 _TAGS = np.frombuffer(b"TagATagBTagCTagD", np.uint8).reshape(4, 4)
@@ -69,7 +69,7 @@ class Producers:
     def __init__(self, seed: int, messages: int, topics: int, days: float, end_ms: int) -> None:
         self._random = np.random.default_rng(seed)
         self._messages, self._end_ms = messages, end_ms
-        self._span_ms = days * _DAY_MS
+        self._span_ms = days * DAY_MS
         self.topics = tuple(
             _NAMES[i] if i < len(_NAMES) else f"{_NAMES[i % len(_NAMES)]}-{i // len(_NAMES) + 1:04d}"
             for i in range(topics)
@@ -105,7 +105,7 @@ class Producers:
     def store_ms(self, number: int) -> int:
         """Return when a message arrives: more of them by day than by night."""
         share = (number + 1) / self._messages
-        days = self._span_ms / _DAY_MS
+        days = self._span_ms / DAY_MS
         waves = 0.5 * math.sin(2 * math.pi * days * share) / (2 * math.pi * days)
         return self._end_ms - round(self._span_ms * max(0.0, 1 - share - waves * float(share < 1)))
 

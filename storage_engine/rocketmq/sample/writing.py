@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from storage_engine.core import durable
+from storage_engine.core.clock import DAY_MS
 from storage_engine.core.long_work import told
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError
@@ -35,7 +36,6 @@ _UNFINISHED = ".unfinished"
 """The store until it is whole; it then gets its name."""
 _CONF = "broker.conf"
 _LEAST_SEGMENT_BYTES = 1 << 20
-_DAY_MS = 86_400_000
 _DISPATCH_BYTES = 16 << 20
 """Written before queues and index get their entries."""
 
@@ -50,7 +50,7 @@ def write_sample(request: SampleRequest) -> SampleStore:
     """
     directory = request.directory.absolute()
     # Of nan no comparison holds.
-    fits = request.end_ms >= request.days * _DAY_MS
+    fits = request.end_ms >= request.days * DAY_MS
     if request.segment_bytes < _LEAST_SEGMENT_BYTES or not fits:
         raise BadInputError(
             f"{directory}: expected files of the log of at least {_LEAST_SEGMENT_BYTES} bytes and a first "

@@ -9,6 +9,7 @@ from difflib import SequenceMatcher
 from functools import cache
 from importlib import resources
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.nearest import nearest
 from storage_engine.core.wording import bytes_text, duration_text
 from storage_engine.model.report.diagnosis import Finding, SettingFrom, SettingInEffect, Severity
@@ -19,7 +20,6 @@ from storage_engine.rocketmq.format.broker_config import (
     parse_delete_when,
 )
 
-HOUR_MS = 3_600_000
 _TIMER_MAX_DELAY_SECONDS = 3 * 24 * 3600
 """Default of timerMaxDelaySec (MessageStoreConfig)."""
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": HOUR_MS, "d": 24 * HOUR_MS}

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from storage_engine.core.clock import clock_ms
+from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.lake.acts import act_files
-from storage_engine.model.keep.keep_policy import DAY_MS
 from tests.kafka.made_node import metadata_record
 from tests.kafka.stopped_nodes import make_node
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from storage_engine.core.clock import ClockReading, clock_ms
+from storage_engine.core.clock import DAY_MS, ClockReading, clock_ms
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.acts import act_files
 from storage_engine.lake.acts.act_files import record_act
@@ -16,7 +16,6 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import lake_id_of
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.keep.acts import decide_hold, decide_lift
-from storage_engine.model.keep.keep_policy import DAY_MS
 from storage_engine.model.keep.rules import Scope
 from storage_engine.model.proof.heads import LakeHead
 from storage_engine.retention.housekeeping import lake_expiry

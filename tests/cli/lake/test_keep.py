@@ -8,9 +8,8 @@ import sqlite3
 import pytest
 
 from storage_engine.brokers import find_broker
-from storage_engine.core.clock import clock_ms
+from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.journal.journal import Journal
-from storage_engine.model.keep.keep_policy import DAY_MS
 from tests.kafka.stopped_nodes import make_node
 from tests.kafka_fixture import unpack as unpack_node
 from tests.services.command_line import run_command

@@ -15,7 +15,7 @@ import pytest
 from pyiceberg.table import Table
 
 from benchmarks.history import write_history
-from storage_engine.core.clock import clock_ms
+from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.exceptions import BadInputError, LakeIdentityError, ProofError
 from storage_engine.lake.acts import act_files
 from storage_engine.lake.acts.act_files import read_acts, record_act
@@ -41,7 +41,6 @@ from storage_engine.model.keep.acts import (
     decide_rule,
     policy_of,
 )
-from storage_engine.model.keep.keep_policy import DAY_MS
 from storage_engine.model.keep.rules import Scope
 from storage_engine.model.proof.receipt import Receipt, StoredFile
 from storage_engine.model.report.validation import Status

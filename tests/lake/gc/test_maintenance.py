@@ -12,13 +12,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestFile
 
 from benchmarks.growth import add_history, clean_one, make_store
+from storage_engine.core.clock import DAY_MS
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.tables import GROWTH_PROPERTIES
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.file.manifest_ranges import RANGES_NAME, known_ranges
 from storage_engine.lake.gc import maintenance
-from storage_engine.lake.gc.maintenance import DAY_MS, LakePolicy, maintain_lake
+from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts

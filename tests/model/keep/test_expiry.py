@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.keep.acts import (
     ActKind,
@@ -29,7 +30,7 @@ from storage_engine.model.keep.expiry import (
     StoreContent,
     judge_segments,
 )
-from storage_engine.model.keep.keep_policy import DAY_MS, KeepPolicy
+from storage_engine.model.keep.keep_policy import KeepPolicy
 from storage_engine.model.keep.rules import Hold, KeepRule, Scope, Stream
 from storage_engine.model.proof.receipt import SegmentIdentity, StoredFile
 from tests.model.keep.test_acts import HOLD, KEEP, chain

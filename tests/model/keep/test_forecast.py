@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.model.keep.forecast import ArchivedStream, GoingBytes, forecast_topics
-from storage_engine.model.keep.keep_policy import DAY_MS, KeepPolicy, goes_at_ms
+from storage_engine.model.keep.keep_policy import KeepPolicy, goes_at_ms
 from storage_engine.model.keep.rules import Hold, KeepRule, Scope, Stream
 
 NOW_MS = 20_000 * DAY_MS + 3_600_000

@@ -8,7 +8,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.model.keep.keep_policy import DAY_MS, GRACE_MS, KeepPolicy, age_begins_ms, goes_at_ms
+from storage_engine.core.clock import DAY_MS
+from storage_engine.model.keep.keep_policy import GRACE_MS, KeepPolicy, age_begins_ms, goes_at_ms
 from storage_engine.model.keep.rules import Hold, KeepRule, Scope, Stream
 
 NOW_MS = 1_700_000_000_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.store.store import (
     Archivable,
@@ -16,7 +17,6 @@ from storage_engine.model.store.store import (
     StoreSnapshot,
 )
 from storage_engine.retention.doctor.figures import Figures
-from storage_engine.retention.doctor.growth import DAY_MS
 from storage_engine.retention.doctor.levels import Levels
 
 NOW_MS = 1_800_000_000_000

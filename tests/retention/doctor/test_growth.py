@@ -5,14 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.retention.doctor.growth import (
-    DAY_MS,
-    Growth,
-    GrowthFrom,
-    growth_of,
-    room_bytes,
-    time_to_fill_ms,
-)
+from storage_engine.core.clock import DAY_MS
+from storage_engine.retention.doctor.growth import Growth, GrowthFrom, growth_of, room_bytes, time_to_fill_ms
 from tests.retention.doctor.stores import GIB, HOUR_MS, NOW_MS, disk, log_of, segment
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks.generate import Shape, write_store
-from storage_engine.core.clock import clock_ms, read_clock
+from storage_engine.core.clock import DAY_MS, clock_ms, read_clock
 from storage_engine.exceptions import RunStateError
 from storage_engine.journal.journal import Journal, Phase, RunState, Step
 from storage_engine.lake.move.making import make_lake
@@ -27,7 +27,6 @@ from storage_engine.retention.housekeeping.maintaining import (
     maintain_directory,
     maintain_store,
 )
-from storage_engine.retention.housekeeping.maintenance import DAY_MS
 from storage_engine.retention.proof.history import released_spans
 from storage_engine.retention.ranges.losses import AcceptedLoss, accepted_losses, record_loss
 from storage_engine.retention.report.finishing import finish

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from storage_engine.core.clock import REMEMBERED_MS, ClockReading
+from storage_engine.core.clock import DAY_MS, REMEMBERED_MS, ClockReading
 from storage_engine.journal.records import RunState
 from storage_engine.retention.housekeeping.maintenance import (
-    DAY_MS,
     Expiry,
     OldReport,
     OldRun,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from storage_engine.model.keep.keep_policy import DAY_MS
+from storage_engine.core.clock import DAY_MS
 from storage_engine.model.keep.rules import ArchiveRule, Scope, Stream, archive_rule_for
 from storage_engine.retention.proof.unarchived import NO_PERMITS, WAIT_MS, ArchivePermits, permitting_rule
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_engine.model.course.course import DAY_MS, Advice, Course, CourseStart, Ingest, SegmentRun
+from storage_engine.core.clock import DAY_MS
+from storage_engine.model.course.course import Advice, Course, CourseStart, Ingest, SegmentRun
 from storage_engine.rocketmq.course.course_rules import RULES
 
 GIB = 1 << 30

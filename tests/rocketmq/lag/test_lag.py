@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_engine.arrow.lag_columns import LAG_SCHEMA, POSITIONS_SCHEMA
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.store.store import SegmentId, StoreSnapshot
 from storage_engine.rocketmq.codec.store_times import UNKNOWN, LogFile, store_timestamps
@@ -21,7 +22,6 @@ from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_brok
 from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.lag.lag import LagContext, lag_context
 from storage_engine.rocketmq.lag.subscriptions import consumers_in_files, group_positions
-from storage_engine.rocketmq.rules.window import HOUR_MS
 from storage_engine.rocketmq.store.store import RocketMQStore
 from tests.fixture_stores import unpack
 from tests.rounds import later

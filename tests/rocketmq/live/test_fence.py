@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.rocketmq.hold.fence import (
-    HOUR_MS,
     expires_at_ms,
     fence,
     fence_count,

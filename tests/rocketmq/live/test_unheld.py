@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.model.course.course import CourseStart, Ingest
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.store.store import (
@@ -24,7 +25,6 @@ from storage_engine.model.store.store import (
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.live.unheld import unheld_segments
 from storage_engine.rocketmq.rules.plan import plan
-from storage_engine.rocketmq.rules.window import HOUR_MS
 from tests.rounds import rounds
 
 UTC = ZoneInfo("UTC")

@@ -5,6 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BrokerConfigError
 from storage_engine.model.plan.plan import Cause, PlanRequest, Trigger, Urgency
 from storage_engine.model.store.store import (
@@ -17,7 +18,6 @@ from storage_engine.model.store.store import (
 )
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.rules.rules import age_deletion_ms, expires_at_ms, least_used, triggers
-from storage_engine.rocketmq.rules.window import HOUR_MS
 
 UTC = ZoneInfo("UTC")
 NOON = 1_750_000_000_000 // (24 * HOUR_MS) * 24 * HOUR_MS + 12 * HOUR_MS

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BadInputError
-from storage_engine.rocketmq.rules.window import HOUR_MS, in_window, next_window_ms, time_zone
+from storage_engine.rocketmq.rules.window import in_window, next_window_ms, time_zone
 
 SHANGHAI = ZoneInfo("Asia/Shanghai")
 NEW_YORK = ZoneInfo("America/New_York")
