@@ -172,11 +172,15 @@ def _kept_bytes(row: Receipt) -> int:
 def _topics_of(row: Receipt, counted: Sequence[SlotTopic]) -> Iterator[tuple[str, int, int | None]]:
     """Yield each topic of a segment, its bytes, and when its newest message was stored; None: not known.
 
-    By the receipt, where it names streams; a receipt of an older lake, or of a single stream, does not.
+    By the receipt, where it names streams; a receipt of an older lake, or of a single stream, does not. Then
+    by the journal's counts, which it drops in time, or by a log of one topic.
     """
     if row.streams is None:
         for topic in counted:
             yield topic.topic, topic.size_bytes, (topic.newest_day + 1) * DAY_MS - 1
+        of_log = find_broker(row.broker).topic_of_log(row.log)
+        if not counted and row.root is not None and of_log is not None:
+            yield of_log, row.size_bytes, row.last_store_timestamp_ms
         return
     for stream in json.loads(row.streams):
         if stream["gone"] is None:

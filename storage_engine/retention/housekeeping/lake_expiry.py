@@ -272,7 +272,8 @@ def _look(lake: Lake, journal_url: str | None, gone: Sequence[str], rewrite: Rew
     for store_id in (store.store_id for store in list_stores(lake)):
         history = receipt_history(lake, store_id)
         counted = {} if reader is None else reader.archived_topics(store_id)
-        segments += _segments(lake, history, names.get(store_id, ()), counted)
+        content = StoreContent(is_gone=True) if store_id in gone_ids else _content(journal_url, store_id)
+        segments += _segments(lake, history, names.get(store_id, ()), counted, content)
         rows |= {row.identity: row for row in current(history)}
         try:
             known = None
@@ -286,9 +287,7 @@ def _look(lake: Lake, journal_url: str | None, gone: Sequence[str], rewrite: Rew
             stores[store_id] = StoreContent(f"not all is known of it: {error}")
             kept.add(store_id)
             continue
-        stores[store_id] = (
-            StoreContent(is_gone=True) if store_id in gone_ids else _content(journal_url, store_id)
-        )
+        stores[store_id] = content
     kept.update(it for it in stores if HeldStores(_holds(elsewhere), names).holds_of(it))
     own = held_stores(lake, read_acts(lake))
     kept.update(it for it in stores if own.holds_of(it, *names[it]) != own.holds_of(it))
@@ -350,6 +349,7 @@ def _segments(
     history: Sequence[Receipt],
     names: tuple[str, ...],
     counted: Mapping[Slot, Sequence[SlotTopic]],
+    content: StoreContent,
 ) -> Iterator[ExpirySegment]:
     """Yield what a lake has of a store, by the receipts that count."""
     messages = lake.messages()
@@ -379,7 +379,13 @@ def _segments(
             size_bytes=row.size_bytes,
             proven_at_ms=row.proven_at_ms,
             file=replace(file, location=name),
-            streams=_streams(row, names, topics, first_proven[row.identity]),
+            streams=_streams(
+                row,
+                names,
+                topics,
+                first_proven[row.identity],
+                is_named=content.is_gone or row.log in content.logs,
+            ),
             is_alone=(
                 is_as_archived
                 and name != file.location
@@ -390,11 +396,20 @@ def _segments(
 
 
 def _streams(
-    row: Receipt, names: tuple[str, ...], counted: Sequence[SlotTopic], first_proven_at_ms: int
+    row: Receipt,
+    names: tuple[str, ...],
+    counted: Sequence[SlotTopic],
+    first_proven_at_ms: int,
+    *,
+    is_named: bool,
 ) -> tuple[SegmentStream, ...] | None:
     """Return the streams of a segment that are in the lake still; None: nobody knows them.
 
-    A receipt of a single stream doesn't name it: then the topic is the only one that the journal counted.
+    A receipt of a single stream doesn't name it: then the topic is the only one that the journal counted, or
+    that of its log.
+
+    :param is_named: the store's last plan names its log, or a person says that the store is gone. Of another
+        log a journal that has no counts knows nothing.
     """
     broker = find_broker(row.broker)
     if row.streams is not None:
@@ -402,6 +417,8 @@ def _streams(
         topics = [(it["name"], it["last_ms"], it["bytes"]) for it in listed]
     elif row.root is not None and len({it.topic for it in counted}) == 1:
         topics = [(counted[0].topic, row.last_store_timestamp_ms, row.size_bytes)]
+    elif row.root is not None and is_named and (of_log := broker.topic_of_log(row.log)) is not None:
+        topics = [(of_log, row.last_store_timestamp_ms, row.size_bytes)]
     elif row.root is not None and broker.sets_times and not row.message_count:
         # A broker that stores all topics in one log names none where it has no message.
         topics = [("", None, row.size_bytes)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from pathlib import Path
+from sqlite3 import connect
 from typing import Any
 
 import pytest
@@ -45,6 +46,16 @@ def test_what_a_node_no_longer_has_expires_and_so_does_a_topic_that_was_deleted(
     done = cli("clean", node, "--lake", lake)
     assert done.exit_code == 0, done
     assert reasons(cli, lake) == {("a-0", "past"): 2, ("b-0", "past"): 2}
+    # A journal drops what it counted of topics in time: of a log that is there its name tells the topic.
+    with connect(lake / "journal.db") as journal:
+        counts = journal.execute("SELECT * FROM storage_engine_topic_days").fetchall()
+        journal.execute("DELETE FROM storage_engine_topic_days")
+    assert reasons(cli, lake) == {("a-0", "past"): 2, ("b-0", "streams-unknown"): 2}
+    kept = cli("lake", "keep", "--lake", lake, "--json").json["lakes"][0]
+    assert {topic["topic"] for topic in kept["topics"]} == {"a", "b"}
+    with connect(lake / "journal.db") as journal:
+        places = ", ".join("?" * len(counts[0]))
+        journal.executemany(f"INSERT INTO storage_engine_topic_days VALUES ({places})", counts)
     done = cli("lake", "expire", "--lake", lake)
     assert "4 segments left" in done.out
     assert cli("verify", node, "--lake", lake, "--level", "store").exit_code == 0
