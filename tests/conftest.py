@@ -24,6 +24,8 @@ from tests.services.released import Released, released_package
 from tests.spread import spread
 
 LONGEST_FIRST = (
+    "keeping/test_year",
+    "keeping/test_histories_of_rules",
     "airflow/test_dag_runs",
     "retention/test_kill",
     "spark/test_jobs",
