@@ -206,16 +206,7 @@ def _beside(kafka: Kafka, lake: Path, say: Say, tell: Say) -> KafkaOutcome:
     make_topics(kafka.address, SETTINGS)
     before = retention_of(kafka.address)
     say(f"a broker at {kafka.address}: it deletes what is older than {RETENTION_SECONDS} seconds")
-    shell = Shell(
-        tell,
-        {
-            "STORAGE_ENGINE_BROKER": kafka.address,
-            "STORAGE_ENGINE_LAKE": lake,
-            "STORAGE_ENGINE_DELETES_US": "1",
-        },
-    )
-    shell.run("init-lake", "--broker-type", "kafka")
-    hold_back(shell, store, say)
+    shell = shell_with_hold(tell, kafka.address, lake, store, say)
     held = retention_of(kafka.address)
     load = KafkaLoad(kafka.address)
     try:
@@ -247,6 +238,20 @@ def _beside(kafka: Kafka, lake: Path, say: Say, tell: Say) -> KafkaOutcome:
         settings=(before, held, retention_of(kafka.address)),
         served=served,
     )
+
+
+def shell_with_hold(tell: Say, address: str, lake: Path, store: Path, say: Say) -> Shell:
+    """Make a lake, have the broker's topics held, and return the shell in which that was done.
+
+    :param address: of the broker.
+    """
+    shell = Shell(
+        tell,
+        {"STORAGE_ENGINE_BROKER": address, "STORAGE_ENGINE_LAKE": lake, "STORAGE_ENGINE_DELETES_US": "1"},
+    )
+    shell.run("init-lake", "--broker-type", "kafka")
+    hold_back(shell, store, say)
+    return shell
 
 
 def hold_back(shell: Shell, store: Path, say: Say) -> None:

@@ -26,13 +26,13 @@ from demo.kafka_live import (
     RETENTION_SECONDS,
     SAME_DISK,
     SETTINGS,
-    hold_back,
     log_of,
+    shell_with_hold,
     wait_for_expired,
 )
 from demo.kafka_load import LAGS, ORDERS, KafkaLoad, make_topics
 from demo.kafka_served import limits
-from demo.shell import MAIN, Shell
+from demo.shell import MAIN
 from storage_engine.core.extras import KAFKA, SERVER
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.project.process_tree import ProcessTree
@@ -160,16 +160,7 @@ def _beside(kafka: Kafka, lake: Path, say: Say, tell: Say) -> ReadOnOutcome:
     store = kafka.server_properties
     make_topics(kafka.address, SETTINGS)
     say(f"a broker at {kafka.address}: what is older than {RETENTION_SECONDS} seconds may go")
-    shell = Shell(
-        tell,
-        {
-            "STORAGE_ENGINE_BROKER": kafka.address,
-            "STORAGE_ENGINE_LAKE": lake,
-            "STORAGE_ENGINE_DELETES_US": "1",
-        },
-    )
-    shell.run("init-lake", "--broker-type", "kafka")
-    hold_back(shell, store, say)
+    shell = shell_with_hold(tell, kafka.address, lake, store, say)
     load = KafkaLoad(kafka.address)
     try:
         stopped_at = load.read_orders(_READ_BEFORE)

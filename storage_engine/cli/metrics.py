@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,9 +15,10 @@ from storage_engine.cli.options.options import lake_option
 from storage_engine.cli.options.stores_file import named_stores
 from storage_engine.cli.output.output import say
 from storage_engine.cli.shell.command import command
-from storage_engine.cli.shell.values import NamedPath
+from storage_engine.cli.shell.values import NamedPath, parse_address
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.extras import METRICS as METRICS_EXTRA
+from storage_engine.core.host import is_loopback
 from storage_engine.exceptions import BadInputError, JournalUnavailableError, StorageEngineError
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ TEXTFILE = "storage_engine.prom"
 def _address(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, int] | None:
     if text is None:
         return None
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65_535:
+    address = parse_address(text)
+    if address is None:
         raise click.BadParameter(f"expected HOST:PORT, found {text!r}", context, parameter)
-    return host.strip("[]"), int(port)
+    return address
 
 
 @command()
@@ -68,7 +68,7 @@ def metrics(
     METRICS_EXTRA.require("metrics")
     if (listen is None) == (textfile is None):
         raise click.UsageError("Expected either --listen HOST:PORT or --textfile DIRECTORY.")
-    if listen is not None and not (tls_cert or insecure or _is_loopback(listen[0])):
+    if listen is not None and not (tls_cert or insecure or is_loopback(listen[0])):
         raise BadInputError(
             f"metrics: expected TLS where other hosts connect, found none for {listen[0]}. Nothing was "
             "started. Give --tls-cert and --tls-key, or --insecure where whoever reaches it may read along."
@@ -205,10 +205,3 @@ def _serve(collector: Collector, listen: tuple[str, int], tls_cert: Path | None,
     server.shutdown()
     thread.join()
     return 0
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

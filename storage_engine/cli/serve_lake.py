@@ -12,7 +12,7 @@ import click
 from storage_engine.cli.options.options import lake_option
 from storage_engine.cli.output.output import say
 from storage_engine.cli.shell.command import command
-from storage_engine.cli.shell.values import NamedPath, size_bytes
+from storage_engine.cli.shell.values import NamedPath, parse_address, size_bytes
 from storage_engine.core.extras import SERVER
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import LakeConfig
@@ -24,13 +24,12 @@ def _address(_context: click.Context, parameter: click.Parameter, text: str | No
     """A host and a port; a click callback."""
     if text is None:
         return None
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not (host and colon and port.isascii() and port.isdecimal() and int(port) < 1 << 16):
+    address = parse_address(text)
+    if address is None:
         raise click.BadParameter(
             f"expected a host and a port such as 127.0.0.1:9092; found {text!r}", param=parameter
         )
-    return host, int(port)
+    return address
 
 
 def _addresses(

@@ -36,6 +36,17 @@ def person() -> str:
     return f"{name} for {behind}" if behind and behind != name else name
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches what listens at a host."""
+    # Most commands serve nothing.
+    from ipaddress import ip_address
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def is_this_host(host: str | None) -> bool:
     """Return whether a machine id or host name is this machine's."""
     return host in (this_host(), socket.gethostname())

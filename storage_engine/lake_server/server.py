@@ -9,10 +9,10 @@ import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic
 
+from storage_engine.core.host import is_loopback
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.lake_server.answers import Answers
 from storage_engine.lake_server.logs import Logs
@@ -58,7 +58,7 @@ class Listening:
         :raises BadInputError: the files are no certificate and key, or others could read along.
         """
         if self.certificate is None:
-            if not self.insecure and not _is_loopback(self.host):
+            if not self.insecure and not is_loopback(self.host):
                 raise BadInputError(
                     f"serve-lake: expected TLS where other hosts connect, found none for {self.host}. "
                     "Nothing was started. Give --tls-cert, or --insecure where whoever reaches this address "
@@ -74,13 +74,6 @@ class Listening:
                 f"{error}. Nothing was started."
             ) from error
         return context
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 async def serve(

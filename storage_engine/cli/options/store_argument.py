@@ -120,18 +120,13 @@ def takes_store(
         @wraps(command)
         def called(*arguments: Any, **values: Any) -> Any:
             given = {name: values.pop(name) for name in taken}
-            context = click.get_current_context()
-            if (named := context.meta.get(NAMED)) is not None:
-                typed = {
-                    name: value
-                    for name, value in {**given, **values}.items()
-                    if context.get_parameter_source(name) is ParameterSource.COMMANDLINE and name != "store"
-                }
+            if (named := click.get_current_context().meta.get(NAMED)) is not None:
+                of_file = _of_name(named, given, values, policy)
                 for name in (*live_names, *policy, "conn_id"):
                     values.pop(name, None)
                 if not (required or connection):
                     values["lake_dir"] = given["lake_dir"]
-                return command(*arguments, managed=_of_name(named, given, typed, policy), **values)
+                return command(*arguments, managed=of_file, **values)
             live = live_broker({name: values.pop(name) for name in live_names}, lambda: _kind(given))
             chosen = policy_of({name: values.pop(name) for name in policy})
             conn_id = values.pop("conn_id", None)
@@ -231,17 +226,23 @@ def managed_store(
 
 
 def _of_name(
-    named: NamedStore, given: Mapping[str, Any], typed: Mapping[str, Any], policy: tuple[str, ...]
+    named: NamedStore, given: Mapping[str, Any], values: Mapping[str, Any], policy: tuple[str, ...]
 ) -> ManagedStore:
     """Return the store that the file of stores has by a name, with what a call says otherwise.
 
     :param given: what takes a store, by parameter; the lakes are the file's where the call has none.
-    :param typed: what the call says itself.
+    :param values: of all other parameters.
     :raises click.UsageError: the call says something that only the file may say.
     """
+    context = click.get_current_context()
+    typed = {
+        name: value
+        for name, value in {**given, **values}.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE and name != "store"
+    }
     of_file = {*(str(option.name) for option in LIVE_OPTIONS), *given, "conn_id"} - _OVERRIDES
     if fixed := of_file & typed.keys():
-        params = click.get_current_context().command.params
+        params = context.command.params
         shown = ", ".join(sorted(param.opts[0] for param in params if param.name in fixed))
         raise click.UsageError(f"{named.source}: expected it to say this itself, found {shown}.")
     store = named.managed(given.get("lake_dir"), given.get("second_lake_dir"))

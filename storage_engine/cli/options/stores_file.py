@@ -20,6 +20,7 @@ from storage_engine.core.nearest import meant
 from storage_engine.exceptions import BadInputError
 
 if TYPE_CHECKING:
+    from storage_engine.model.broker.live import LiveBroker
     from storage_engine.retention.store.managed_store import ManagedStore
 
 VARIABLE = "STORAGE_ENGINE_STORES"
@@ -93,7 +94,7 @@ class NamedStore:
             store = replace(store, journal_url="", lake=LakeConfig.local(base))
         return replace(store, host=store.host or ANY_HOST, live=self._with_keys(store))
 
-    def _with_keys(self, store: ManagedStore) -> Any:
+    def _with_keys(self, store: ManagedStore) -> LiveBroker | None:
         access_key = self.fields.get(_ACCESS_KEY)
         if access_key is None:
             return store.live
