@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from storage_engine.lake.catalog.catalog import Lake, open_lake
@@ -109,6 +110,11 @@ def test_an_upgraded_lake_has_roots_from_then_on_and_the_older_package_refuses_i
     done("archive", state.store, "--lake", state.lake)
     assert proofs(state) == [(2, False), (3, True)]
     check_whole(state, tmp_path / "all")
+    # Files of before lack the columns that came since: what those have is read as the others have it.
+    done("export", "--lake", state.lake, "--to", tmp_path / "all.parquet")
+    exported = pq.read_table(tmp_path / "all.parquet")
+    assert [segment in exported["physical_offset"].to_numpy() // MIB for segment in (0, 1)] == [True, True]
+    assert exported["properties"].null_count == 0
     report = done(*old.clean_words(state), "--json").json["report"]
     assert (report["outcome"], state.there) == ("done", [2 * MIB])
     # A new lake has the same columns, with the same ids.

@@ -172,6 +172,7 @@ COLUMNS = Columns(
     ),
     keys=("key",),
     topic_id_of=topic_of,
+    log_offsets=("offset", "base_offset"),
     comments=_COMMENTS,
     offset="offset",
     steps=record_steps,

@@ -70,6 +70,27 @@ def read_source(job: SegmentJob) -> Source:
     return Source(data, digest.hexdigest(), facts)
 
 
+def read_beginning(path: str, inode: int, size_bytes: int) -> memoryview:
+    """Read the first bytes of a segment's file, which its broker may still write behind them.
+
+    :param inode: of the file that was chosen.
+    :raises FileGoneError: it went away since, or another file has its name.
+    :raises StoreNotFoundError: it can't be seen from this host.
+    :raises ProofError: it is shorter.
+    """
+    data = _source_memory(size_bytes)
+    done = 0
+    with _source_errors(path), Path(path).open("rb", buffering=0) as file:
+        found = os.fstat(file.fileno()).st_ino
+        if found != inode:
+            raise FileGoneError.at(path)
+        while done < size_bytes and (count := file.readinto(data[done:])):
+            done += count
+    if done < size_bytes:
+        raise ProofError(f"{path}: expected at least {size_bytes} bytes, found {done}. Nothing was read.")
+    return data
+
+
 def read_companions_of(job: SegmentJob) -> tuple[Source, ...]:
     """Read the segment's further files whole.
 

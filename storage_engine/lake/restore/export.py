@@ -232,7 +232,7 @@ def _selected(
     rows_of_lake: Sequence[Receipt],
 ) -> Iterator[pa.Table]:
     key, where = selection.key, row_filter(selection, columns)
-    there = lake.messages().schema().column_names
+    there, codec_schema = lake.messages().schema().column_names, find_broker(lake.broker).codec.schema
     views = {name: view for name, view in columns.views.items() if name in schema.names and view[0] in there}
     names = [*schema.names, *(source for source, _ in views.values())]
     if ids is not None:
@@ -252,7 +252,9 @@ def _selected(
     ):
         rows = found.select(schema.names).cast(schema)
         for name, (source, view) in views.items():
-            values = pc.coalesce(rows[name], pa.chunked_array([view(found[source])], rows[name].type))
+            # PyIceberg has wider types for what a file lacks.
+            stored = found[source].cast(codec_schema.field(source).type)
+            values = pc.coalesce(rows[name], pa.chunked_array([view(stored)], rows[name].type))
             rows = rows.set_column(rows.schema.get_field_index(name), schema.field(name), values)
         if ids is not None:
             rows = rows.append_column(_TOPIC_ID, topic_id_column(found, ids))

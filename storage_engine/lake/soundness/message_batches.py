@@ -18,7 +18,7 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.expressions.visitors import bind, extract_field_ids
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import ArrowScan, expression_to_pyarrow
+from pyiceberg.io.pyarrow import ArrowScan, expression_to_pyarrow, schema_to_pyarrow
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.types import LongType
 
@@ -74,6 +74,7 @@ def message_batches(
         if snapshot is not None and snapshot.summary is not None:
             count.total_files = int(snapshot.summary["total-data-files"] or 0)
     names = {table.schema().find_column_name(field) for field in extract_field_ids(bound)}
+    types = schema_to_pyarrow(table.schema(), include_field_ids=False)
     deciding = sorted({*filter(None, names), *mask_columns})
     with told("Reading data files", sum(task.file.file_size_in_bytes for task in tasks)) as advance:
         for task in tasks:
@@ -81,7 +82,8 @@ def message_batches(
             if task.delete_files:
                 found = _merged_on_read(table, where, task, sorted({*columns, *mask_columns}))
             else:
-                found = _row_groups(table, task, filter_expression, deciding, columns, mask, count)
+                path = task.file.file_path
+                found = rows_of_file(table.io, path, filter_expression, deciding, columns, types, mask, count)
             told_bytes, before = 0, count.bytes
             for rows in found:
                 # Columns that nobody asked for are not read; the file is done with all the same.
@@ -99,41 +101,60 @@ def _order(task: FileScanTask, base_offset_id: int) -> tuple[int, str]:
     return (0 if lower is None else int(from_bytes(LongType(), lower))), task.file.file_path
 
 
-def _row_groups(
-    table: Table,
-    task: FileScanTask,
+def rows_of_file(
+    file_io: FileIO,
+    path: str,
     filter_expression: Any,
     deciding: Sequence[str],
     columns: Sequence[str],
-    mask: Mask | None,
-    count: ReadCount,
+    types: pa.Schema,
+    mask: Mask | None = None,
+    count: ReadCount | None = None,
 ) -> Iterator[pa.Table]:
-    path = task.file.file_path
+    """Yield the rows of a data file that match, a row group at a time.
+
+    :param filter_expression: as Arrow has it.
+    :param deciding: columns that it or the mask needs.
+    :param columns: what is wanted beside them.
+    :param types: of these columns, for those that came to the table after the file, which have no value.
+    """
+    count = ReadCount() if count is None else count
     with (
         parquet_errors(path),
-        _open(table.io, path) as stored,
+        _open(file_io, path) as stored,
         pq.ParquetFile(stored) as parquet,
     ):
         fragment: Any = ds.ParquetFileFormat().make_fragment(stored)
         likely = [
             group.id for part in fragment.split_by_row_group(filter_expression) for group in part.row_groups
         ]
+        others = [name for name in columns if name not in deciding]
         for group in likely:
             count.row_groups += 1
             count.bytes += _column_bytes(parquet, group, deciding)
-            rows = parquet.read_row_group(group, columns=list(deciding))
+            rows = _read(parquet, group, deciding, types)
             numbered = rows.append_column("__row", pa.array(np.arange(rows.num_rows)))
             found = numbered.filter(filter_expression)
             if mask is not None and found.num_rows:
                 found = found.filter(mask(found))
             if not found.num_rows:
                 continue
-            others = [name for name in columns if name not in deciding]
             count.bytes += _column_bytes(parquet, group, others)
-            more = parquet.read_row_group(group, columns=others).take(found["__row"])
+            more = _read(parquet, group, others, types)
+            if found.num_rows < rows.num_rows:
+                more = more.take(found["__row"])
             for name in others:
                 found = found.append_column(name, more[name])
             yield found
+
+
+def _read(parquet: pq.ParquetFile, group: int, columns: Sequence[str], types: pa.Schema) -> pa.Table:
+    """Return columns of a row group; one that the file lacks has no value."""
+    rows = parquet.read_row_group(group, columns=list(columns))
+    for name in columns:
+        if name not in rows.column_names:
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, types.field(name).type))
+    return rows
 
 
 @contextmanager

@@ -50,6 +50,7 @@ class Columns:
     :param steps: returns, of rows, by how many a message moves its stream's offset on; 0: it is in no stream;
         null: the columns don't tell. None: null of every row.
     :param step_columns: that it reads.
+    :param log_offsets: of which the first that a row has tells its offset in the log; none: its position is.
     :param producer: address of whoever sent a message; None: the broker doesn't store it.
     :param views: by column, which other one's values it is made of where it has none, and how, for who reads
         messages.
@@ -73,6 +74,7 @@ class Columns:
     offset: str | None = None
     steps: Callable[[pa.Table], pa.Array[Any] | pa.ChunkedArray[Any]] | None = None
     step_columns: tuple[str, ...] = ()
+    log_offsets: tuple[str, ...] = ()
     producer: str | None = None
 
 

@@ -1,0 +1,370 @@
+"""Where each row of a store is at one moment, in its lake or on its disk: each once, and no hole unnamed.
+
+The store is looked at before the lake. A segment leaves the disk only once the lake has it, so what the first
+look misses is in the lake by the second. A segment that is in both is read from the lake, where nothing
+deletes it, unless the lake has no more than a part of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from pyiceberg.conversions import to_bytes
+from pyiceberg.expressions import And, BooleanExpression
+from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+from storage_engine.brokers import find_broker
+from storage_engine.core.clock import clock_ms
+from storage_engine.exceptions import BadInputError, HoleError, LakeUnavailableError
+from storage_engine.lake.acts.expiries import merged_expiries
+from storage_engine.lake.archive.deletions import read_deletions
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.names import data_file_of, proven_files
+from storage_engine.lake.coverage.coverage import (
+    LocalSpan,
+    ReleasedSpan,
+    Witnesses,
+    log_ranges,
+    names_of_logs,
+)
+from storage_engine.lake.coverage.local_spans import local_spans
+from storage_engine.lake.file.filters import store_rows
+from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.file.scan import plan_files
+from storage_engine.lake.soundness.receipts import list_stores, receipts
+from storage_engine.lake.storage.errors import metadata_errors
+from storage_engine.model.broker.codec import Columns, offsets_count_bytes
+from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, ended, whole, with_rows
+from storage_engine.model.report.diagnosis import named_in_short
+from storage_engine.model.report.validation import RangeStatus, Status, Where
+from storage_engine.model.store.known_logs import LogNames
+from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.store import (
+    LogSnapshot,
+    Segment,
+    SegmentContext,
+    SegmentId,
+    SegmentState,
+    StoreSnapshot,
+)
+from storage_engine.retention.proof.shielding import shielded_spans
+from storage_engine.retention.ranges.missing_logs import present_logs
+from storage_engine.retention.store.broker_answers import ask, take_glance
+from storage_engine.retention.store.brokers import open_store
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.stamp import read_stamp
+
+Slot = tuple[int, str, int]
+"""Lineage, log and base offset of a segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFile:
+    """A data file.
+
+    :param slots: segments whose rows in it count; None: all its rows do.
+    """
+
+    location: str
+    size_bytes: int
+    slots: tuple[Slot, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFile:
+    """A segment of the store that the lake lacks, as it was seen.
+
+    :param size_bytes: how much of it is read.
+    :param end: offset behind what was there for good: of Kafka the high watermark; None: all was.
+    :param context: of ``SegmentContext``, for the codec.
+    """
+
+    path: str
+    inode: int
+    size_bytes: int
+    slot: Slot
+    end: int | None
+    context: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """What one query reads of a store.
+
+    :param store_id: "": nothing of it is archived yet, so it has none.
+    """
+
+    store_id: str
+    lake_files: tuple[LakeFile, ...]
+    store_files: tuple[StoreFile, ...]
+
+
+@dataclass(frozen=True)
+class StoreLook:
+    """What a store had on its disk at a moment.
+
+    :param store_id: by its stamp, as are ``lineages``; None: it has none.
+    :param present: identities of its logs, by name.
+    """
+
+    root: str
+    snapshot: StoreSnapshot
+    store_id: str | None = None
+    lineages: Lineages | None = None
+    present: Mapping[str, str] = field(default_factory=dict)
+    contexts: Mapping[SegmentId, SegmentContext] = field(default_factory=dict)
+
+
+def look_at_store(store: ManagedStore) -> StoreLook:
+    """Look at what a store has on this host's disk. Changes nothing.
+
+    :raises StoreNotFoundError: there is no such store.
+    :raises StorageEngineError: it can't be read.
+    """
+    with closing(open_store(store)) as broker:
+        snapshot = take_glance(broker, clock_ms(), store.broker)
+        segments = [segment for log in snapshot.logs for segment in log.segments if segment.facts.size_bytes]
+        stamp = read_stamp(store.real_root)
+        return StoreLook(
+            store.real_root,
+            snapshot,
+            None if stamp is None else stamp.store_id,
+            None if stamp is None else stamp.lineages,
+            present_logs(broker, store.broker, snapshot),
+            ask(store.broker, "tell what segments are of", partial(broker.contexts, segments)),
+        )
+
+
+def plan_read(
+    lake: Lake,
+    look: StoreLook | None,
+    where: BooleanExpression,
+    *,
+    store_id: str | None = None,
+    skip_holes: bool = False,
+) -> ReadPlan:
+    """Decide what a query reads.
+
+    :param look: taken before the lake's tables are loaded; None: the lake alone is read.
+    :param where: which rows are asked for, by the columns of the table of rows.
+    :param store_id: whose rows; None: the store's that is looked at, else the only one of the lake.
+    :param skip_holes: read on behind what expired or is lost.
+    :raises BadInputError: it can't be told which store is meant.
+    :raises HoleError: rows that may be asked for are in no place, or other bytes than were proven.
+    :raises LakeUnavailableError: the lake can't be read, or lacks a file that a receipt names.
+    """
+    store_id = store_id or _store_id(lake, look)
+    table, rows = lake.messages(), receipts(lake, store_id, with_ended=True)
+    columns, present = find_broker(lake.broker).codec.columns, {} if look is None else look.present
+    names = names_of_logs(present, rows, ())
+    lineages = _lineages(rows, names, look)
+    counting = tuple(row for row in rows if row.lineage == lineages[names.name_of(row)])
+    local = () if look is None else tuple(_local(look, whole(counting), lineages))
+    gone = _gone(lake, store_id, columns, lineages, present)
+    expiries = merged_expiries([(lake, ended(counting))])
+    ranges = log_ranges(local, counting, released=gone, witnesses=Witnesses(present, expiries=expiries))
+    by_log = defaultdict[str, list[Receipt]](list)
+    for row in counting:
+        by_log[names.name_of(row)].append(row)
+    if look is not None:
+        ranges = (*ranges, *_unknown_ends(look))
+    faults = [one for one in ranges if one.where in _SOMEWHERE and one.status is Status.FAILURE]
+    holes = [
+        one
+        for one in ranges
+        if one.where not in _SOMEWHERE and _may_have(one, by_log[one.log], table.schema(), columns, where)
+    ]
+    if faults or (holes and not skip_holes):
+        raise _hole_error(lake, store_id, faults or holes, may_skip=not faults)
+    segments = () if look is None else tuple(_unarchived(look, whole(counting)))
+    there = {segment.id for segment in segments}
+    read = [row for row in with_rows(counting) if row.is_whole or (row.log, row.base_offset) not in there]
+    return ReadPlan(
+        store_id,
+        tuple(_lake_files(table, store_id, read, where)),
+        () if look is None else tuple(_store_file(look, segment, lineages) for segment in segments),
+    )
+
+
+_SOMEWHERE = (Where.LOCAL, Where.PENDING, Where.ARCHIVED, Where.BOTH)
+
+
+def _store_id(lake: Lake, look: StoreLook | None) -> str:
+    """
+    :raises BadInputError: it can't be told.
+    """
+    if look is not None and look.store_id is not None:
+        return look.store_id
+    stores = list_stores(lake)
+    if look is not None:
+        stores = tuple(one for one in stores if one.store_root == look.root)
+        if not stores:
+            return ""
+    if len(stores) == 1:
+        return stores[0].store_id
+    named = ", ".join(f"{one.store_id} ({one.store_root})" for one in stores) or "none"
+    raise BadInputError(
+        f"lake {lake.location}: expected to be told which store's rows are read, found {named}. Nothing was "
+        "read. Name one: option store-id."
+    )
+
+
+def _lineages(rows: Sequence[Receipt], names: LogNames, look: StoreLook | None) -> dict[str, int]:
+    """Return the lineage that counts of each log: the newest, which other bytes than before lie in."""
+    newest: dict[str, int] = {}
+    for row in rows:
+        name = names.name_of(row)
+        newest[name] = max(row.lineage, newest.get(name, 0))
+    if look is not None:
+        known = Lineages.archived(newest, look.lineages)
+        newest |= {log.name: known.of(log.name) for log in look.snapshot.logs}
+    return newest
+
+
+def _local(look: StoreLook, rows: Sequence[Receipt], lineages: Mapping[str, int]) -> Iterator[LocalSpan]:
+    of_logs = Lineages(0, {log.name: lineages[log.name] for log in look.snapshot.logs})
+    yield from local_spans(look.snapshot, rows, of_logs)
+    yield from shielded_spans(look.root, of_logs)
+
+
+def _gone(
+    lake: Lake, store_id: str, columns: Columns, lineages: Mapping[str, int], present: Mapping[str, str]
+) -> tuple[ReleasedSpan, ...]:
+    """Return what the lake says of deletions from the logs as they are now."""
+    ids: Mapping[str, str] = {}
+    if columns.topic_id_of is not None:
+        ids = {log: columns.topic_id_of(log_id) for log, log_id in present.items() if log_id}
+    return tuple(
+        ReleasedSpan(
+            row.log,
+            row.start_offset,
+            row.end_offset,
+            excused=row.detail if row.detail.startswith(NOT_ARCHIVED) else "",
+            others=f"{row.what}: {row.detail}",
+            lineage=row.lineage,
+        )
+        for row in read_deletions(lake, store_id)
+        if row.lineage == lineages.get(row.log, row.lineage)
+        and row.topic_id in (None, ids.get(row.log, row.topic_id))
+    )
+
+
+def _may_have(
+    hole: RangeStatus, rows: Sequence[Receipt], schema: Schema, columns: Columns, where: BooleanExpression
+) -> bool:
+    """Return whether a hole may have had rows that are asked for."""
+    inside = [row for row in ended(rows) if row.base_offset < hole.end_offset and hole.start_offset < row.end]
+    evaluator, log = _InclusiveMetricsEvaluator(schema, where), rows[0].log if rows else hole.log
+    if not inside or hole.where is not Where.EXPIRED:
+        return evaluator.eval(_bounds(schema, log=(log, log)))
+    times = "" if columns.stored_at is None else columns.stored_at
+    for row in inside:
+        bounds: dict[str, tuple[Any, Any]] = {
+            "log": (log, log),
+            "segment_base_offset": (row.base_offset, row.base_offset),
+        }
+        if row.first_store_timestamp_ms is not None and row.last_store_timestamp_ms is not None:
+            bounds[times] = (row.first_store_timestamp_ms * 1000, row.last_store_timestamp_ms * 1000 + 999)
+        for topic in row.gone_streams or (None,):
+            topics = {} if topic is None else {columns.streams[0]: (topic, topic)}
+            if evaluator.eval(_bounds(schema, **bounds, **topics)):
+                return True
+    return False
+
+
+def _bounds(schema: Schema, **bounds: tuple[Any, Any]) -> DataFile:
+    """Return what a manifest would say of a file that had these rows."""
+    fields: list[Any] = [field for field in schema.fields if field.name in bounds]
+
+    def packed(at: int) -> dict[int, bytes]:
+        return {field.field_id: to_bytes(field.field_type, bounds[field.name][at]) for field in fields}
+
+    return DataFile.from_args(record_count=1, lower_bounds=packed(0), upper_bounds=packed(1))
+
+
+def _hole_error(lake: Lake, store_id: str, ranges: Sequence[RangeStatus], *, may_skip: bool) -> HoleError:
+    found = named_in_short(
+        [f"{it.log} [{it.start_offset}, {it.end_offset}) {it.where.value}: {it.detail}" for it in ranges]
+    )
+    todo = "Option holes=skip reads on behind them" if may_skip else "Run storage-engine verify --level store"
+    return HoleError(
+        f"lake {lake.location}: expected every row that the query may ask for of store {store_id}, found "
+        f"{found}. Nothing was read. {todo}."
+    )
+
+
+def _unarchived(look: StoreLook, rows: Sequence[Receipt]) -> Iterator[Segment]:
+    """Yield the segments of which the lake has not all."""
+    archived = {(row.log, row.base_offset) for row in rows}
+    for log in look.snapshot.logs:
+        for segment in log.segments:
+            has_rows = segment.facts.size_bytes and segment.base_offset < _end(look, log)
+            if has_rows and segment.id not in archived:
+                yield segment
+
+
+def _unknown_ends(look: StoreLook) -> Iterator[RangeStatus]:
+    """Yield the logs of which it isn't known how far their rows are there for good."""
+    for log in look.snapshot.logs:
+        end, first, last = _end(look, log), log.min_offset, log.max_offset
+        if end <= first < last:
+            why = f"its high watermark is {end}, as where it isn't known"
+            yield RangeStatus(log.name, first, last, Where.UNKNOWN, Status.FAILURE, (), why)
+
+
+def _end(look: StoreLook, log: LogSnapshot) -> int:
+    """Return the offset up to which a log's rows are there for good."""
+    is_by_bytes = offsets_count_bytes(find_broker(look.snapshot.broker).codec)
+    return log.max_offset if is_by_bytes else log.dispatched_offset
+
+
+def _store_file(look: StoreLook, segment: Segment, lineages: Mapping[str, int]) -> StoreFile:
+    log = next(log for log in look.snapshot.logs if log.name == segment.log)
+    context, size_bytes, end = look.contexts.get(segment.id), segment.facts.size_bytes, _end(look, log)
+    is_whole = segment.state is SegmentState.SEALED and segment.end_offset <= end
+    if not is_whole and offsets_count_bytes(find_broker(look.snapshot.broker).codec):
+        # The rest of the file is preallocated, or is being written.
+        size_bytes = min(size_bytes, end - segment.base_offset)
+    return StoreFile(
+        segment.facts.path,
+        segment.facts.inode,
+        size_bytes,
+        (lineages[segment.log], segment.log, segment.base_offset),
+        None if is_whole else end,
+        "" if context is None else context.codec,
+    )
+
+
+def _lake_files(
+    table: Table, store_id: str, rows: Sequence[Receipt], where: BooleanExpression
+) -> Iterator[LakeFile]:
+    """Yield the data files that can have rows which are asked for.
+
+    :raises LakeUnavailableError: one is not in the table, or rows of one count as deleted.
+    """
+    live = {file.location: file for file in live_data_files(table, store_id)}
+    own = {data_file_of(table, row) for row in rows}
+    slots = defaultdict[str, list[Slot]](list)
+    for row in rows:
+        for file in proven_files(table, row):
+            if file.location not in live or live[file.location].has_deletes:
+                why = "rows of it count as deleted" if file.location in live else "the table has it no more"
+                raise LakeUnavailableError(
+                    f"lake table {table.location()}: expected {file.location} with the rows of {row.log}/"
+                    f"{row.base_offset:020d}, found that {why}. Nothing was read. Try again; if it stays so, "
+                    "run storage-engine verify --level bytes --renew."
+                )
+            slots[file.location].append((row.lineage, row.log, row.base_offset))
+    with metadata_errors(table.location(), "plan a scan"):
+        wanted = plan_files(table, And(store_rows(store_id), where), store_id=store_id)
+    for location in sorted({task.file.file_path for task in wanted} & slots.keys()):
+        counted = None if location in own and len(slots[location]) == 1 else tuple(slots[location])
+        yield LakeFile(location, live[location].entry.file_size_in_bytes, counted)

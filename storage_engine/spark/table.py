@@ -1,0 +1,384 @@
+"""A store's rows as one Spark table: what its lake has, and what lies in the store alone.
+
+Each scan is planned by itself, of one state of store and lake, and has each row once. A segment that leaves
+the store between planning and reading is read from the lake; where it isn't there either, the query fails.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions.parser import parse
+from pyiceberg.expressions.visitors import bind, extract_field_ids
+from pyiceberg.io import load_file_io
+from pyiceberg.io.pyarrow import expression_to_pyarrow
+from pyiceberg.schema import Schema
+from pyparsing import ParseBaseException
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from storage_engine.brokers import broker_of, find_broker, store_called
+from storage_engine.core.host import ANY_HOST
+from storage_engine.core.nearest import meant
+from storage_engine.exceptions import BadInputError, FileGoneError, HoleError
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
+from storage_engine.lake.file.source_file import read_beginning
+from storage_engine.lake.soundness.message_batches import rows_of_file
+from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.model.broker.codec import Columns
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.spark.read_plan import LakeFile, Slot, StoreFile, look_at_store, plan_read
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+FORMAT = "storage_engine"
+"""Name of the data source."""
+
+_BATCH_ROWS = 8_192
+_TASK_BYTES = 128 << 20
+"""Of data files that share a task."""
+
+
+def table(
+    spark: SparkSession,
+    lake: str | os.PathLike[str],
+    store: str | os.PathLike[str] | None = None,
+    **options: str,
+) -> DataFrame:
+    """Return a store's rows: each once, from its lake or from the store's own segments.
+
+    This package must be installed on the executors, and they see lake and store at these paths.
+
+    :param lake: directory of the lake, or of its ``lake.json``.
+    :param store: the store's root; None: only what the lake has.
+    :param options: of the data source: see docs/spark.md.
+    :raises BadInputError: an option isn't one of the data source's, or this Spark can't have one in Python.
+    """
+    spark.dataSource.register(StoreTable)
+    given = {"lake": str(lake), **({} if store is None else {"store": str(store)}), **options}
+    return spark.read.format(FORMAT).options(**given).load()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a query says of what it reads.
+
+    :param where: which rows are read, as an expression of PyIceberg.
+    :param columns: that are read; none: all.
+    """
+
+    lake: str
+    store: str | None
+    store_id: str | None
+    where: str
+    columns: tuple[str, ...]
+    skip_holes: bool
+    broker_conf: str | None
+    settings: Mapping[str, str]
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> Options:
+        """
+        :raises BadInputError: an option is unknown or missing, or has no value that it can have.
+        """
+        names = {name.lower(): name for name in _OPTIONS}
+        for name in given:
+            if name.lower() not in names:
+                raise BadInputError(
+                    f"Expected an option of the data source, found {name}.{meant(name, _OPTIONS)}"
+                )
+        found = {names[name.lower()]: value for name, value in given.items()}
+        if not found.get("lake"):
+            raise BadInputError("Expected option lake, the directory of a lake, found none.")
+        if (holes := found.get("holes", "refuse")) not in ("refuse", "skip"):
+            raise BadInputError(f"Expected option holes to be refuse or skip, found {holes!r}.")
+        pairs = [pair.partition("=") for pair in _listed(found.get("set", ""))]
+        return cls(
+            found["lake"],
+            found.get("store"),
+            found.get("storeId"),
+            found.get("where", ""),
+            _listed(found.get("columns", "")),
+            holes == "skip",
+            found.get("brokerConf"),
+            {name.strip(): value.strip() for name, _, value in pairs},
+        )
+
+    def managed(self, lake: LakeConfig) -> ManagedStore | None:
+        """Return the store that is looked at."""
+        if self.store is None:
+            return None
+        root = Path(self.store).absolute()
+        broker = broker_of(root)
+        return ManagedStore(
+            name=store_called(None, broker, root),
+            root=str(root),
+            lake=lake,
+            journal_url="",
+            report_dir="",
+            broker=broker,
+            broker_conf=self.broker_conf,
+            overrides=self.settings,
+            host=ANY_HOST,
+        )
+
+
+_OPTIONS = ("lake", "store", "storeId", "where", "columns", "holes", "brokerConf", "set")
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What tasks do with rows.
+
+    :param schema: of what they return.
+    :param keeps: which rows, as Arrow has it; ``deciding`` are the columns that it needs.
+    """
+
+    lake: LakeConfig
+    store_id: str
+    broker: str
+    schema: pa.Schema
+    keeps: Any
+    deciding: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns that are read for those that are returned."""
+        views = find_broker(self.broker).codec.columns.views
+        sources = (views[name][0] for name in self.schema.names if name in views)
+        return tuple(dict.fromkeys((*self.schema.names, *sources)))
+
+
+@dataclass
+class ReadTask(InputPartition):  # type: ignore[misc]
+    """What one task reads; files of one kind."""
+
+    scan: Scan
+    lake_files: tuple[LakeFile, ...] = ()
+    store_file: StoreFile | None = None
+
+
+class StoreTable(DataSource):  # type: ignore[misc]
+    """The data source: ``spark.read.format("storage_engine").option("lake", …)``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Return the columns that are asked for.
+
+        :raises BadInputError: there is no such column.
+        :raises LakeUnavailableError: the lake can't be read.
+        """
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        options = Options.read(self.options)
+        return from_arrow_schema(_schema(open_lake(LakeConfig.local(options.lake)), options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return StoreReader(Options.read(self.options), schema.fieldNames())
+
+
+class StoreReader(DataSourceReader):  # type: ignore[misc]
+    def __init__(self, options: Options, columns: Sequence[str]) -> None:
+        self._options, self._columns = options, tuple(columns)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan the scan.
+
+        :raises StorageEngineError: as :func:`~storage_engine.spark.read_plan.plan_read` does.
+        """
+        options, config = self._options, LakeConfig.local(self._options.lake)
+        store = options.managed(config)
+        look = None if store is None else look_at_store(store)
+        lake = open_lake(config)
+        iceberg_schema = lake.messages().schema()
+        where, keeps, deciding = _filter(iceberg_schema, options.where)
+        plan = plan_read(lake, look, where, store_id=options.store_id, skip_holes=options.skip_holes)
+        every = _schema(lake, options)
+        schema = pa.schema([every.field(name) for name in self._columns])
+        scan = Scan(config, plan.store_id, lake.broker, schema, keeps, deciding)
+        groups: list[list[LakeFile]] = [[]]
+        for file in plan.lake_files:
+            if groups[-1] and sum(one.size_bytes for one in groups[-1]) + file.size_bytes > _TASK_BYTES:
+                groups.append([])
+            groups[-1].append(file)
+        return [
+            *(ReadTask(scan, lake_files=tuple(group)) for group in groups if group),
+            *(ReadTask(scan, store_file=file) for file in plan.store_files),
+        ] or [ReadTask(scan)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a task's rows.
+
+        :raises HoleError: a segment left the store meanwhile, and isn't in the lake.
+        :raises LakeUnavailableError: a data file can't be read.
+        """
+        assert isinstance(partition, ReadTask)
+        scan = partition.scan
+        for file in partition.lake_files:
+            keeps = scan.keeps if file.slots is None else scan.keeps & _counting(file.slots)
+            needed = () if file.slots is None else IDENTITY_COLUMNS.names
+            yield from _shaped(_of_lake(scan, file.location, keeps, needed), scan)
+        if partition.store_file is not None:
+            yield from _shaped(_of_store(scan, partition.store_file), scan)
+
+
+def _filter(schema: Schema, where: str) -> tuple[BooleanExpression, Any, tuple[str, ...]]:
+    """Return which rows are read, the same for Arrow, and the columns that decide.
+
+    :raises BadInputError: the text is no expression over these columns.
+    """
+    try:
+        expression = parse(where) if where else AlwaysTrue()
+        bound = bind(schema, expression, case_sensitive=True)
+    except (ValueError, ValidationError, ParseBaseException) as error:
+        # Of a text that can't be parsed, the parser's own words are its whole grammar.
+        why = "" if isinstance(error, ParseBaseException) else f": {error}"
+        raise BadInputError(
+            f"Option where: expected an expression such as topic = 'orders' over the columns, found {where!r}"
+            f"{why}. Nothing was read."
+        ) from error
+    names = {str(schema.find_column_name(field)) for field in extract_field_ids(bound)}
+    return expression, expression_to_pyarrow(bound, schema), tuple(sorted(names)) or ("kind",)
+
+
+def _schema(lake: Lake, options: Options) -> pa.Schema:
+    """
+    :raises BadInputError: there is no such column.
+    """
+    codec = find_broker(lake.broker).codec
+    there, views = set(lake.messages().schema().column_names), codec.columns.views
+    fields = [
+        pa.field(field.name, pa.binary() if pa.types.is_binary_view(field.type) else field.type)
+        for field in (*IDENTITY_COLUMNS, *codec.schema)
+        if field.name in there or field.name in views
+    ]
+    every = {field.name: field for field in fields}
+    for name in options.columns:
+        if name not in every:
+            raise BadInputError(
+                f"Option columns: expected columns of the rows, found {name}.{meant(name, every)}"
+            )
+    return pa.schema([every[name] for name in options.columns or every])
+
+
+def _counting(slots: Sequence[Slot]) -> Any:
+    """Return which rows of a data file count, as Arrow has it."""
+    by_log: dict[tuple[int, str], list[int]] = {}
+    for lineage, log, base_offset in slots:
+        by_log.setdefault((lineage, log), []).append(base_offset)
+    field = pc.field
+    logs = [
+        (field("lineage") == lineage) & (field("log") == log) & field("segment_base_offset").isin(offsets)
+        for (lineage, log), offsets in by_log.items()
+    ]
+    return reduce(or_, logs)
+
+
+def _below_end(file: StoreFile, columns: Columns) -> Any:
+    """Return which rows of a segment were there for good when it was seen, as Arrow has it."""
+    compute: Any = pc
+    offset = compute.coalesce(*map(compute.field, _offsets(columns)))
+    position, size = compute.field("physical_offset"), compute.field("size")
+    is_begun = (compute.field("kind") == "undecodable") & (position + size >= file.size_bytes)
+    return (offset.is_null() | (offset < file.end)) & ~is_begun
+
+
+def _offsets(columns: Columns) -> tuple[str, ...]:
+    return columns.log_offsets or ("physical_offset",)
+
+
+_PLACE = ("kind", "physical_offset", "size")
+
+
+def _of_lake(scan: Scan, location: str, keeps: Any, needed: Sequence[str]) -> Iterator[pa.Table]:
+    file_io = load_file_io(scan.lake.file_io_properties, location)
+    deciding = tuple(dict.fromkeys((*scan.deciding, *needed)))
+    types = pa.schema([*IDENTITY_COLUMNS, *find_broker(scan.broker).codec.schema])
+    yield from rows_of_file(file_io, location, keeps, deciding, scan.columns, types)
+
+
+def _of_store(scan: Scan, file: StoreFile) -> Iterator[pa.Table]:
+    codec, (lineage, log, base_offset) = find_broker(scan.broker).codec, file.slot
+    keeps = scan.keeps if file.end is None else scan.keeps & _below_end(file, codec.columns)
+    try:
+        data = read_beginning(file.path, file.inode, file.size_bytes)
+    except FileGoneError:
+        needed = (*_PLACE, *_offsets(codec.columns))
+        yield from _of_lake(scan, _released(scan, file), keeps, needed)
+        return
+    values = {"store_id": scan.store_id or None, "lineage": lineage, "log": log}
+    values["segment_base_offset"] = base_offset
+    wanted, keys = {*scan.columns}, {*scan.deciding, *_PLACE, *_offsets(codec.columns)}
+    for rows, _ in codec.decode(data.toreadonly(), base_offset, context=file.context):
+        for name in (wanted | keys) & values.keys():
+            kind = IDENTITY_COLUMNS.field(name).type
+            rows = rows.append_column(name, pa.repeat(pa.scalar(values[name], kind), rows.num_rows))
+        # Arrow filters no table that has views.
+        deciding = _without_views(rows.select([name for name in rows.column_names if name in keys]))
+        numbers = deciding.append_column("__row", pa.array(np.arange(rows.num_rows))).filter(keeps)["__row"]
+        rows = rows.select([name for name in rows.column_names if name in wanted])
+        yield rows if len(numbers) == rows.num_rows else _without_views(rows).take(numbers)
+
+
+def _without_views(rows: pa.Table) -> pa.Table:
+    plain = [
+        pa.field(field.name, pa.binary()) if pa.types.is_binary_view(field.type) else field
+        for field in rows.schema
+    ]
+    return rows.cast(pa.schema(plain))
+
+
+def _released(scan: Scan, file: StoreFile) -> str:
+    """Return where the rows of a segment are that has left the store since.
+
+    :raises HoleError: the lake hasn't got it.
+    """
+    lineage, log, base_offset = file.slot
+    lake, span = open_lake(scan.lake), (base_offset, base_offset)
+    rows = receipts(lake, scan.store_id, lineage=lineage, log=log, base_offsets=span) if scan.store_id else ()
+    if not rows:
+        raise HoleError(
+            f"{file.path}: expected the segment at offset {base_offset} of log {log} in the store or in lake "
+            f"{scan.lake.location}, found that it left the store meanwhile and isn't in the lake. Run the "
+            "query again, which names it where it is lost."
+        )
+    return data_file_of(lake.messages(), rows[-1])
+
+
+def _shaped(tables: Iterable[pa.Table], scan: Scan) -> Iterator[pa.RecordBatch]:
+    """Yield rows with the columns that are asked for, in their types, in small batches."""
+    views = find_broker(scan.broker).codec.columns.views
+    for rows in tables:
+        if not rows.num_rows:
+            continue
+        shaped = []
+        for field in scan.schema:
+            name = field.name
+            column = rows[name] if name in rows.column_names else pa.nulls(rows.num_rows, field.type)
+            if name in views and views[name][0] in rows.column_names:
+                made = pa.chunked_array([views[name][1](rows[views[name][0]])], field.type)
+                column = pc.coalesce(column.cast(field.type), made)
+            shaped.append(column.cast(field.type))
+        yield from pa.Table.from_arrays(shaped, schema=scan.schema).to_batches(max_chunksize=_BATCH_ROWS)
