@@ -251,7 +251,7 @@ class ExportError(StorageEngineError):
     """Messages can't be exported as asked: the file is there already, or can't be written."""
 
 
-class HoleError(StorageEngineError):
+class RowsMissingError(StorageEngineError):
     """Rows that a query may ask for are in no place: they expired, were not archived, or are lost."""
 
 

@@ -23,7 +23,7 @@ from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import clock_ms
-from storage_engine.exceptions import BadInputError, HoleError, LakeUnavailableError
+from storage_engine.exceptions import BadInputError, LakeUnavailableError, RowsMissingError
 from storage_engine.lake.acts.expiries import merged_expiries
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import Lake
@@ -158,7 +158,7 @@ def plan_read(
     :param store_id: whose rows; None: the store's that is looked at, else the only one of the lake.
     :param skip_holes: read on behind what expired or is lost.
     :raises BadInputError: it can't be told which store is meant.
-    :raises HoleError: rows that may be asked for are in no place, or other bytes than were proven.
+    :raises RowsMissingError: rows that may be asked for are in no place, or other bytes than were proven.
     :raises LakeUnavailableError: the lake can't be read, or lacks a file that a receipt names.
     """
     store_id = store_id or _store_id(lake, look)
@@ -290,12 +290,14 @@ def _bounds(schema: Schema, **bounds: tuple[Any, Any]) -> DataFile:
     return DataFile.from_args(record_count=1, lower_bounds=packed(0), upper_bounds=packed(1))
 
 
-def _hole_error(lake: Lake, store_id: str, ranges: Sequence[RangeStatus], *, may_skip: bool) -> HoleError:
+def _hole_error(
+    lake: Lake, store_id: str, ranges: Sequence[RangeStatus], *, may_skip: bool
+) -> RowsMissingError:
     found = named_in_short(
         [f"{it.log} [{it.start_offset}, {it.end_offset}) {it.where.value}: {it.detail}" for it in ranges]
     )
     todo = "Option holes=skip reads on behind them" if may_skip else "Run storage-engine verify --level store"
-    return HoleError(
+    return RowsMissingError(
         f"lake {lake.location}: expected every row that the query may ask for of store {store_id}, found "
         f"{found}. Nothing was read. {todo}."
     )

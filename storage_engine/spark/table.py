@@ -30,7 +30,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from storage_engine.brokers import broker_of, find_broker, store_called
 from storage_engine.core.host import ANY_HOST
 from storage_engine.core.nearest import meant
-from storage_engine.exceptions import BadInputError, FileGoneError, HoleError
+from storage_engine.exceptions import BadInputError, FileGoneError, RowsMissingError
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.names import data_file_of
@@ -231,7 +231,7 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows.
 
-        :raises HoleError: a segment left the store meanwhile, and isn't in the lake.
+        :raises RowsMissingError: a segment left the store meanwhile, and isn't in the lake.
         :raises LakeUnavailableError: a data file can't be read.
         """
         assert isinstance(partition, ReadTask)
@@ -353,13 +353,13 @@ def _without_views(rows: pa.Table) -> pa.Table:
 def _released(scan: Scan, file: StoreFile) -> str:
     """Return where the rows of a segment are that has left the store since.
 
-    :raises HoleError: the lake hasn't got it.
+    :raises RowsMissingError: the lake hasn't got it.
     """
     lineage, log, base_offset = file.slot
     lake, span = open_lake(scan.lake), (base_offset, base_offset)
     rows = receipts(lake, scan.store_id, lineage=lineage, log=log, base_offsets=span) if scan.store_id else ()
     if not rows:
-        raise HoleError(
+        raise RowsMissingError(
             f"{file.path}: expected the segment at offset {base_offset} of log {log} in the store or in lake "
             f"{scan.lake.location}, found that it left the store meanwhile and isn't in the lake. Run the "
             "query again, which names it where it is lost."

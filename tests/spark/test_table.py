@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.brokers import find_broker
-from storage_engine.exceptions import BadInputError, HoleError, LakeUnavailableError
+from storage_engine.exceptions import BadInputError, LakeUnavailableError, RowsMissingError
 from storage_engine.kafka.format.checkpoints import HIGH_WATERMARK
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import Lake, open_lake
@@ -28,6 +28,7 @@ from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.store.store import Segment
 from storage_engine.spark.session import spark_session
 from storage_engine.spark.table import Options, ReadTask, StoreReader, StoreTable, table
+from tests.docs.code_blocks import blocks_under
 from tests.fixture_stores import unpack
 from tests.integration.broker import FIXTURE_SIZES
 from tests.integration.stores import Truth, open_store
@@ -40,6 +41,7 @@ from tests.other_engine import delete_position
 
 SETTINGS = ",".join(f"{name}={value}" for name, value in FIXTURE_SIZES.items())
 STORE = "store-1"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
 TRUTH = Truth.of("clean-stop")
 
 
@@ -141,7 +143,7 @@ def test_a_segment_that_leaves_and_is_in_no_lake_ends_the_query(place: Place) ->
     place.archive(sealed[:1])
     tasks = planned(reader)
     place.release(sealed[1:2])
-    with pytest.raises(HoleError, match=r"offset 1048576 of log commitlog .* isn't in the lake"):
+    with pytest.raises(RowsMissingError, match=r"offset 1048576 of log commitlog .* isn't in the lake"):
         read(reader, tasks)
 
 
@@ -152,7 +154,7 @@ def test_another_file_in_a_segments_place_is_not_read(place: Place) -> None:
     content = path.read_bytes()
     path.rename(path.with_suffix(".before"))
     path.write_bytes(content)
-    with pytest.raises(HoleError, match="offset 0 of log commitlog"):
+    with pytest.raises(RowsMissingError, match="offset 0 of log commitlog"):
         read(reader, tasks)
 
 
@@ -160,7 +162,7 @@ def test_lost_segments_are_named_and_read_over_where_that_is_asked_for(place: Pl
     sealed = place.sealed
     place.archive(sealed[:1])
     place.release(sealed[:3])
-    with pytest.raises(HoleError, match=r"commitlog \[1048576, 3145728\) LOST: neither on disk nor"):
+    with pytest.raises(RowsMissingError, match=r"commitlog \[1048576, 3145728\) LOST: neither on disk nor"):
         planned(place.reader())
     found = frames_of(read(place.reader(holes="skip")))
     assert found == {at: sha for at, sha in TRUTH.frames.items() if not 1048576 <= at < 3145728}
@@ -175,10 +177,10 @@ def test_expired_rows_are_named_unless_none_of_them_is_asked_for(place: Place) -
     rows = receipts(lake, STORE)
     expire(lake, rows[:1])
     thin(lake, rows[1:2], EVENTS, LEDGER)
-    with pytest.raises(HoleError, match=r"commitlog \[0, 1048576\) EXPIRED: .*policy"):
+    with pytest.raises(RowsMissingError, match=r"commitlog \[0, 1048576\) EXPIRED: .*policy"):
         planned(place.reader())
     later = "physical_offset >= 0 and segment_base_offset >= 1048576"
-    with pytest.raises(HoleError, match=r"\[1048576, 2097152\) EXPIRED: in the lake in part only"):
+    with pytest.raises(RowsMissingError, match=r"\[1048576, 2097152\) EXPIRED: in the lake in part only"):
         planned(place.reader(where=later))
     # The rows of a topic that stayed are all there.
     orders = read(place.reader("physical_offset", where=f"{later} and topic = '{ORDERS}'"))
@@ -205,7 +207,7 @@ def test_a_segment_whose_bytes_are_others_than_the_lakes_ends_the_query(place: P
     content = bytearray(Path(segment.facts.path).read_bytes())
     content[100] ^= 1
     Path(segment.facts.path).write_bytes(content)
-    with pytest.raises(HoleError, match=r"SHA-256 .* on disk, .* in the lake"):
+    with pytest.raises(RowsMissingError, match=r"SHA-256 .* on disk, .* in the lake"):
         planned(place.reader(holes="skip"))
 
 
@@ -353,7 +355,13 @@ def test_spark_reads_it_and_a_filter_of_one_query_is_none_of_the_next(place: Pla
         rows = frame.where("kind = 'message'").select("physical_offset", "topic").collect()
         assert Counter(row.physical_offset for row in rows) == Counter(TRUTH.frames.keys())
         assert orders == {row.physical_offset for row in rows if row.topic == "orders"}
+        (code,) = blocks_under(DOCUMENT, "Store and lake as one table").values()
+        assert str(place.root) not in code
+        names: dict[str, Any] = {"spark": spark}
+        settings_too = f'"{place.root}", set="{SETTINGS}", storeId="{STORE}"'
+        exec(code.replace('"/lake"', f'"{place.lake_dir}"').replace('"/data/store"', settings_too), names)
+        assert sum(row["count"] for row in names["by_queue"].collect()) == len(orders) > 100
         place.release(sealed[2:4])
         lost = table(spark, place.lake_dir, place.root, storeId=STORE, set=SETTINGS)
-        with pytest.raises(Exception, match=r"HoleError.*commitlog \[3145728, 4194304\) LOST"):
+        with pytest.raises(Exception, match=r"RowsMissingError.*commitlog \[3145728, 4194304\) LOST"):
             lost.count()
