@@ -32,7 +32,7 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.store.store import DiskUsage
 from storage_engine.model.store.topic_days import TopicDay
-from storage_engine.project.sample import unpack_sample_store
+from storage_engine.project.up import unpack_sample_store
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore
 

@@ -17,7 +17,7 @@ from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import current, list_stores, receipt_history
 from storage_engine.project.init import Project
-from storage_engine.project.sample import SampleStore
+from storage_engine.project.up import SampleStore
 
 
 @dataclass(frozen=True, slots=True)

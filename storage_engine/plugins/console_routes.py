@@ -1,19 +1,24 @@
 """Routes of the console: its page, the files that the page is made of, and what it shows of each store.
 
 They read only; a what-if computes, and keeps nothing. Who asks for a store has to be one who may read it
-(:mod:`storage_engine.plugins.access`).
+(:mod:`storage_engine.plugins.access`). A browser may ask again: where nothing is new, it is told so and no
+more. The process also takes the heartbeats of all tasks, so it computes one question at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
 from airflow.utils.session import create_session
-from fastapi import APIRouter, HTTPException, Query, Request
+from anyio import Semaphore, fail_after
+from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from sqlalchemy import select
 from starlette.responses import Response
 
@@ -36,12 +41,80 @@ from storage_engine.plugins.access import (
     dags_of,
     not_found,
 )
-from storage_engine.plugins.answers import answer
 from storage_engine.plugins.journals import journal_of, overview
 from storage_engine.plugins.own_threads import in_own_threads
 from storage_engine.plugins.report import run_in_short
 from storage_engine.plugins.static_files import PAGE, static_files
-from storage_engine.plugins.what_if_request import JsonObject, one_at_a_time
+
+MOST_BODY_BYTES = 32 * 1024
+WAIT_SECONDS = 2.0
+"""A person who moves a slider asks again before the last answer is there."""
+_BUSY = "Another what-if is being computed on this API server. Try again in a few seconds."
+_LATER = {"Retry-After": "3"}
+_MOST_WAITING = 2
+_turns = Semaphore(1)
+
+
+@asynccontextmanager
+async def one_at_a_time() -> AsyncIterator[None]:
+    """Wait for one's turn, which takes no thread: a few do, and all others are sent away at once.
+
+    :raises HTTPException: others' questions are still being computed.
+    """
+    if _turns.statistics().tasks_waiting >= _MOST_WAITING:
+        raise HTTPException(429, _BUSY, _LATER)
+    try:
+        with fail_after(WAIT_SECONDS):
+            await _turns.acquire()
+    except TimeoutError:
+        raise HTTPException(429, _BUSY, _LATER) from None
+    try:
+        yield
+    finally:
+        _turns.release()
+
+
+async def json_object(request: Request) -> dict[str, Any]:
+    """
+    :raises HTTPException: it isn't a JSON object, or it is larger than any question is.
+    """
+    # A page of another site can't send this type without asking first.
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise HTTPException(415, "Expected a body of the type application/json.")
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BODY_BYTES:
+            raise HTTPException(413, f"Expected at most {MOST_BODY_BYTES} bytes.")
+    try:
+        found = json.loads(body, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise HTTPException(422, "Expected a JSON object.")
+    return found
+
+
+JsonObject = Annotated[dict[str, Any], Depends(json_object)]
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(word)
+
+
+_HEADERS = {"Cache-Control": "private, no-cache"}
+
+
+def answer(request: Request, data: Any) -> Response:
+    """Return data as JSON, or that it is what the browser has already.
+
+    :param data: dataclasses and what :func:`to_jsonable` takes.
+    """
+    body = json.dumps(to_jsonable(data), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    headers = {**_HEADERS, "ETag": f'"{hashlib.sha256(body).hexdigest()[:32]}"'}
+    if headers["ETag"] in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type="application/json", headers=headers)
 
 
 def with_monitors(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.project.sample import unpack_sample_store
+from storage_engine.project.up import unpack_sample_store
 from tests.rounds import later
 from tests.services.command_line import Outcome
 

@@ -16,7 +16,7 @@ import click
 import pytest
 
 from storage_engine.cli import cli, main
-from storage_engine.project.sample import unpack_sample_store
+from storage_engine.project.up import unpack_sample_store
 from tests.kafka_fixture import unpack as unpack_kafka_node
 
 PROGRAM = "storage-engine"

@@ -158,7 +158,7 @@ def _lag(work: Path) -> int:
 
 def _store(directory: Path) -> tuple[Path, str]:
     """Unpack the sample store and name it by a connection."""
-    from storage_engine.project.sample import unpack_sample_store
+    from storage_engine.project.up import unpack_sample_store
 
     directory.mkdir()
     sample = unpack_sample_store(directory)

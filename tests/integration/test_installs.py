@@ -24,7 +24,7 @@ MOST_BYTES = 600 * 1000**2
 
 UNPACK = """
 import json, pathlib, sys
-from storage_engine.project.sample import unpack_sample_store
+from storage_engine.project.up import unpack_sample_store
 sample = unpack_sample_store(pathlib.Path(sys.argv[1]))
 print(json.dumps([str(sample.root), str(sample.broker_conf), [path.name for path in sample.old]]))
 """

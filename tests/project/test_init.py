@@ -15,7 +15,7 @@ from storage_engine.cli import main
 from storage_engine.exceptions import BadInputError
 from storage_engine.get_provider_info import form_fields
 from storage_engine.project.init import init_project, next_steps
-from storage_engine.project.sample import unpack_sample_store
+from storage_engine.project.up import unpack_sample_store
 
 REPOSITORY = Path(__file__).parents[2]
 

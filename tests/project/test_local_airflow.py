@@ -15,9 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from storage_engine.project.airflow_api import AirflowApi, ApiError
 from storage_engine.project.init import Project
-from storage_engine.project.local_airflow import LocalAirflow, component_environment
+from storage_engine.project.local_airflow import AirflowApi, ApiError, LocalAirflow, component_environment
 from storage_engine.project.up import up
 from tests.rounds import some
 

@@ -36,8 +36,7 @@ def swallow(write: Callable[[], object]) -> None:
 def test_a_page_that_cannot_be_written_is_one_error_and_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from storage_engine.quality.data_docs import OfflinePageView
-    from storage_engine.quality.engine import run_suites
+    from storage_engine.quality.engine import OfflinePageView, run_suites
 
     monkeypatch.setattr(OfflinePageView, "render", full)
     row = pd.DataFrame({"subject": ["a segment"], "accepted_damaged_bytes": [0], "damaged_bytes": [0]})

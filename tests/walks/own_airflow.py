@@ -12,7 +12,7 @@ from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
-from storage_engine.project.airflow_api import AirflowApi, ApiError
+from storage_engine.project.local_airflow import AirflowApi, ApiError
 from storage_engine.project.process_tree import ProcessTree
 from tests.services.newcomer import Newcomer
 

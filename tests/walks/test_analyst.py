@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.project.sample import unpack_sample_store
+from storage_engine.project.up import unpack_sample_store
 from tests.docs.code_blocks import ROOT, Block, blocks_of
 from tests.services.command_line import run_command
 from tests.services.newcomer import Newcomer

@@ -12,9 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from storage_engine.project.airflow_api import AirflowApi
 from storage_engine.project.init import init_project, store_definition, store_fields
-from storage_engine.project.local_airflow import component_environment
+from storage_engine.project.local_airflow import AirflowApi, component_environment
 from storage_engine.project.process_tree import ProcessTree
 from storage_engine.project.up import free_port
 from tests.integration.postgres import postgres

@@ -9,8 +9,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, FrameLocator, Page, expect
 
-from storage_engine.project.airflow_api import AirflowApi, ApiError
 from storage_engine.project.init import STORE_CONNECTION
+from storage_engine.project.local_airflow import AirflowApi, ApiError
 from tests.walks.console_airflow import (
     CONSOLE,
     FORCED,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.project.sample import unpack_sample_store
+from storage_engine.project.up import unpack_sample_store
 from tests.docs.code_blocks import ROOT, blocks_of, commands_of
 from tests.services.newcomer import Newcomer
 from tests.walks.own_airflow import OwnAirflow, eventually

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.project.sample import unpack_sample_store
+from storage_engine.project.up import unpack_sample_store
 from tests.services.newcomer import Newcomer
 
 pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.timeout(1800)]

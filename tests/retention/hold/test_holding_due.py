@@ -17,7 +17,7 @@ from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold.hold import Drift, DriftKind, DueRange, HoldStatus
 from storage_engine.model.settings.store_settings import WE_DELETE
 from storage_engine.retention.archive.archiving import begin_background_run
-from storage_engine.retention.hold import holding_due
+from storage_engine.retention.hold import holding
 from storage_engine.retention.hold.holding import hold, keep_held
 from storage_engine.retention.monitor import monitoring
 from storage_engine.retention.store.context import opened
@@ -33,7 +33,7 @@ def managed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ManagedStore:
     made = MadeNode(tmp_path / "node")
     made.add("orders-0", {0: [batch_of(0)], 2: [batch_of(2)]})
     live = LiveBroker("127.0.0.1:1", allow_same_disk=True)
-    monkeypatch.setattr(holding_due, "_proven", lambda *_: ({}, ()))
+    monkeypatch.setattr(holding, "_proven", lambda *_: ({}, ()))
     store = ManagedStore.local("node", str(made.write()), tmp_path, broker="kafka", live=live)
     make_lake(store.lake, "kafka")
     return store
