@@ -1,6 +1,8 @@
 """What a store needs between its cleanups: its hold renewed, a sample taken, what is behind measured.
 
-That is the broker with its own work, its consumer groups, and the lake. And what is lost is told."""
+That is the broker with its own work, its consumer groups, and the lake. What is lost is told. What
+pages show of a store and can't see themselves is recorded: rules, ranges, the shield.
+"""
 
 from __future__ import annotations
 
