@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import clock_ms
-from storage_engine.exceptions import BadInputError, LakeUnavailableError, RowsMissingError
+from storage_engine.exceptions import BadInputError, FileGoneError, LakeUnavailableError, RowsMissingError
 from storage_engine.lake.acts.expiries import merged_expiries
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import Lake
@@ -116,6 +116,7 @@ class StoreLook:
     """
 
     root: str
+    at_ms: int
     snapshot: StoreSnapshot
     store_id: str | None = None
     lineages: Lineages | None = None
@@ -124,17 +125,26 @@ class StoreLook:
 
 
 def look_at_store(store: ManagedStore) -> StoreLook:
-    """Look at what a store has on this host's disk. Changes nothing.
+    """Look at what a store has on this host's disk, again where its broker deletes meanwhile. Changes nothing.
 
     :raises StoreNotFoundError: there is no such store.
     :raises StorageEngineError: it can't be read.
     """
+    for _ in range(_ATTEMPTS):
+        with suppress(FileGoneError):
+            return _look(store)
+    return _look(store)
+
+
+def _look(store: ManagedStore) -> StoreLook:
     with closing(open_store(store)) as broker:
-        snapshot = take_glance(broker, clock_ms(), store.broker)
+        now_ms = clock_ms()
+        snapshot = take_glance(broker, now_ms, store.broker)
         segments = [segment for log in snapshot.logs for segment in log.segments if segment.facts.size_bytes]
         stamp = read_stamp(store.real_root)
         return StoreLook(
             store.real_root,
+            now_ms,
             snapshot,
             None if stamp is None else stamp.store_id,
             None if stamp is None else stamp.lineages,
@@ -313,13 +323,22 @@ def _unarchived(look: StoreLook, rows: Sequence[Receipt]) -> Iterator[Segment]:
                 yield segment
 
 
+_ATTEMPTS = 4
+
+_SOON_MS = 60_000
+"""A broker writes down a high watermark sooner (replica.high.watermark.checkpoint.interval.ms)."""
+
+
 def _unknown_ends(look: StoreLook) -> Iterator[RangeStatus]:
     """Yield the logs of which it isn't known how far their rows are there for good."""
     for log in look.snapshot.logs:
-        end, first, last = _end(look, log), log.min_offset, log.max_offset
-        if end <= first < last:
-            why = f"its high watermark is {end}, as where it isn't known"
-            yield RangeStatus(log.name, first, last, Where.UNKNOWN, Status.FAILURE, (), why)
+        if _end(look, log) > 0 or log.max_offset == log.min_offset:
+            continue
+        if look.at_ms - max(segment.mtime_ns for segment in log.segments) // 1_000_000 > _SOON_MS:
+            why = "its high watermark isn't known"
+            yield RangeStatus(
+                log.name, log.min_offset, log.max_offset, Where.UNKNOWN, Status.FAILURE, (), why
+            )
 
 
 def _end(look: StoreLook, log: LogSnapshot) -> int:

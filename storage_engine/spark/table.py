@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.exceptions import ValidationError
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.parser import parse
 from pyiceberg.expressions.visitors import bind, extract_field_ids
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema
-from pyparsing import ParseBaseException
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from storage_engine.brokers import broker_of, find_broker, store_called
@@ -193,7 +191,9 @@ class StoreTable(DataSource):  # type: ignore[misc]
         from pyspark.sql.pandas.types import from_arrow_schema
 
         options = Options.read(self.options)
-        return from_arrow_schema(_schema(open_lake(LakeConfig.local(options.lake)), options))
+        lake = open_lake(LakeConfig.local(options.lake))
+        _check_kind(lake, options.managed(lake.config))
+        return from_arrow_schema(_schema(lake, options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return StoreReader(Options.read(self.options), schema.fieldNames())
@@ -212,6 +212,7 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]
         store = options.managed(config)
         look = None if store is None else look_at_store(store)
         lake = open_lake(config)
+        _check_kind(lake, store)
         iceberg_schema = lake.messages().schema()
         where, keeps, deciding = _filter(iceberg_schema, options.where)
         plan = plan_read(lake, look, where, store_id=options.store_id, skip_holes=options.skip_holes)
@@ -244,6 +245,18 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]
             yield from _shaped(_of_store(scan, partition.store_file), scan)
 
 
+def _check_kind(lake: Lake, store: ManagedStore | None) -> None:
+    """
+    :raises BadInputError: the lake has another broker's rows, or has none yet and was made for no broker.
+    """
+    if store is not None and store.broker != lake.broker:
+        raise BadInputError(
+            f"lake {lake.location}: expected rows of {find_broker(store.broker).title}, as {store.root} has, "
+            f"found columns of {find_broker(lake.broker).title}. Nothing was read. Archive the store first, "
+            "or name its own lake."
+        )
+
+
 def _filter(schema: Schema, where: str) -> tuple[BooleanExpression, Any, tuple[str, ...]]:
     """Return which rows are read, the same for Arrow, and the columns that decide.
 
@@ -252,9 +265,9 @@ def _filter(schema: Schema, where: str) -> tuple[BooleanExpression, Any, tuple[s
     try:
         expression = parse(where) if where else AlwaysTrue()
         bound = bind(schema, expression, case_sensitive=True)
-    except (ValueError, ValidationError, ParseBaseException) as error:
+    except Exception as error:
         # Of a text that can't be parsed, the parser's own words are its whole grammar.
-        why = "" if isinstance(error, ParseBaseException) else f": {error}"
+        why = f": {error}" if isinstance(error, ValueError) else ""
         raise BadInputError(
             f"Option where: expected an expression such as topic = 'orders' over the columns, found {where!r}"
             f"{why}. Nothing was read."

@@ -288,6 +288,13 @@ def test_a_column_or_an_expression_that_is_wrong_is_named(place: Place) -> None:
             planned(place.reader(where=where))
 
 
+def test_a_lake_of_another_broker_is_named(tmp_path: Path) -> None:
+    node = unpack_node(tmp_path / "node")
+    make_lake(LakeConfig.local(tmp_path / "lake"))
+    with pytest.raises(BadInputError, match=r"expected rows of .*Kafka, as .*, found columns of .*RocketMQ"):
+        reader_of({"lake": str(tmp_path / "lake"), "store": str(node / "server.properties")})
+
+
 def test_a_lake_of_several_stores_asks_which_one(place: Place) -> None:
     place.archive(place.sealed[:1])
     known: dict[str, Any] = {"store_id": "other", "lineage": 1, "broker": "rocketmq", "store_root": "/other"}
