@@ -125,7 +125,7 @@ class StoreLook:
 
 
 def look_at_store(store: ManagedStore) -> StoreLook:
-    """Look at what a store has on this host's disk, again where its broker deletes meanwhile. Changes nothing.
+    """Look at what a store has on this host's disk, again where its broker deletes meanwhile.
 
     :raises StoreNotFoundError: there is no such store.
     :raises StorageEngineError: it can't be read.
