@@ -8,7 +8,7 @@ deletes it, unless the lake has no more than a part of it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,6 +45,7 @@ from storage_engine.model.broker.codec import Columns, offsets_count_bytes
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, ended, whole, with_rows
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.report.validation import RangeStatus, Status, Where
+from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.known_logs import LogNames
 from storage_engine.model.store.lineages import Lineages
 from storage_engine.model.store.store import (
@@ -57,7 +58,7 @@ from storage_engine.model.store.store import (
 )
 from storage_engine.retention.proof.shielding import shielded_spans
 from storage_engine.retention.ranges.missing_logs import present_logs
-from storage_engine.retention.store.broker_answers import ask, take_glance
+from storage_engine.retention.store.broker_answers import answer_for_left, ask, take_glance
 from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import read_stamp
@@ -113,6 +114,7 @@ class StoreLook:
 
     :param store_id: by its stamp, as are ``lineages``; None: it has none.
     :param present: identities of its logs, by name.
+    :param contexts: tells of segments what its broker knows of them beside their files.
     """
 
     root: str
@@ -121,7 +123,7 @@ class StoreLook:
     store_id: str | None = None
     lineages: Lineages | None = None
     present: Mapping[str, str] = field(default_factory=dict)
-    contexts: Mapping[SegmentId, SegmentContext] = field(default_factory=dict)
+    contexts: Callable[[Sequence[Segment]], Mapping[SegmentId, SegmentContext]] = lambda _: {}
 
 
 def look_at_store(store: ManagedStore) -> StoreLook:
@@ -140,7 +142,6 @@ def _look(store: ManagedStore) -> StoreLook:
     with closing(open_store(store)) as broker:
         now_ms = clock_ms()
         snapshot = take_glance(broker, now_ms, store.broker)
-        segments = [segment for log in snapshot.logs for segment in log.segments if segment.facts.size_bytes]
         stamp = read_stamp(store.real_root)
         return StoreLook(
             store.real_root,
@@ -149,8 +150,21 @@ def _look(store: ManagedStore) -> StoreLook:
             None if stamp is None else stamp.store_id,
             None if stamp is None else stamp.lineages,
             present_logs(broker, store.broker, snapshot),
-            ask(store.broker, "tell what segments are of", partial(broker.contexts, segments)),
+            partial(_contexts, store),
         )
+
+
+def _contexts(store: ManagedStore, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
+    """Return what a broker knows of segments beside their files; of those that went nothing is needed."""
+    found: dict[SegmentId, SegmentContext] = {}
+    with closing(open_store(store)) as broker:
+
+        def answer(segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
+            return ask(store.broker, "tell what segments are of", partial(broker.contexts, segments))
+
+        for of_log in by_log(segments).values():
+            found |= answer_for_left(of_log, answer)[1]
+    return found
 
 
 def plan_read(
@@ -181,26 +195,28 @@ def plan_read(
     gone = _gone(lake, store_id, columns, lineages, present)
     expiries = merged_expiries([(lake, ended(counting))])
     ranges = log_ranges(local, counting, released=gone, witnesses=Witnesses(present, expiries=expiries))
-    by_log = defaultdict[str, list[Receipt]](list)
-    for row in counting:
-        by_log[names.name_of(row)].append(row)
+    of_log = by_log(counting, names.name_of)
     if look is not None:
         ranges = (*ranges, *_unknown_ends(look))
     faults = [one for one in ranges if one.where in _SOMEWHERE and one.status is Status.FAILURE]
     holes = [
         one
         for one in ranges
-        if one.where not in _SOMEWHERE and _may_have(one, by_log[one.log], table.schema(), columns, where)
+        if one.where not in _SOMEWHERE
+        and _may_have(one, of_log.get(one.log, []), table.schema(), columns, where)
     ]
     if faults or (holes and not skip_holes):
         raise _hole_error(lake, store_id, faults or holes, may_skip=not faults)
     segments = () if look is None else tuple(_unarchived(look, whole(counting)))
+    contexts = {} if look is None else look.contexts(segments)
     there = {segment.id for segment in segments}
     read = [row for row in with_rows(counting) if row.is_whole or (row.log, row.base_offset) not in there]
     return ReadPlan(
         store_id,
         tuple(_lake_files(table, store_id, read, where)),
-        () if look is None else tuple(_store_file(look, segment, lineages) for segment in segments),
+        ()
+        if look is None
+        else tuple(_store_file(look, it, lineages, contexts.get(it.id)) for it in segments),
     )
 
 
@@ -347,9 +363,11 @@ def _end(look: StoreLook, log: LogSnapshot) -> int:
     return log.max_offset if is_by_bytes else log.dispatched_offset
 
 
-def _store_file(look: StoreLook, segment: Segment, lineages: Mapping[str, int]) -> StoreFile:
+def _store_file(
+    look: StoreLook, segment: Segment, lineages: Mapping[str, int], context: SegmentContext | None
+) -> StoreFile:
     log = next(log for log in look.snapshot.logs if log.name == segment.log)
-    context, size_bytes, end = look.contexts.get(segment.id), segment.facts.size_bytes, _end(look, log)
+    size_bytes, end = segment.facts.size_bytes, _end(look, log)
     is_whole = segment.state is SegmentState.SEALED and segment.end_offset <= end
     if not is_whole and offsets_count_bytes(find_broker(look.snapshot.broker).codec):
         # The rest of the file is preallocated, or is being written.
