@@ -36,8 +36,10 @@ _TOPICS_IN_FILES = RestoredSetting(
     "With v2 the broker reads no topic of those that were made here, and serves none of them.",
 )
 """What makes a broker read the configuration that is made (ConfigManagerFactory)."""
-_MANY_TOPICS = "queues may have messages of several topics, of which some are gone, and those behind would get "\
+_MANY_TOPICS = (
+    "queues may have messages of several topics, of which some are gone, and those behind would get "
     "other queue offsets"
+)
 _NO_FILLER = {
     "forceVerifyPropCRC": "it would cut its log off before the first, which has no such checksum",
     "enableLmq": _MANY_TOPICS,

@@ -1,9 +1,10 @@
-"""What a restored store says of its segments that aren't the archived ones: they have filler for what is gone."""
+"""What a restored store says of segments that aren't the archived ones: filler stands for what is gone."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
@@ -29,6 +30,7 @@ class FilledSegment:
     """
 
     log: str
+    lineage: int
     base_offset: int
     size_bytes: int
     sha256: str
@@ -39,8 +41,9 @@ class FilledSegment:
     def __str__(self) -> str:
         """Say what differs."""
         return (
-            f"{self.log}/{self.base_offset:020d} was restored with {bytes_text(self.filler_bytes)} of filler: "
-            f"{self.why}. Its SHA-256 was {self.sha256}, that of the archived segment {self.archived_sha256}"
+            f"{self.log}/{self.base_offset:020d} was restored with {bytes_text(self.filler_bytes)} of "
+            f"filler, as it is {self.why}. Its SHA-256 was {self.sha256}, that of the archived segment "
+            f"{self.archived_sha256}"
         )
 
 
@@ -60,7 +63,7 @@ class FilledSegments:
         return json.dumps(to_jsonable(self), indent=1).encode()
 
 
-def read_filled(root: str) -> tuple[FilledSegment, ...]:
+def read_filled(root: str | PathLike[str]) -> tuple[FilledSegment, ...]:
     """Return which segments of a store were restored with filler; (): none was.
 
     :raises StoreIdentityError: what says so can't be read.

@@ -218,7 +218,9 @@ def filled_segment(table: Table, receipt: Receipt) -> tuple[memoryview, int]:
     codec = find_broker(receipt.broker).codec
     rows = codec.filler(begins[gaps], behind[gaps], times[known[gaps]])
     if rows is None:
-        raise ProofError(f"{receipt.log}: expected a broker whose log may have filler, found {receipt.broker}.")
+        raise ProofError(
+            f"{receipt.log}: expected a broker whose log may have filler, found {receipt.broker}."
+        )
     return out, encode_rows(codec, rows, out, origin, table.location())
 
 

@@ -151,8 +151,8 @@ def filler_rows(
 ) -> pa.Table:
     """Return rows of frames that fill runs of bytes, and that no broker puts into a queue or its index.
 
-    Each says that it rolls a transaction back (CommitLogDispatcherBuildConsumeQueue, …BuildIndex). Its body is
-    zeros. In a run that is too short for the topic's name there is its beginning.
+    Each says that it rolls a transaction back (CommitLogDispatcherBuildConsumeQueue, …BuildIndex). Its body
+    is zeros. In a run that is too short for the topic's name there is its beginning.
 
     :param starts: of the runs, in order.
     :param store_ms: of the frames of each run. A broker goes by a segment's first, which must not be 0.
@@ -183,7 +183,7 @@ def filler_rows(
         "sys_flag": np.full(len(run), TRANSACTION_ROLLBACK),
         "body_crc": _zeros_crc(body_bytes),
         "body": _zeros(body_bytes),
-        **dict.fromkeys(("born_host", "store_host"), pa.repeat(pa.scalar("0.0.0.0"), len(run))),  # noqa: S104
+        **dict.fromkeys(("born_host", "store_host"), pa.repeat(pa.scalar("0.0.0.0"), len(run))),
         **dict.fromkeys(("born_timestamp", "store_timestamp"), store_ms[run] * 1000),
     }
     zeros = np.zeros(len(run), np.int64)
