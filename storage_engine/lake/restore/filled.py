@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -61,6 +62,17 @@ class FilledSegments:
     def content(self) -> bytes:
         """Return it as it is written: the same again for the same segments."""
         return json.dumps(to_jsonable(self), indent=1).encode()
+
+
+def filled_notes(root: str | PathLike[str], there: Collection[tuple[str, int]]) -> tuple[str, ...]:
+    """Say which segments that are there were restored with filler, or why that isn't known.
+
+    :param there: logs and base offsets.
+    """
+    try:
+        return tuple(str(one) for one in read_filled(root) if (one.log, one.base_offset) in there)
+    except StoreIdentityError as error:
+        return (str(error).removesuffix("."),)
 
 
 def read_filled(root: str | PathLike[str]) -> tuple[FilledSegment, ...]:

@@ -141,9 +141,10 @@ def check_streams(chosen: Sequence[Receipt], streams: Callable[[Receipt], Set[st
                 raise RestoreError(
                     f"{log}: expected the messages of each topic without a gap between them, found that "
                     f"those of {broken[0]!r} in the segment at {first.base_offset} are gone, "
-                    f"{first.end_text}, and that there are some before and behind: a broker would give "
-                    "those behind other queue offsets than they have. Nothing was written. Restore each "
-                    f"side into a directory of its own: --to-offset {row.base_offset}, or --from-offset {first.end}."
+                    f"{first.end_text}, and that there are some before and behind. A broker would give "
+                    "those behind other queue offsets than they have. Nothing was written. Restore each side "
+                    "into a directory of its own: "
+                    f"--to-offset {row.base_offset}, or --from-offset {first.end}."
                 )
             seen |= there
             gone |= {name: row for name in row.gone_streams.keys() & seen if name not in gone}
