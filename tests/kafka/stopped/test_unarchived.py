@@ -42,7 +42,7 @@ from storage_engine.retention.store import known_heads
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.archive_rules import HOUR_MS, record_rule
-from tests.kafka.made_node import MadeNode
+from tests.kafka.made_node import MadeNode, text_of
 from tests.kafka.stopped_nodes import clean, cleanup_steps, files_of, make_node, managed
 
 RULE = Scope(topic="a*")
@@ -101,6 +101,10 @@ def test_a_log_under_a_rule_goes_without_a_copy_and_is_never_lost(
     rows = {row.log: row for row in read_deletions(open_lake(store.lake), record.store_id)}
     assert (rows["a-0"].cause, rows["a-0"].start_offset, rows["a-0"].end_offset) == ("not-archived", 0, 4)
     assert rows["a-0"].detail.startswith(clause)
+    # Of topics of one name one knows which it was.
+    assert {log: row.topic_id for log, row in rows.items()} == {
+        f"{topic}-0": text_of(topic_id) for topic, topic_id in node.topic_ids.items()
+    }
     found = places(store)
     assert found["a-0", 0] == (Where.NOT_ARCHIVED, Status.OK, clause)
     assert found["b-0", 0][0] is Where.ARCHIVED
