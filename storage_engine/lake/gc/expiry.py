@@ -54,6 +54,7 @@ from storage_engine.model.keep.acts import (
     RecordedAct,
     RecordedExpiry,
     Thinning,
+    expired_files,
     expiries_of,
     find_expiry,
     policy_of,
@@ -258,7 +259,9 @@ def _next_expiry_step(
     kept = [it for it in rows if _is_thinned_by(it, thinned) and data_file_of(messages, it) not in lost]
     gone |= {thinned[it.identity].file.location for it in kept}
     ended = {_name_of(it): it for it in (*kept, *(row for row in rows if row.state == EXPIRED))}
-    gone |= {it for it in lost if split_data_file_name(file_name(it)) in ended}
+    # The table may be of before an act that a later one followed.
+    earlier = lost | {location_of(messages, name) for name in expired_files(acts)}
+    gone |= {it for it in earlier if split_data_file_name(file_name(it)) in ended}
     gone -= {file.location for row in rows if row.has_rows for file in proven_files(messages, row)}
     leaving = [file.entry for file in live if file.location in gone]
     left = {split_data_file_name(file_name(it.file_path)) for it in leaving}
