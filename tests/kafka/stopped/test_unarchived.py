@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from storage_engine.brokers import store_called
 from storage_engine.core.clock import ClockReading, clock_ms, read_clock
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import GateRefusedError
@@ -20,6 +21,7 @@ from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.soundness.receipts import list_stores
 from storage_engine.model.keep.acts import decide_hold, decide_lift
 from storage_engine.model.keep.rules import Scope
 from storage_engine.model.plan.plan import PlanRequest
@@ -200,6 +202,24 @@ def test_a_lake_that_no_call_names_has_its_say(store: ManagedStore, tmp_path: Pa
     assert clause().startswith(NOT_ARCHIVED)
     shutil.move(tmp_path / "other", tmp_path / "away")
     assert clause() == ""
+
+
+def test_a_store_that_is_renamed_keeps_its_exception(store: ManagedStore) -> None:
+    record_rule(store, RULE)
+    steps.archive_sealed(store, "first", archive_here)
+    with opened(store) as context:
+
+        def clause() -> str:
+            (record,) = context.journal.all_stores()
+            return read_store_permits(store, context.journal, record).clause_of_log("a-0")
+
+        assert clause().startswith(NOT_ARCHIVED)
+        (summary,) = list_stores(open_lake(store.lake))
+        called = store_called(summary.store_name, summary.broker, summary.store_root)
+        record_rule(store, Scope(topic="a*", store=called), archives=True)
+        assert clause() == ""
+        context.journal.name_store(context.record.store_id, "another")
+        assert clause() == ""
 
 
 def test_a_rule_that_is_lifted_while_a_run_deletes_lets_nothing_more_go(
