@@ -260,8 +260,9 @@ def _next_expiry_step(
     gone |= {thinned[it.identity].file.location for it in kept}
     ended = {_name_of(it): it for it in (*kept, *(row for row in rows if row.state == EXPIRED))}
     # The table may be of before an act that a later one followed.
-    earlier = lost | {location_of(messages, name) for name in expired_files(acts)}
-    gone |= {it for it in earlier if split_data_file_name(file_name(it)) in ended}
+    others = expired_files(acts) - {file.location for file in act.act.decision.files}
+    replaced = lost | {location_of(messages, name) for name in others}
+    gone |= {it for it in replaced if split_data_file_name(file_name(it)) in ended}
     gone -= {file.location for row in rows if row.has_rows for file in proven_files(messages, row)}
     leaving = [file.entry for file in live if file.location in gone]
     left = {split_data_file_name(file_name(it.file_path)) for it in leaving}
