@@ -77,7 +77,7 @@ def finish_acts(lake: Lake, *, rebuilt: bool = False, kept: Set[SegmentIdentity]
     No segment leaves by an act that another rule or hold followed, nor by one of another day: what it left
     is decided again. But its receipt says that it expired once an act says that its file is gone.
 
-    :param rebuilt: the receipts may be of before an act whose files are all gone.
+    :param rebuilt: the receipts may be of before an act whose files are all gone. Nothing more leaves.
     :param kept: segments that don't leave any more, for what other lakes hold, or for whatever else.
     :raises LakeIdentityError: the lake is a copy, its catalog is older than what lies there, or its acts are
         no one chain.
@@ -104,7 +104,7 @@ def finish_acts(lake: Lake, *, rebuilt: bool = False, kept: Set[SegmentIdentity]
             if (is_current := _is_current(acts, now)) or not held_stores(lake, acts).holds_of(
                 batch[0].store_id
             ):
-                leaving = set(batch) - kept if is_current else set()
+                leaving = set(batch) - kept if is_current and not rebuilt else set()
                 _commit(lake, partial(_next_expiry_step, lake, acts, now, batch, leaving))
 
 
@@ -135,7 +135,8 @@ def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
         return KeepDecision(ActKind.UNDO, expiry=expiry.recorded.sha256)
 
     acts = record_act(lake, decide)
-    finish_acts(lake)
+    # No journal says here what other lakes hold.
+    finish_acts(lake, kept={it for each in expiries_of(acts) for it in each.recorded.act.decision.taken})
     expiry = find_expiry(acts, act_id)
     return next(it for it in acts if it.act.decision.kind is ActKind.UNDO and _is_of(it, expiry))
 
