@@ -25,6 +25,7 @@ from storage_engine.lake.coverage.coverage import (
     names_of_logs,
 )
 from storage_engine.lake.coverage.local_spans import comparable, compare
+from storage_engine.lake.restore.filled import filled_notes
 from storage_engine.lake.soundness.receipts import list_stores
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.proof.receipt import Receipt
@@ -211,6 +212,7 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
         if log not in told
     )
     notes += tuple(f"{log}: {why}" for log, why in sorted(local.missing.items()) if log in told)
+    notes += filled_notes(store.real_root, {(one.log, one.start_offset) for one in local.local})
     return Facts(
         tables=_tables(local, lake, ranges, spans, rows),
         ranges=ranges,

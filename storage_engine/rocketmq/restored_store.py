@@ -36,6 +36,15 @@ _TOPICS_IN_FILES = RestoredSetting(
     "With v2 the broker reads no topic of those that were made here, and serves none of them.",
 )
 """What makes a broker read the configuration that is made (ConfigManagerFactory)."""
+_MANY_TOPICS = (
+    "queues may have messages of several topics, of which some are gone, and those behind would get "
+    "other queue offsets"
+)
+_NO_FILLER = {
+    "forceVerifyPropCRC": "it would cut its log off before the first, which has no such checksum",
+    "enableLmq": _MANY_TOPICS,
+    "enableMultiDispatch": _MANY_TOPICS,
+}
 _STILL_POSSIBLE = "Nothing was written. --files-only, without a broker's file, restores the segments alone."
 
 
@@ -103,8 +112,28 @@ class RestoredStore(RestoredConfig):
                 f"queues can be made. {_STILL_POSSIBLE} What lies before it is served: "
                 f"--to-offset {row.base_offset}; what lies behind it: --from-offset {row.end}."
             )
+        if not all(row.is_whole for row in receipts):
+            self._check_filler(config)
         if config.raw.get(ROLE, "").strip() == SLAVE:
             check_goes_on(config, receipts, read_segment)
+
+    def _check_filler(self, config: BrokerConfig) -> None:
+        """
+        :raises RestoreError: the broker would not take filler for messages that are gone.
+        """
+        is_slave = config.raw.get(ROLE, "").strip() == SLAVE
+        for setting, is_set, why in (
+            (f"{ROLE}={SLAVE}", is_slave, "its master has the messages themselves"),
+            *(
+                (f"{name}=true", config.raw.get(name, "").strip().lower() == "true", why)
+                for name, why in _NO_FILLER.items()
+            ),
+        ):
+            if is_set:
+                raise RestoreError(
+                    f"{self.conf}: expected a broker that takes filler in place of messages that are gone, "
+                    f"found {setting}: {why}. {_STILL_POSSIBLE}"
+                )
 
     def queues_of(self, rows: pa.Table) -> pa.Table:
         return restored_config.queues_of(rows)

@@ -8,13 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.engine_settings import settings_for
 from storage_engine.rocketmq.engine.message_store import MessageStore
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.layout import resolve_layout
+from tests.lake.gc.test_thinning import EVENTS, LEDGER, thin
 
 SEGMENT_BYTES = 1 << 20
+NAMES = [f"{0:020d}", f"{SEGMENT_BYTES:020d}"]
 SIZES = {
     "mappedFileSizeCommitLog": str(SEGMENT_BYTES),
     "mappedFileSizeConsumeQueue": "6000",
@@ -58,6 +63,52 @@ def test_a_store_whose_disk_is_gone_goes_on_at_its_old_place(
         assert checked.json["stores"][0]["overall"] == "OK"
         assert cli("archive", *of_store).exit_code == 0
     assert cli("validate", *of_store, "--full").exit_code == 0
+
+
+@pytest.mark.slow
+def test_what_was_restored_with_filler_proposes_a_lineage_and_no_old_receipt_proves_it(
+    cli, store_copy, lake, tmp_path, plainly, expire
+) -> None:
+    store: Path = store_copy("clean-stop")
+    conf = tmp_path / "broker.conf"
+    conf.write_text("".join(f"{key}={value}\n" for key, value in SIZES.items()))
+    second = tmp_path / "second"
+    assert cli("init-lake", "--lake", second).exit_code == 0
+    one, both = (store, "--lake", lake, "--broker-conf", conf), ("--second-lake", second)
+    assert cli("archive", *one, *both).exit_code == 0
+    # The second lake has the whole segments still.
+    (summary,) = list_stores(opened := open_lake(LakeConfig.local(lake)))
+    thin(opened, receipts(opened, summary.store_id)[:2], EVENTS, LEDGER)
+    shutil.rmtree(store)
+    restored = cli("restore", "--lake", lake, "--to", store, "--for-store", conf, "--with-filler", "--json")
+    assert restored.exit_code == 0, restored.err
+    files = [row["sha256"] == row["archived_sha256"] for row in restored.json["restored"]]
+    assert files == [False, False, True, True, True, True, True]
+    _write(store, 400)
+    assert cli("stamp", *one, "--reason", "its disk was lost").exit_code == 0
+    expire(store)
+
+    (shown,) = cli("info", "--lake", lake, "--json").json["stores"]
+    assert [note.partition(" was restored with ")[0][-20:] for note in shown["filled"]] == NAMES
+    told = [it["detail"] for it in cli("verify", *one, "--json").json["stores"][0]["findings"]]
+    assert ["no receipt proves these bytes" in detail for detail in told] == [True, True]
+    notes = cli("validate", *one, "--json").json["notes"]
+    assert [note in shown["filled"] for note in notes if "filler" in note] == [True, True]
+    for lakes in ((), both):
+        refused = cli("clean", *one, *lakes, "--manual", "--set", "deleteWhen=99")
+        assert refused.exit_code == 1, refused.out
+        said = refused.out + refused.err
+        assert f"{NAMES[0]}: expected SHA-256" in said
+        assert "or a restore filled what is gone, run storage-engine adopt" in said
+        assert len(list((store / "commitlog").iterdir())) == 8
+
+    assert cli("adopt", *one, "--reason", "its disk was lost").exit_code == 0
+    cleaned = cli("clean", *one, "--manual", "--set", "deleteWhen=99", "--max-segments", 3)
+    assert cleaned.exit_code == 0, cleaned.out + cleaned.err
+    assert len(list((store / "commitlog").iterdir())) == 5
+    verified = cli("verify", *one, "--json").json["stores"][0]
+    assert (verified["overall"], verified["findings"]) == ("OK", [])
+    assert cli("info", "--lake", lake, "--json").json["stores"][0]["filled"] == []
 
 
 def _write(root: Path, count: int) -> None:

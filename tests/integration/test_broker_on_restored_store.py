@@ -6,6 +6,8 @@ It gets nothing but what restore wrote: the segments, and what is made of them b
 from __future__ import annotations
 
 import hashlib
+import json
+import shutil
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -27,10 +29,12 @@ from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.keep.acts import ActKind, KeepDecision, decide_rule
 from storage_engine.model.keep.rules import Scope
 from storage_engine.model.store.store import StoreSnapshot
+from storage_engine.rocketmq.codec.frame import FILLER_TOPIC
 from storage_engine.rocketmq.store.store import RocketMQStore
-from tests.integration.broker import BROKER_CONF, Broker, running_broker
+from tests.integration.broker import BROKER_CONF, Broker, running_broker, start_again
 from tests.integration.jvm import write_properties
-from tests.integration.stores import Truth, file_hashes, open_store, served, unpack
+from tests.integration.stores import Messages, Truth, file_hashes, open_store, served, unpack
+from tests.lake.gc.test_thinning import EVENTS, LEDGER, thin
 
 pytestmark = pytest.mark.integration
 
@@ -204,3 +208,63 @@ def test_broker_serves_what_is_left_behind_what_expired(
     with running_broker(tmp_path / "store", tmp_path, name_server_port, without_timers) as broker:
         assert broker.client.runtime_info().commitlog_min_offset == gone.end
         assert served(broker.client, expected) == expected
+
+
+def test_broker_serves_what_stays_of_thinned_segments_and_takes_their_filler(
+    store: RocketMQStore, truth: Truth, tmp_path: Path, name_server_port: int
+) -> None:
+    lake = make_lake(LakeConfig.local(tmp_path / "lake"))
+    _archive(lake, store.snapshot(0))
+    partly = receipts(lake, STORE_ID)[:3]
+    thin(lake, partly, EVENTS, LEDGER)
+    # A light queue has messages of several topics.
+    settings: dict[str, object] = {
+        "enableLmq": False,
+        "enableMultiDispatch": False,
+        "timerWheelEnable": False,
+    }
+    conf = tmp_path / "serving.conf"
+    write_properties(conf, {**BROKER_CONF, **settings})
+    restore(lake, STORE_ID, tmp_path / "store", serving=[conf], with_filler=True)
+    end = store.snapshot(0).logs[0].sealed[-1].end_offset
+    expected: Messages = {
+        queue: {
+            offset: sha256
+            for offset, sha256 in messages.items()
+            if queue[0] not in (EVENTS, LEDGER) or truth.queues[queue][offset] >= partly[-1].end
+        }
+        for queue, messages in truth.messages(0, end).items()
+        if not queue[0].startswith("%LMQ%")
+    }
+    expected = {queue: messages for queue, messages in expected.items() if messages}
+    before = file_hashes(tmp_path / "store" / "commitlog")
+    noted = json.loads((tmp_path / "store" / ".storage-engine" / "filled.json").read_text())["segments"]
+    assert [it["sha256"] for it in noted] == list(before.values())[:3]
+    with running_broker(tmp_path / "store", tmp_path, name_server_port, settings) as broker:
+        _check_served(broker, expected)
+        # It makes its queues again, of a log of which it trusts nothing.
+        for from_all in (False, True):
+            broker.java.kill()
+            if from_all:
+                for name in ("consumequeue", "index", "checkpoint"):
+                    path = tmp_path / "store" / name
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            start_again(broker, tmp_path, name_server_port)
+            _check_served(broker, expected)
+    assert {path: before[path] for path in before} == {
+        path: sha256
+        for path, sha256 in file_hashes(tmp_path / "store" / "commitlog").items()
+        if path in before
+    }
+
+
+def _check_served(broker: Broker, expected: Messages) -> None:
+    assert broker.client.runtime_info().commitlog_min_offset == 0
+    assert served(broker.client, expected) == expected
+    for queue, messages in expected.items():
+        # In a log that begins at 0 a broker takes the empty entries before a queue's first for entries.
+        start = broker.client.min_offset(*queue)
+        assert start <= min(messages)
+        found = broker.client.pull(*queue, start)
+        assert hashlib.sha256(found.frames[0]).hexdigest() == messages[min(messages)]
+    assert not (broker.store / "consumequeue" / FILLER_TOPIC).exists()

@@ -260,6 +260,9 @@ def main(work: Path, cases: int, seed: int) -> None:
         shutil.rmtree(work / "world")
         shutil.copytree(work / "pristine", work / "world")
         live(pristine, random.Random(f"{seed} {number}"), work, COMMANDS_OF_A_HISTORY, done)
+        status, filled = in_child(pristine.check_filled)
+        assert status == 0
+        done["filled"] += filled
     sys.stdout.write(json.dumps(done))
 
 

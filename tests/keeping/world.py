@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,10 +15,14 @@ from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.names import proven_files
 from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.restore.restore_span import Span
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts
 from storage_engine.model.keep.acts import ActKind
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import PARTIAL, Receipt
+from storage_engine.rocketmq.codec.codec import CODEC
+from storage_engine.rocketmq.codec.frame import FILLER_TOPIC
 from tests.histories.verbs import storage_engine
 from tests.keeping.store import TopicStore
 from tests.services.moved_clock import DAY_MS
@@ -116,6 +121,26 @@ class World:
                 assert (act.decision.kind, row.identity in act.decision.segments) == (ActKind.EXPIRE, True)
                 self._check_files(lake, row, act.at_ms, set(row.proven_files) <= removed, settled=settled)
         return states
+
+    def check_filled(self) -> int:
+        """Make sure that what stays of segments comes back with filler for the rest; return how many do."""
+        lake, target = self.lake(), self.directory / "filled"
+        (store,) = list_stores(lake)
+        partly = [row for row in receipts(lake, store.store_id, with_ended=True) if row.state == PARTIAL]
+        for row in partly:
+            span = Span(segments=(row.base_offset,))
+            (done,) = restore(lake, store.store_id, target, span=span, files_only=True, with_filler=True)
+            found: Counter[str] = Counter()
+            for rows, damage in CODEC.decode(memoryview(Path(done.path).read_bytes()), row.base_offset):
+                assert not damage
+                topics = (topic or "" for topic in rows["topic"].to_pylist())
+                found.update(topic for topic in topics if not FILLER_TOPIC.startswith(topic))
+            of_segment = self.store.sealed[row.base_offset].rows
+            assert found == {
+                topic: of_segment[topic] for topic in of_segment if topic not in row.gone_streams
+            }
+            shutil.rmtree(target)
+        return len(partly)
 
     def _check_files(self, lake: Lake, row: Receipt, at_ms: int, is_removed: bool, *, settled: bool) -> None:
         for file in proven_files(lake.messages(), row):

@@ -76,6 +76,12 @@ def _segments(
     help="Segments alone, without the queues, index and configuration that a broker serves them by.",
 )
 @click.option(
+    "--with-filler",
+    is_flag=True,
+    help="Also segments of which some topics are gone. Empty frames, which no broker serves, stand for these "
+    "messages, so that such a file isn't the archived one.",
+)
+@click.option(
     "--keep-mtime",
     is_flag=True,
     help="Give files their old time of change; a broker then deletes them at its next window.",
@@ -95,6 +101,7 @@ def restore(
     to_time: str | None,
     serving: tuple[Path, ...],
     files_only: bool,
+    with_filler: bool,
     keep_mtime: bool,
     as_json: bool,
 ) -> int:
@@ -104,6 +111,7 @@ def restore(
     overwritten; identical ones are kept, so an interrupted restore goes on where it stopped.
     """
     from storage_engine.brokers import find_broker, kind_option
+    from storage_engine.lake.restore.filled import read_filled
     from storage_engine.lake.restore.restore import choose_segments, write_segments
     from storage_engine.lake.restore.restore_span import Span, expired_line
 
@@ -131,6 +139,7 @@ def restore(
         log=log,
         serving=serving,
         files_only=files_only,
+        with_filler=with_filler,
     )
     with progress("Restoring", sum(receipt.size_bytes for receipt in chosen.receipts)) as advance:
         restored = write_segments(chosen, to_dir, keep_mtime=keep_mtime, progress=advance)
@@ -154,11 +163,20 @@ def restore(
                 Path(row.path).relative_to(to_dir),
                 bytes_text(row.size_bytes),
                 row.sha256[:16],
-                "was there already" if row.existed else "",
+                ", ".join(
+                    text
+                    for text, is_so in (
+                        ("with filler", row.sha256 != row.archived_sha256),
+                        ("was there already", row.existed),
+                    )
+                    if is_so
+                ),
             )
             for row in restored
         ),
     )
+    for filled in read_filled(to_dir):
+        say(f"Note: {filled}.", err=True)
     for one in chosen.extensions:
         say(
             f"Note: log {one.log} was restored up to offset {one.end}. What was asked for ends at "

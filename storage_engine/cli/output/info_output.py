@@ -48,6 +48,8 @@ def _facts(store: ManagedOverview, lakes_known: bool) -> Iterator[tuple[str, str
         yield "host", f"{store.host}{here}" if store.host else "not known"
     yield "broker", store.broker or "not known"
     yield from _on_disk(store)
+    for note in store.filled:
+        yield "with filler", note
     if not store.archived:
         yield "in lake", "nothing" if lakes_known else "not known"
     for part in store.archived:

@@ -360,8 +360,9 @@ def _check_extent(segment: ProvenSegment, other: ProvenSegment | Receipt) -> Non
 
 def _adopt(log: str) -> str:
     return (
-        "If the broker recovered from a crash and wrote these offsets again, run storage-engine adopt to "
-        "open a new lineage, with --conn-id for a store of Airflow; of several logs, "
+        "If the broker recovered from a crash and wrote these offsets again, or a restore filled what is "
+        "gone, run storage-engine adopt to open a new lineage, with --conn-id for a store of "
+        "Airflow; of several logs, "
         f"--log {shlex.quote(log)} opens it for this one alone. Otherwise the file was changed."
     )
 

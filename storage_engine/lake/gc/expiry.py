@@ -54,6 +54,7 @@ from storage_engine.model.keep.acts import (
     RecordedAct,
     RecordedExpiry,
     Thinning,
+    expired_files,
     expiries_of,
     find_expiry,
     policy_of,
@@ -70,13 +71,14 @@ from storage_engine.model.proof.receipt import (
 )
 
 
-def finish_acts(lake: Lake, *, rebuilt: bool = False) -> None:
+def finish_acts(lake: Lake, *, rebuilt: bool = False, kept: Set[SegmentIdentity] = frozenset()) -> None:
     """Go on with every expiry and undo whose writer was killed.
 
     No segment leaves by an act that another rule or hold followed, nor by one of another day: what it left
     is decided again. But its receipt says that it expired once an act says that its file is gone.
 
-    :param rebuilt: the receipts may be of before an act whose files are all gone.
+    :param rebuilt: the receipts may be of before an act whose files are all gone. Nothing more leaves.
+    :param kept: segments that don't leave any more, for what other lakes hold, or for whatever else.
     :raises LakeIdentityError: the lake is a copy, its catalog is older than what lies there, or its acts are
         no one chain.
     :raises LakeUnavailableError: the lake can't be read or written; run again to go on.
@@ -87,7 +89,7 @@ def finish_acts(lake: Lake, *, rebuilt: bool = False) -> None:
     # The oldest first: a later one took what an earlier one had left.
     for expiry in expiries_of(acts) if rebuilt else ():
         for batch in () if expiry.is_undone else _batches(expiry):
-            _commit(lake, partial(_next_expiry_step, lake, acts, expiry, batch, is_current=False))
+            _commit(lake, partial(_next_expiry_step, lake, acts, expiry, batch, frozenset()))
     # The newest first: what one left was taken further by a later one, which an undo brings back.
     for expiry in reversed(expiries_of(acts)):
         for batch in _batches(expiry) if expiry.files else ():
@@ -98,9 +100,12 @@ def finish_acts(lake: Lake, *, rebuilt: bool = False) -> None:
                 undo = next(it for it in acts if it.act.decision.kind is ActKind.UNDO and _is_of(it, now))
                 _commit(lake, partial(_next_undo_step, lake, now, undo, batch))
                 continue
-            if not held_stores(lake, acts).holds_of(batch[0].store_id):
-                is_current = _is_current(acts, now)
-                _commit(lake, partial(_next_expiry_step, lake, acts, now, batch, is_current=is_current))
+            # What was held when its act was recorded isn't in it.
+            if (is_current := _is_current(acts, now)) or not held_stores(lake, acts).holds_of(
+                batch[0].store_id
+            ):
+                leaving = set(batch) - kept if is_current and not rebuilt else set()
+                _commit(lake, partial(_next_expiry_step, lake, acts, now, batch, leaving))
 
 
 def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
@@ -130,7 +135,8 @@ def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
         return KeepDecision(ActKind.UNDO, expiry=expiry.recorded.sha256)
 
     acts = record_act(lake, decide)
-    finish_acts(lake)
+    # No journal says here what other lakes hold.
+    finish_acts(lake, kept={it for each in expiries_of(acts) for it in each.recorded.act.decision.taken})
     expiry = find_expiry(acts, act_id)
     return next(it for it in acts if it.act.decision.kind is ActKind.UNDO and _is_of(it, expiry))
 
@@ -216,13 +222,17 @@ def _is_of(act: RecordedAct, expiry: RecordedExpiry) -> bool:
 
 
 def _next_expiry_step(
-    lake: Lake, acts: Acts, expiry: RecordedExpiry, batch: Sequence[SegmentIdentity], *, is_current: bool
+    lake: Lake,
+    acts: Acts,
+    expiry: RecordedExpiry,
+    batch: Sequence[SegmentIdentity],
+    may_leave: Set[SegmentIdentity],
 ) -> CommitStep | None:
     """Receipts first; data files only when all of the batch say that they expired, or what did of them.
 
     Where an act says that a file is gone for good, both tables may be of before that act or of after it.
 
-    :param is_current: more segments may leave by it.
+    :param may_leave: by it, of those that haven't yet.
     """
     store_id, act = batch[0].store_id, expiry.recorded
     segments, messages = lake.segments(), lake.messages()
@@ -237,7 +247,7 @@ def _next_expiry_step(
     changed = [
         after
         for row in of_act
-        if row.has_rows and (is_current or removed.issuperset(proven_files(messages, row)))
+        if row.has_rows and (row.identity in may_leave or removed.issuperset(proven_files(messages, row)))
         for after in (_as_it_goes(row, act, thinned.get(row.identity)),)
         # Where one of both files isn't there any more, it is decided again.
         if after.state == EXPIRED
@@ -250,7 +260,10 @@ def _next_expiry_step(
     kept = [it for it in rows if _is_thinned_by(it, thinned) and data_file_of(messages, it) not in lost]
     gone |= {thinned[it.identity].file.location for it in kept}
     ended = {_name_of(it): it for it in (*kept, *(row for row in rows if row.state == EXPIRED))}
-    gone |= {it for it in lost if split_data_file_name(file_name(it)) in ended}
+    # The table may be of before an act that a later one followed.
+    others = expired_files(acts) - {file.location for file in act.act.decision.files}
+    replaced = lost | {location_of(messages, name) for name in others}
+    gone |= {it for it in replaced if split_data_file_name(file_name(it)) in ended}
     gone -= {file.location for row in rows if row.has_rows for file in proven_files(messages, row)}
     leaving = [file.entry for file in live if file.location in gone]
     left = {split_data_file_name(file_name(it.file_path)) for it in leaving}

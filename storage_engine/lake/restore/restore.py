@@ -3,6 +3,9 @@
 A file gets its name only after its SHA-256 was found to be the receipt's. Nothing is overwritten; files
 that are there already with the right bytes are kept, so that a restore which was interrupted goes on. Where
 any has others, nothing is written at all: two lineages, or two stores, never end in one directory.
+
+A segment of which some streams are gone has filler for them, where a person asks for it. What stays of it is
+proven by its root, and what its SHA-256 is then is on disk before the segment gets its name.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.durable import NewFile
@@ -29,9 +33,11 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.store_places import refuse_target_inside_store
 from storage_engine.lake.coverage.elsewhere import in_either
 from storage_engine.lake.file.data_file import WindowMemory
+from storage_engine.lake.restore.filled import FILLED_FILE, FilledSegment, FilledSegments
 from storage_engine.lake.restore.restore_span import (
     LineageRange,
     Span,
+    check_streams,
     choose,
     expired_ranges,
     other_lineages,
@@ -46,13 +52,26 @@ from storage_engine.lake.restore.restored_config import (
 )
 from storage_engine.lake.soundness.chain import receipt_name, row_fault
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.lake.soundness.segment_reader import origin_of, read_segment, untouched_files
+from storage_engine.lake.soundness.segment_reader import (
+    filled_segment,
+    narrow_rows,
+    origin_of,
+    read_segment,
+    untouched_files,
+)
 from storage_engine.lake.soundness.soundness import losses
 from storage_engine.lake.soundness.soundness_reader import find_faults
 from storage_engine.lake.verify.replica_coverage import receipts_of_replicas
 from storage_engine.model.broker.codec import RestoredConfig, RestoredSetting
 from storage_engine.model.proof.companions import Companion
-from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, ended, whole
+from storage_engine.model.proof.receipt import (
+    NOT_ARCHIVED,
+    Receipt,
+    end_text,
+    ended,
+    whole,
+    with_rows,
+)
 
 T = TypeVar("T")
 
@@ -70,7 +89,10 @@ Chunks = Iterator[tuple[int, memoryview]]
 
 @dataclass(frozen=True, slots=True)
 class RestoredSegment:
-    """A file that is there now. ``existed``: it was there before with the right bytes."""
+    """A file that is there now. ``existed``: it was there before with the right bytes.
+
+    :param archived_sha256: of the archived segment; another one where it was restored with filler.
+    """
 
     path: str
     log: str
@@ -78,6 +100,7 @@ class RestoredSegment:
     size_bytes: int
     sha256: str
     existed: bool
+    archived_sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +137,7 @@ def choose_segments(
     log: str | None = None,
     serving: Sequence[Path] = (),
     files_only: bool = False,
+    with_filler: bool = False,
 ) -> ChosenSegments:
     """Choose archived segments to restore. Reads the lakes alone.
 
@@ -125,16 +149,18 @@ def choose_segments(
     :param log: None: all logs.
     :param serving: stores of stopped brokers that are to serve it; see :meth:`Broker.restored_config`.
     :param files_only: segments alone, without what a broker needs beside them.
+    :param with_filler: also segments of which some streams are gone, with filler where these were.
     :raises RestoreError: nothing there, a hole in the span, a receipt that was changed, or the brokers that
         are to serve it would not.
     :raises LakeUnavailableError: a lake can't be read.
     """
-    everything, expired = _archived_in(lake, second, store_id)
+    everything, expired = _archived_in(lake, second, store_id, with_filler=with_filler)
     found = tuple(row for row in everything if lineage in (None, row.lineage) and log in (None, row.log))
     expired = tuple(row for row in expired if lineage in (None, row.lineage) and log in (None, row.log))
     replicas = receipts_of_replicas(lake, found)
     known = (*expired, *ended(replicas))
-    expiries = merged_expiries((each, known) for each in (lake, second) if each is not None)
+    not_whole = (*known, *ended(found))
+    expiries = merged_expiries((each, not_whole) for each in (lake, second) if each is not None)
     asked = choose(
         found,
         span or Span(),
@@ -147,10 +173,11 @@ def choose_segments(
     )
     _check_receipts(asked)
     config = None if files_only else find_broker(asked[0].broker).restored_config(serving)
-    source = _Source(lake, second, asked, config)
+    source = _Source(lake, second, asked, config, expiries)
+    check_streams(asked, source.streams)
     chosen, extensions = with_their_ends(config, asked, found, source.queues)
     if extensions:
-        source = _Source(lake, second, chosen, config)
+        source = _Source(lake, second, chosen, config, expiries)
         _check_receipts(chosen)
     if config is not None:
         config.check(chosen, source.segment)
@@ -181,6 +208,7 @@ def restore(
     log: str | None = None,
     serving: Sequence[Path] = (),
     files_only: bool = False,
+    with_filler: bool = False,
     keep_mtime: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[RestoredSegment, ...]:
@@ -194,6 +222,7 @@ def restore(
         log=log,
         serving=serving,
         files_only=files_only,
+        with_filler=with_filler,
     )
     return write_segments(chosen, to_dir, keep_mtime=keep_mtime, progress=progress)
 
@@ -221,7 +250,12 @@ def write_segments(
     refuse_target_inside_store(name)
     paths = [segment_path(receipt, config) for receipt in chosen]
     configuration = {Path(each) for each in config_names(config, chosen)}
-    wanted = {path: row.sha256 for row, path in zip(chosen, paths, strict=True)}
+    filled = source.filled([row for row in chosen if not row.is_whole])
+    hashes = {row.row_hash: row.sha256 for row in chosen} | {it: one.sha256 for it, one in filled.items()}
+    wanted = {path: hashes[row.row_hash] for row, path in zip(chosen, paths, strict=True)}
+    note = FilledSegments(chosen[0].store_id, tuple(filled.values())).content if filled else b""
+    if filled:
+        wanted[FILLED_FILE] = hashlib.sha256(note).hexdigest()
     for row, path in zip(chosen, paths, strict=True):
         for companion in row.companions:
             _add(wanted, path.with_name(companion.name), companion.sha256, configuration)
@@ -238,6 +272,12 @@ def write_segments(
                 for path in existing & configuration:
                     _check_same(name, target, path, hashlib.sha256(contents[str(path)]).hexdigest())
             target.sweep()
+            if filled and FILLED_FILE not in existing:
+                # First: no segment with filler is there without it.
+                with target.new_file(FILLED_FILE) as file:
+                    file.file.write(note)
+                    _check_written(str(name / FILLED_FILE), wanted[FILLED_FILE], file)
+                    file.publish()
 
             def restore_one(receipt: Receipt, path: Path) -> tuple[RestoredSegment, pa.Table]:
                 # First, so that a segment which has its name is whole.
@@ -248,11 +288,11 @@ def write_segments(
                         file.publish()
                 if path not in existing:
                     with target.new_file(path) as file:
-                        _write_segment(source.chunks(receipt), receipt, file, keep_mtime)
+                        _write_segment(source.chunks(receipt), receipt, wanted[path], file, keep_mtime)
                         file.publish()
                 if progress is not None:
                     progress(receipt.size_bytes)
-                return _restored(name / path, receipt, path in existing), source.queues(receipt)
+                return _restored(name / path, receipt, wanted[path], path in existing), source.queues(receipt)
 
             done = _all(pool.submit(restore_one, row, path) for row, path in zip(chosen, paths, strict=True))
         finally:
@@ -272,14 +312,22 @@ class _Source:
     """What the chosen segments are read from: for each, the lake that its receipt is of."""
 
     def __init__(
-        self, lake: Lake, second: Lake | None, chosen: Sequence[Receipt], config: RestoredConfig | None
+        self,
+        lake: Lake,
+        second: Lake | None,
+        chosen: Sequence[Receipt],
+        config: RestoredConfig | None,
+        expiries: Mapping[str, str],
     ) -> None:
         self._config = config
+        self._expiries = expiries
         self._tables = [each.messages() for each in (lake, second) if each is not None]
         # Asked once: each time costs a look at every file that the table has.
         self._untouched = [untouched_files(table, chosen) for table in self._tables]
         stores = {row.store_id for row in chosen}
-        self._in_first = {row.row_hash for store_id in stores for row in receipts(lake, store_id)}
+        self._in_first = {
+            row.row_hash for store_id in stores for row in receipts(lake, store_id, with_ended=True)
+        }
         self._queues: dict[str, pa.Table] = {}
         self._per_thread = threading.local()
 
@@ -288,6 +336,8 @@ class _Source:
         if not hasattr(self._per_thread, "memory"):
             self._per_thread.memory = WindowMemory(_BUFFERS)
         place = self._place(receipt)
+        if not receipt.is_whole:
+            return iter([(origin_of(receipt), filled_segment(self._tables[place], receipt)[0])])
         return read_segment(
             self._tables[place], receipt, untouched=self._untouched[place], memory=self._per_thread.memory
         )
@@ -307,30 +357,65 @@ class _Source:
             self._queues[receipt.row_hash] = found
         return self._queues[receipt.row_hash]
 
+    def streams(self, receipt: Receipt) -> frozenset[str]:
+        """Return the streams of which a segment has rows; of one that has a single one its rows know it."""
+        if receipt.streams is not None:
+            return receipt.kept_streams
+        names, place = find_broker(receipt.broker).codec.columns.streams[:1], self._place(receipt)
+        found = narrow_rows(self._tables[place], receipt, names, self._untouched[place])
+        return frozenset(name or "" for rows in found for name in pc.unique(rows[names[0]]).to_pylist())
+
+    def filled(self, partly: Sequence[Receipt]) -> dict[str, FilledSegment]:
+        """Return what segments of which some streams are gone are with filler, by the hashes of their rows.
+
+        :raises ProofError: what stays of one isn't as it was proven.
+        """
+
+        def fill(row: Receipt) -> FilledSegment:
+            data, filler_bytes = filled_segment(self._tables[self._place(row)], row)
+            sha256, why = hashlib.sha256(data).hexdigest(), end_text(row.state, row.act, self._expiries)
+            return FilledSegment(
+                row.log,
+                row.lineage,
+                row.base_offset,
+                row.size_bytes,
+                sha256,
+                row.sha256,
+                filler_bytes,
+                why,
+            )
+
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="restore") as pool:
+            return dict(zip((row.row_hash for row in partly), pool.map(fill, partly), strict=True))
+
     def _place(self, receipt: Receipt) -> int:
         return 0 if receipt.row_hash in self._in_first else -1
 
 
 def _archived_in(
-    lake: Lake, second: Lake | None, store_id: str
+    lake: Lake, second: Lake | None, store_id: str, *, with_filler: bool
 ) -> tuple[tuple[Receipt, ...], tuple[Receipt, ...]]:
     """A store's receipts in a lake, or in two: each segment once, by a receipt that holds where there is one.
 
-    :return: with those of segments that expired, and that neither lake has.
+    :param with_filler: with those of which some streams are gone, where no lake has all.
+    :return: with those of segments that neither lake has.
     :raises LakeUnavailableError: one can't be read.
     """
     every_row = receipts(lake, store_id, with_ended=True)
-    rows, expired = whole(every_row), ended(every_row)
-    if second is None:
-        return rows, expired
-    every_other = receipts(second, store_id, with_ended=True)
-    others = whole(every_other)
-    broken = losses(find_faults(second, others))
-    holding = [row for row in others if row.identity not in broken]
-    merged, _ = in_either(rows, losses(find_faults(lake, rows)), holding)
-    proven = {row.identity for row in merged}
-    gone = {row.identity: row for row in (*expired, *ended(every_other)) if row.identity not in proven}
-    return merged, tuple(gone.values())
+    found, gone = whole(every_row), ended(every_row)
+    if second is not None:
+        every_other = receipts(second, store_id, with_ended=True)
+        others = whole(every_other)
+        broken = losses(find_faults(second, others))
+        holding = [row for row in others if row.identity not in broken]
+        found, _ = in_either(found, losses(find_faults(lake, found)), holding)
+        proven = {row.identity for row in found}
+        each = {row.identity: row for row in (*ended(every_other), *gone) if row.identity not in proven}
+        gone = tuple(each.values())
+    if not with_filler:
+        return found, gone
+    rows = sorted((*found, *with_rows(gone)), key=lambda row: (row.log, row.lineage, row.base_offset))
+    return tuple(rows), tuple(row for row in gone if not row.has_rows)
 
 
 def _check_receipts(chosen: Sequence[Receipt]) -> None:
@@ -388,13 +473,13 @@ def _all(futures: Iterable[Future[T]]) -> list[T]:
     return [future.result() for future in list(futures)]
 
 
-def _restored(path: Path, receipt: Receipt, existed: bool) -> RestoredSegment:
+def _restored(path: Path, receipt: Receipt, sha256: str, existed: bool) -> RestoredSegment:
     return RestoredSegment(
-        str(path), receipt.log, receipt.base_offset, receipt.size_bytes, receipt.sha256, existed
+        str(path), receipt.log, receipt.base_offset, receipt.size_bytes, sha256, existed, receipt.sha256
     )
 
 
-def _write_segment(chunks: Chunks, receipt: Receipt, new: NewFile, keep_mtime: bool) -> None:
+def _write_segment(chunks: Chunks, receipt: Receipt, sha256: str, new: NewFile, keep_mtime: bool) -> None:
     digest, origin = hashlib.sha256(), origin_of(receipt)
     with ThreadPoolExecutor(1, thread_name_prefix="restore-write") as writer:
         written: Future[None] | None = None
@@ -405,15 +490,15 @@ def _write_segment(chunks: Chunks, receipt: Receipt, new: NewFile, keep_mtime: b
             written = writer.submit(_write_chunk, new.file, digest, position - origin, chunk)
     if written is not None:
         written.result()
-    if digest.hexdigest() != receipt.sha256:
+    if digest.hexdigest() != sha256:
         raise RestoreError(
             f"{receipt.data_file}: expected the bytes of {receipt.log}/{receipt.base_offset:020d} with "
-            f"SHA-256 {receipt.sha256}, found {digest.hexdigest()}. The file was not restored. The lake "
+            f"SHA-256 {sha256}, found {digest.hexdigest()}. The file was not restored. The lake "
             "is damaged: run verify, and restore from a second lake if there is one."
         )
     if keep_mtime:
         os.utime(new.file.fileno(), ns=(receipt.source_mtime_ns, receipt.source_mtime_ns))
-    _check_written(f"{receipt.log}/{receipt.base_offset:020d}", receipt.sha256, new)
+    _check_written(f"{receipt.log}/{receipt.base_offset:020d}", sha256, new)
 
 
 def _write_companion(companion: Companion, segment: str, new: NewFile, keep_mtime: bool) -> None:

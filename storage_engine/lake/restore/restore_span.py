@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
@@ -117,6 +117,37 @@ def choose(
             + " Nothing was written."
         )
     return tuple(chosen)
+
+
+def check_streams(chosen: Sequence[Receipt], streams: Callable[[Receipt], Set[str]]) -> None:
+    """Make sure that what is gone of a stream doesn't lie between what is there of it.
+
+    A broker numbers a queue's messages one after the other: those behind would get other numbers than they
+    have.
+
+    :param streams: names those of which a segment has rows; asked of logs of which something is gone.
+    :raises RestoreError: it does.
+    """
+    for log, rows in groupby(chosen, key=lambda row: row.log):
+        of_log = list(rows)
+        if all(row.is_whole for row in of_log):
+            continue
+        seen: set[str] = set()
+        gone: dict[str, Receipt] = {}
+        for row in of_log:
+            there = streams(row)
+            if broken := sorted(there & gone.keys()):
+                first = gone[broken[0]]
+                raise RestoreError(
+                    f"{log}: expected the messages of each topic without a gap between them, found that "
+                    f"those of {broken[0]!r} in the segment at {first.base_offset} are gone, "
+                    f"{first.end_text}, and that there are some before and behind. A broker would give "
+                    "those behind other queue offsets than they have. Nothing was written. Restore each side "
+                    "into a directory of its own: "
+                    f"--to-offset {row.base_offset}, or --from-offset {first.end}."
+                )
+            seen |= there
+            gone |= {name: row for name in row.gone_streams.keys() & seen if name not in gone}
 
 
 def _between(

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -32,6 +33,7 @@ from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.file.segment_tree import SegmentTree
 from storage_engine.lake.soundness.message_batches import message_batches
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
+from storage_engine.model.broker.codec import Columns
 from storage_engine.model.proof.receipt import Receipt, with_rows
 
 
@@ -161,7 +163,10 @@ def narrow_rows(
     location = data_file_of(table, receipt)
     if location not in untouched:
         where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
-        yield from message_batches(table, where, columns)
+        of_codec = find_broker(receipt.broker).codec.columns
+        wanted = list(dict.fromkeys((*columns, *of_codec.streams[:1])))
+        for rows in message_batches(table, where, wanted):
+            yield _without(rows, of_codec, receipt).select(list(columns))
         return
     with (
         parquet_errors(location),
@@ -187,10 +192,48 @@ def _from_data_file(
 
 
 def _from_rows(table: Table, receipt: Receipt, tree: SegmentTree | None) -> Iterator[tuple[int, memoryview]]:
-    codec, origin, gone = find_broker(receipt.broker).codec, origin_of(receipt), list(receipt.gone_streams)
+    out, _, _, _ = _bytes_of_rows(table, receipt, tree)
+    yield origin_of(receipt), out
+
+
+def filled_segment(table: Table, receipt: Receipt) -> tuple[memoryview, int]:
+    """Return a segment of which some streams are gone, with filler where their messages were, and how many
+    bytes that is. All other bytes are proven: with the recorded hashes of what is gone they reach the root.
+
+    :param table: that of rows, as loaded.
+    :raises ProofError: what stays isn't as it was proven.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    leaves = tree_to_compare(receipt, table.location())
+    out, starts, ends, stored_ms = _bytes_of_rows(table, receipt, leaves)
+    if fault := tree_fault(receipt, leaves) if leaves is not None else "expected a root, found none":
+        raise ProofError(f"{table.location()}: {receipt.log}/{receipt.base_offset:020d}: {fault}.")
+    origin = origin_of(receipt)
+    begins = np.append(origin, ends)
+    behind = np.append(starts, origin + receipt.size_bytes)
+    gaps = np.flatnonzero(begins < behind)
+    # A filler was stored when the message before it was, the first one when the segment's first was.
+    times = np.append(receipt.first_store_timestamp_ms or receipt.proven_at_ms, stored_ms)
+    known = np.maximum.accumulate(np.where(times > 0, np.arange(len(times)), 0))
+    codec = find_broker(receipt.broker).codec
+    rows = codec.filler(begins[gaps], behind[gaps], times[known[gaps]])
+    if rows is None:
+        raise ProofError(
+            f"{receipt.log}: expected a broker whose log may have filler, found {receipt.broker}."
+        )
+    return out, encode_rows(codec, rows, out, origin, table.location())
+
+
+def _bytes_of_rows(
+    table: Table, receipt: Receipt, tree: SegmentTree | None
+) -> tuple[memoryview, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return a segment's bytes, zeros where it has no row; where its rows begin and end, in order, and when
+    each was stored, 0 where that isn't known.
+    """
+    codec, origin = find_broker(receipt.broker).codec, origin_of(receipt)
     where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
     out = np.zeros(receipt.size_bytes, dtype=np.uint8).data
-    offsets, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    offsets, sizes, times = ([np.empty(0, np.int64)] for _ in range(3))
     with lake_errors(table.location(), "read a segment's rows"):
         there = set(table.schema().column_names)
         columns = codec.schema if tree is None else (*codec.schema, *TREE_COLUMNS)
@@ -198,14 +241,13 @@ def _from_rows(table: Table, receipt: Receipt, tree: SegmentTree | None) -> Iter
         scan = table.scan(row_filter=where, selected_fields=tuple(schema.names))
         for batch in scan.to_arrow_batch_reader():
             rows = pa.Table.from_batches([batch])
-            if gone:
-                topics: Any = rows[codec.columns.streams[0]]
-                rows = rows.filter(pc.invert(pc.is_in(topics, value_set=pa.array(gone, topics.type))))
+            rows = _without(rows, codec.columns, receipt)
             # PyIceberg widens strings and binaries; the codec knows its own types.
             rows = rows.select(schema.names).cast(schema)
             encode_rows(codec, rows, out, origin, table.location())
             if tree is not None:
                 tree.add(rows)
+            times.append(_stored_ms(rows, codec.columns))
             offsets.append(rows["physical_offset"].to_numpy())
             sizes.append(rows["size"].to_numpy().astype(np.int64))
     starts = np.concatenate(offsets)
@@ -222,4 +264,20 @@ def _from_rows(table: Table, receipt: Receipt, tree: SegmentTree | None) -> Iter
         order = check_disjoint(starts, ends - starts, origin, end, table.location())
     if tree is not None:
         tree.push(order, starts, ends - starts, out, origin)
-    yield origin, out
+    return out, starts[order], ends[order], np.concatenate(times)[order]
+
+
+def _without(rows: pa.Table, columns: Columns, receipt: Receipt) -> pa.Table:
+    """Return a segment's rows without those of streams that are gone."""
+    gone = list(receipt.gone_streams)
+    if not gone:
+        return rows
+    topics: Any = rows[columns.streams[0]]
+    return rows.filter(pc.invert(pc.is_in(topics, value_set=pa.array(gone, topics.type))))
+
+
+def _stored_ms(rows: pa.Table, columns: Columns) -> npt.NDArray[np.int64]:
+    if columns.stored_at is None:
+        return np.zeros(rows.num_rows, np.int64)
+    stored: Any = rows[columns.stored_at].cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+    return np.asarray(pc.fill_null(stored, 0).to_numpy())

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
     from storage_engine.model.proof.receipt import Receipt
@@ -124,6 +126,19 @@ class SegmentCodec(Protocol):
     def older_rows(self, rows: pa.Table) -> pa.Table:
         """Return decoded rows with the columns of lakes of a version below 3: by default all of them."""
         return rows
+
+    def filler(
+        self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], stored_ms: npt.NDArray[np.int64]
+    ) -> pa.Table | None:
+        """Return rows for runs of bytes whose own rows a lake no longer has, which the broker takes for
+        messages of no stream. By default None: there is no such thing.
+
+        :param starts: positions of the runs, in order.
+        :param ends: positions behind them.
+        :param stored_ms: when they are to have been stored.
+        :raises ProofError: a run has no room for one.
+        """
+        return None
 
     def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:
         """Write each row's bytes into ``out`` at physical_offset - first_position.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from storage_engine.core.wording import printable
@@ -180,9 +180,16 @@ def rule_for(rules: Iterable[KeepRule], stream: Stream) -> KeepRule | None:
 def archive_rule_for(rules: Iterable[ArchiveRule], stream: Stream) -> ArchiveRule | None:
     """Return the most specific of the rules that apply to a stream, of two alike the one that archives.
 
+    One that archives applies to a store by each name that it ever had: whoever renames it ends no exception.
+
     :return: None: none applies, so that the stream is archived.
     """
-    applying = [rule for rule in rules if rule.scope.applies_to(stream)]
+    by_name = [replace(stream, store_names=(name,)) for name in stream.store_names]
+    applying = [
+        rule
+        for rule in rules
+        if rule.scope.applies_to(stream) or (rule.archives and any(map(rule.scope.applies_to, by_name)))
+    ]
     return max(applying, key=lambda rule: (rule.scope.specificity, rule.archives), default=None)
 
 

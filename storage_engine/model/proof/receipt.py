@@ -165,6 +165,11 @@ class Receipt:
         return {stream["name"]: stream for stream in streams if stream["gone"] is not None}
 
     @property
+    def kept_streams(self) -> frozenset[str]:
+        """Return the names of the streams that are there, as ``streams`` has them."""
+        return frozenset(it["name"] for it in json.loads(self.streams or "[]") if it["gone"] is None)
+
+    @property
     def act_sha256(self) -> str:
         """Return the SHA-256 of the act by which the row was written; "" where it names none."""
         return act_sha256(self.act)

@@ -17,6 +17,7 @@ from storage_engine.journal.reading.answers import RunRow, Standing, StoreRow
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.describing import LakeInfo, StoreInfo, describe
+from storage_engine.lake.restore.filled import filled_notes
 from storage_engine.model.store.store import LogSnapshot, Segment
 from storage_engine.retention.quarantine.look import QuarantineLook, look_at_quarantines
 from storage_engine.retention.store.broker_answers import take_glance
@@ -56,6 +57,7 @@ class ManagedOverview:
     :param on_disk: None: the files can't be seen from here, and ``not_seen`` says why.
     :param last_run: None: none has begun.
     :param standing: None: only a lake knows the store.
+    :param filled: which segments that are there were restored with filler.
     """
 
     store_id: str
@@ -70,6 +72,7 @@ class ManagedOverview:
     last_run: RunRow | None
     standing: Standing | None
     quarantines: tuple[QuarantineLook, ...]
+    filled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ def _by_journal(
     reader: JournalReader, row: StoreRow, base: ManagedStore, infos: Sequence[LakeInfo], now_ms: int
 ) -> ManagedOverview:
     store = same_place(base, row)
-    on_disk, quarantines, not_seen = _on_disk(store, row, now_ms)
+    on_disk, quarantines, filled, not_seen = _on_disk(store, row, now_ms)
     return ManagedOverview(
         row.store_id,
         store_called(row.name, row.broker, row.real_path),
@@ -141,6 +144,7 @@ def _by_journal(
         next(iter(reader.runs(row.store_id, limit=1)), None),
         reader.standing(row.store_id, now_ms),
         quarantines,
+        filled,
     )
 
 
@@ -164,16 +168,18 @@ def _by_lakes(store_id: str, infos: Sequence[LakeInfo], missing: str) -> Managed
 
 def _on_disk(
     store: ManagedStore, row: StoreRow, now_ms: int
-) -> tuple[tuple[DiskRange, ...] | None, tuple[QuarantineLook, ...], str]:
+) -> tuple[tuple[DiskRange, ...] | None, tuple[QuarantineLook, ...], tuple[str, ...], str]:
     if row.host not in (None, ANY_HOST) and not is_this_host(row.host):
-        return None, (), f"it is on host {row.host}"
+        return None, (), (), f"it is on host {row.host}"
     try:
         with closing(open_to_look(store)) as broker:
             snapshot = take_glance(broker, now_ms, store.broker)
             aside = look_at_quarantines(store, broker.data_paths)
     except (StorageEngineError, OSError) as error:
-        return None, (), reason_text(error)
-    return tuple(one for log in snapshot.logs for one in _ranges(log)), aside, ""
+        return None, (), (), reason_text(error)
+    there = {(log.name, segment.base_offset) for log in snapshot.logs for segment in log.segments}
+    filled = filled_notes(store.real_root, there)
+    return tuple(one for log in snapshot.logs for one in _ranges(log)), aside, filled, ""
 
 
 def _ranges(log: LogSnapshot) -> Iterator[DiskRange]:

@@ -157,10 +157,12 @@ def expire_lake(
     :raises ProofError: a segment that was thinned isn't as it was proven; it stays as it is.
     :raises StorageEngineError: as :func:`finish_acts` does; or the journal can't be read.
     """
-    if not dry_run:
-        finish_acts(lake)
     look_again = partial(_look, lake, journal_url, gone, rewrite)
     look = look_again()
+    if not dry_run:
+        before = _state(lake)
+        finish_acts(lake, kept=_staying(look.judge(read_acts(lake), clock_ms())))
+        look = look if _state(lake) == before else look_again()
     if dry_run:
         verdicts = look.judge(read_acts(lake), clock_ms())
         removed = () if look.fault else remove_expired(lake, trash_ms=trash_ms, kept=look.kept, dry_run=True)
@@ -184,7 +186,7 @@ def expire_lake(
     if any(verdict.leaves for verdict in verdicts):
         newest = record_act(lake, decide)[-1].sha256
         acts += [newest] if any(verdict.leaves for verdict in verdicts) else []
-        finish_acts(lake)
+        finish_acts(lake, kept=_staying(verdicts))
     removed = () if look.fault else remove_expired(lake, trash_ms=trash_ms, kept=look.kept)
     # Last, for it may take hours, and one file that is damaged would keep all else back.
     thinned, more = _thin(lake, look, look_again, [it for it in verdicts if it.is_thinned])
@@ -210,9 +212,12 @@ def _thin(
     thinned: set[SegmentIdentity] = set()
     acts: list[str] = []
     waiting: list[Thinning] = []
+    staying: frozenset[SegmentIdentity] = frozenset()
 
     def decide(recorded: Acts) -> KeepDecision | None:
+        nonlocal staying
         verdicts = latest.judge(recorded, read_trusted_clock(lake))
+        staying = _staying(verdicts)
         going = {it.segment.identity: it.gone for it in verdicts if it.is_thinned}
         few = tuple(
             it
@@ -226,14 +231,14 @@ def _thin(
         return KeepDecision(ActKind.EXPIRE, policy=policy_of(recorded).version, files=files, thinned=few)
 
     def record() -> None:
-        nonlocal latest
+        nonlocal latest, staying
         latest, before = look_again(), len(thinned)
         recorded = record_act(lake, decide)
         acts.extend([recorded[-1].sha256] if len(thinned) > before else [])
         left_out = [it.kept.location for it in waiting if it.segment not in thinned]
         waiting.clear()
         discard_files(lake.messages(), left_out)
-        finish_acts(lake)
+        finish_acts(lake, kept=staying)
 
     size_bytes = sum(verdict.segment.file.size_bytes for verdict in verdicts)
     try:
@@ -250,6 +255,15 @@ def _thin(
     finally:
         discard_files(lake.messages(), [it.kept.location for it in waiting if it.segment not in thinned])
     return frozenset(thinned), acts
+
+
+def _staying(verdicts: Iterable[ExpiryVerdict]) -> frozenset[SegmentIdentity]:
+    return frozenset(it.segment.identity for it in verdicts if not (it.leaves or it.is_thinned))
+
+
+def _state(lake: Lake) -> tuple[str, ...]:
+    """Return what differs once anything was committed."""
+    return tuple(table.metadata_location for table in (lake.segments(), lake.messages()))
 
 
 def _look(lake: Lake, journal_url: str | None, gone: Sequence[str], rewrite: RewriteRule) -> _Look:

@@ -284,11 +284,12 @@ def read_permits(lakes: Sequence[Lake], record: StoreRecord, known: KnownHeads) 
     try:
         acts = [*map(read_acts, lakes), *(found for _, found in acts_elsewhere(known.heads, lakes))]
         holds = tuple(hold for of_lake in acts for hold in holds_since(policies_of(of_lake), since_ms))
-        names = [name for lake in lakes if holds for name in read_store_names(lake).get(record.store_id, ())]
+        rules = tuple(policy_of(of_lake).archive_rules for of_lake in acts)
+        by_name = holds or any(it.archives and it.scope.store != "*" for of_lake in rules for it in of_lake)
+        names = [it for lake in lakes if by_name for it in read_store_names(lake).get(record.store_id, ())]
     except LakeUnavailableError:
         return NO_PERMITS
     names.append(store_called(record.name, record.broker, record.real_path))
-    rules = tuple(policy_of(of_lake).archive_rules for of_lake in acts)
     return ArchivePermits(
         record.store_id, tuple(names), record.broker, rules, known.archive_rules, now_ms, holds
     )

@@ -20,6 +20,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.coverage.coverage import Witnesses
 from storage_engine.lake.coverage.elsewhere import in_either
 from storage_engine.lake.coverage.local_spans import local_spans
+from storage_engine.lake.restore.filled import filled_notes
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.soundness.soundness import losses
 from storage_engine.lake.soundness.soundness_reader import find_faults, moved_receipts
@@ -52,6 +53,11 @@ from storage_engine.retention.store.unnamed_lakes import (
     lakes_unasked,
 )
 from storage_engine.same_bytes.own_acts import read_own_acts
+
+_ADOPT = (
+    "Archive it. Where that is refused, as it is the archived store again, run storage-engine adopt first: "
+    "its log goes on otherwise than the archived one."
+)
 
 
 def verify_lake(
@@ -174,6 +180,10 @@ def verify_store(
         )
         for location, why in unreachable.items()
     )
+    missing += tuple(
+        Finding(Status.WARNING, "restored store", f"{note}; no receipt proves these bytes", _ADOPT)
+        for note in filled_notes(store.real_root, _unproven(snapshot, record, rows))
+    )
     return tuple(
         replace(
             result, findings=(*result.findings, *missing, *other_lake_findings(others, result, any(rows)))
@@ -208,6 +218,19 @@ def _proven_ends(
         if row.lineage == record.lineage_of(row.log):
             by_id.setdefault(SegmentId(row.log, row.base_offset), []).append(row)
     return proven_ends(snapshot, lambda id_: by_id.get(id_, ()), read_own_acts(record.real_path))
+
+
+def _unproven(
+    snapshot: StoreSnapshot, record: StoreRecord, rows: Sequence[Sequence[Receipt]]
+) -> set[tuple[str, int]]:
+    """Return the segments on disk, by log and base offset, that have no receipt in their log's lineage."""
+    proven = {
+        (row.log, row.base_offset)
+        for of_lake in rows
+        for row in whole(of_lake)
+        if row.lineage == record.lineage_of(row.log)
+    }
+    return {(log.name, one.base_offset) for log in snapshot.logs for one in log.segments} - proven
 
 
 def _credited_count(journal: Journal, record: StoreRecord, lake: Lake, snapshot: StoreSnapshot) -> int:

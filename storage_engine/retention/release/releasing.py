@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +19,12 @@ from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.long_work import told
-from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError
+from storage_engine.exceptions import (
+    ChangedUnderUsError,
+    GateRefusedError,
+    RunStateError,
+    StorageEngineError,
+)
 from storage_engine.journal.journal import Phase, Run, Step, StoreRecord
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.model.broker.broker_store import Remove
@@ -37,7 +43,7 @@ from storage_engine.retention.lag.consumer_lag import (
 from storage_engine.retention.plan.deciding import cut_by_policy, pending_by, sealed_by
 from storage_engine.retention.plan.dependents_by_log import find_dependents, unread_dependents_notices
 from storage_engine.retention.proof.deletion_checks import check_gone, check_kept, check_left
-from storage_engine.retention.proof.gate import Verdict, request_again, still_eligible
+from storage_engine.retention.proof.gate import Passage, Verdict, request_again, still_eligible
 from storage_engine.retention.proof.history import SegmentRelease, releases
 from storage_engine.retention.proof.proofs import Proofs
 from storage_engine.retention.proof.refusing import (
@@ -51,6 +57,7 @@ from storage_engine.retention.proof.stamping import witness_release
 from storage_engine.retention.proof.unseen_writes import unseen_notices, unseen_writes
 from storage_engine.retention.quarantine.records import quarantine_of
 from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
+from storage_engine.retention.ranges.missing_logs import present_logs
 from storage_engine.retention.release.deleted_later import (
     bytes_that_wait,
     deleted_from,
@@ -185,8 +192,9 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         _flush_directories(context, held.snapshot)
         planned = {segment.id for segment in plan.to_delete}
         watched = deleted_from(context, held.snapshot, planned)
+        log_ids = _log_ids(context, held.snapshot, judged.verdicts)
         try:
-            stopped = _delete_all(context, run, judged.verdicts, unseen, proofs, held.lease, remove)
+            stopped = _delete_all(context, run, judged.verdicts, unseen, proofs, log_ids, held.lease, remove)
         finally:
             check_kept(watched, planned)
         deleted, _ = releases(context.journal.events(run, Step.RELEASE))
@@ -325,6 +333,7 @@ def _delete_all(
     verdicts: Sequence[Verdict],
     unseen: Collection[str],
     proofs: Proofs,
+    log_ids: Mapping[str, str],
     lease: Lease,
     remove: Remove,
 ) -> list[Refusal]:
@@ -343,7 +352,7 @@ def _delete_all(
             refusals = list(compared.refusals)
             if not refusals:
                 try:
-                    _delete(context, run, compared.verdicts, proofs, lease, remove)
+                    _delete(context, run, compared.verdicts, proofs, log_ids, lease, remove)
                     advance(len(batch))
                     continue
                 except ChangedUnderUsError as error:
@@ -378,6 +387,7 @@ def _delete(
     run: Run,
     verdicts: Sequence[Verdict],
     proofs: Proofs,
+    log_ids: Mapping[str, str],
     lease: Lease,
     remove: Remove,
 ) -> None:
@@ -389,7 +399,7 @@ def _delete(
 
     doing = "say whether its segments may be deleted"
     ask(context.store.broker, doing, lambda: context.broker.check_deletable(is_replicated))
-    entries = [_entry(verdict, proofs, context.record) for verdict in verdicts]
+    entries = [_entry(verdict, proofs, log_ids, context.record) for verdict in verdicts]
     said = [(entry.subject, to_jsonable(entry)) for entry in entries]
     context.journal.record(run, Step.RELEASE, Phase.INTENT, said, lease=lease)
     try:
@@ -411,7 +421,19 @@ def _delete(
     context.journal.record(run, Step.RELEASE, Phase.RESULT, said)
 
 
-def _entry(verdict: Verdict, proofs: Proofs, record: StoreRecord) -> SegmentRelease:
+def _log_ids(context: Context, snapshot: StoreSnapshot, verdicts: Sequence[Verdict]) -> Mapping[str, str]:
+    """Return the identities of logs that go without a receipt, as far as they can be told."""
+    logs = {one.segment.log for one in verdicts if one.passage is Passage.NOT_ARCHIVED}
+    if logs and context.broker.tells_absences:
+        with suppress(StorageEngineError, OSError):
+            identities = present_logs(context.broker, context.store.broker, snapshot)
+            return {log: identities[log] for log in logs & identities.keys()}
+    return {}
+
+
+def _entry(
+    verdict: Verdict, proofs: Proofs, log_ids: Mapping[str, str], record: StoreRecord
+) -> SegmentRelease:
     segment, receipt = verdict.segment, verdict.receipt
     return SegmentRelease(
         log=segment.log,
@@ -429,6 +451,6 @@ def _entry(verdict: Verdict, proofs: Proofs, record: StoreRecord) -> SegmentRele
         receipt_hash=receipt.row_hash if receipt else None,
         lake=proofs.lake_of(receipt) if receipt else None,
         lineage=record.lineage_of(segment.log),
-        log_id=receipt.log_id if receipt else None,
+        log_id=receipt.log_id if receipt else log_ids.get(segment.log) or None,
         replicas=tuple(row.identity for row in verdict.covers),
     )

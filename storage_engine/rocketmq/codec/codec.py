@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from storage_engine.model.broker.codec import Columns, Damage, SegmentCodec
 from storage_engine.rocketmq.codec.commitlog import SegmentBytes, as_array, iterate_frames
 from storage_engine.rocketmq.codec.message_schema import COLUMNS, SCHEMA
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _MIN_CHUNK_BYTES = 1 << 20
 _MAX_CHUNK_BYTES = 16 << 20
@@ -76,6 +81,13 @@ class RocketMQCodec(SegmentCodec):
         from storage_engine.rocketmq.codec.encode import encode_rows
 
         return encode_rows(rows, out, first_position)
+
+    def filler(
+        self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], stored_ms: npt.NDArray[np.int64]
+    ) -> pa.Table:
+        from storage_engine.rocketmq.codec.encode import filler_rows
+
+        return filler_rows(starts, ends, stored_ms)
 
     def older_rows(self, rows: pa.Table) -> pa.Table:
         """Return decoded rows with the pairs of properties that lakes of a version below 3 have."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,14 @@ import pyarrow.compute as pc
 from storage_engine.arrow.memory import ColumnAddresses, address_of, valid_flags
 from storage_engine.exceptions import ProofError
 from storage_engine.rocketmq.codec import encode_kernels as kernels
+from storage_engine.rocketmq.codec.frame import (
+    CRC_MASK,
+    FILLER_BYTES,
+    FILLER_TOPIC,
+    MAGIC_V1,
+    MIN_MESSAGE_BYTES,
+    TRANSACTION_ROLLBACK,
+)
 from storage_engine.rocketmq.codec.message_schema import PAIR_COLUMNS, SCHEMA, TEXT_COLUMN
 from storage_engine.rocketmq.codec.property_pairs import join_pairs
 
@@ -135,3 +144,74 @@ def _property_texts(rows: pa.RecordBatch) -> pa.Array[Any]:
     if texts is None:
         return join_pairs(pairs, terminated)
     return texts if pairs.null_count == len(pairs) else pc.coalesce(texts, join_pairs(pairs, terminated))
+
+
+def filler_rows(
+    starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], store_ms: npt.NDArray[np.int64]
+) -> pa.Table:
+    """Return rows of frames that fill runs of bytes, and that no broker puts into a queue or its index.
+
+    Each says that it rolls a transaction back (CommitLogDispatcherBuildConsumeQueue, …BuildIndex). Its body
+    is zeros. In a run that is too short for the topic's name there is its beginning.
+
+    :param starts: of the runs, in order.
+    :param store_ms: of the frames of each run. A broker goes by a segment's first, which must not be 0.
+    :raises ProofError: a run that no frame fits into.
+    """
+    runs = ends - starts
+    if (short := runs <= MIN_MESSAGE_BYTES).any():
+        raise ProofError(
+            f"offset {starts[np.argmax(short)]}: expected room for a message where one was, found "
+            f"{runs[np.argmax(short)]} bytes between the messages that are left."
+        )
+    counts = -(-runs // FILLER_BYTES)
+    run = np.repeat(np.arange(len(runs)), counts)
+    number = np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
+    each, rest = runs // counts, runs % counts
+    sizes = each[run] + (number < rest[run])
+    offsets = starts[run] + number * each[run] + np.minimum(number, rest[run])
+    topic_bytes = np.minimum(sizes - MIN_MESSAGE_BYTES, len(FILLER_TOPIC))
+    body_bytes = sizes - MIN_MESSAGE_BYTES - topic_bytes
+    columns: dict[str, Any] = {
+        "physical_offset": offsets,
+        "size": sizes,
+        "kind": pa.repeat(pa.scalar("message"), len(run)),
+        "magic": np.full(len(run), MAGIC_V1, np.uint32).view(np.int32),
+        "topic": pa.array([FILLER_TOPIC[:count] for count in range(len(FILLER_TOPIC) + 1)]).take(
+            pa.array(topic_bytes)
+        ),
+        "sys_flag": np.full(len(run), TRANSACTION_ROLLBACK),
+        "body_crc": _zeros_crc(body_bytes),
+        "body": _zeros(body_bytes),
+        **dict.fromkeys(("born_host", "store_host"), pa.repeat(pa.scalar("0.0.0.0"), len(run))),
+        **dict.fromkeys(("born_timestamp", "store_timestamp"), store_ms[run] * 1000),
+    }
+    zeros = np.zeros(len(run), np.int64)
+    columns |= {name: zeros for name in _INT_COLUMNS if name not in columns}
+    return pa.Table.from_arrays(
+        [
+            pa.array(columns[field.name]).cast(field.type)
+            if field.name in columns
+            else pa.nulls(len(run), field.type)
+            for field in SCHEMA
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _zeros(sizes: npt.NDArray[np.int64]) -> pa.Array[Any]:
+    """Return binaries of zeros that all lie in the same memory."""
+    views = np.zeros((len(sizes), 4), np.int32)
+    views[:, 0] = sizes
+    memory = pa.py_buffer(bytes(int(sizes.max(initial=0))))
+    buffers: Any = [None, pa.py_buffer(views.tobytes()), memory]
+    return pa.Array.from_buffers(pa.binary_view(), len(sizes), buffers)
+
+
+def _zeros_crc(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    distinct, places = np.unique(sizes, return_inverse=True)
+    found, crc = [], 0
+    for more in np.diff(distinct, prepend=0).tolist():
+        crc = zlib.crc32(bytes(more), crc)
+        found.append(crc & CRC_MASK)
+    return np.array(found, np.int64)[places]

@@ -56,6 +56,18 @@ def cleaned(cli, store_copy, lake, days_ago):
     return store, lake
 
 
+@pytest.fixture
+def second(tmp_path, monkeypatch):
+    """Another lake that the store's journal knows."""
+    second = make_lake(LakeConfig.local(tmp_path / "second"))
+    place = second.segments().location()
+    head = LakeHead(str(lake_id_of(second.segments())), second.location, 0, "0" * 64, place)
+    known = known_heads.journalled_heads
+    for module in (known_heads, lake_expiry):
+        monkeypatch.setattr(module, "journalled_heads", lambda *of: (*known(*of), head))
+    return second
+
+
 def reasons(cli, lake, *words):
     """How many segments leave or stay why, by the JSON of a dry run."""
     done = cli("lake", "expire", "--lake", lake, "--dry-run", "--json", *words)
@@ -65,16 +77,10 @@ def reasons(cli, lake, *words):
 
 
 def test_a_hold_of_another_lake_of_the_store_keeps_and_so_does_one_that_is_not_there(
-    cli, cleaned, tmp_path, monkeypatch
+    cli, cleaned, second, tmp_path
 ) -> None:
     store, lake = cleaned
     assert cli("clean", store, "--lake", lake, "--manual").exit_code == 0
-    second = make_lake(LakeConfig.local(tmp_path / "second"))
-    place = second.segments().location()
-    head = LakeHead(str(lake_id_of(second.segments())), second.location, 0, "0" * 64, place)
-    known = known_heads.journalled_heads
-    for module in (known_heads, lake_expiry):
-        monkeypatch.setattr(module, "journalled_heads", lambda *of: (*known(*of), head))
     assert reasons(cli, lake)["past"] == 4
     assert "4 segments left" in cli("lake", "expire", "--lake", lake).out
     before = files(lake)
@@ -88,15 +94,23 @@ def test_a_hold_of_another_lake_of_the_store_keeps_and_so_does_one_that_is_not_t
     assert files(lake) == before
 
 
-def test_a_hold_that_another_lake_lifted_keeps_for_a_day(cli, cleaned, days_ago, tmp_path, monkeypatch):
+def test_what_a_killed_run_left_stays_once_another_lake_holds_it(cli, cleaned, second, monkeypatch) -> None:
     store, lake = cleaned
     assert cli("clean", store, "--lake", lake, "--manual").exit_code == 0
-    second = make_lake(LakeConfig.local(tmp_path / "second"))
-    place = second.segments().location()
-    head = LakeHead(str(lake_id_of(second.segments())), second.location, 0, "0" * 64, place)
-    known = known_heads.journalled_heads
-    for module in (known_heads, lake_expiry):
-        monkeypatch.setattr(module, "journalled_heads", lambda *of: (*known(*of), head))
+    with monkeypatch.context() as patch:
+        patch.setattr(lake_expiry, "finish_acts", lambda *_, **__: None)
+        assert "4 segments left" in cli("lake", "expire", "--lake", lake).out
+    hold = record_act(second, lambda acts: decide_hold(acts, Scope(log="commitlog"), "case 7"))[-1]
+    assert "Nothing expires." in cli("lake", "expire", "--lake", lake).out
+    assert reasons(cli, lake)["held"] == 7
+    record_act(second, lambda acts: decide_lift(acts, hold.sha256))
+    assert "Nothing expires." in cli("lake", "expire", "--lake", lake).out
+    assert reasons(cli, lake) == {"not-past": 6, **OTHERS}
+
+
+def test_a_hold_that_another_lake_lifted_keeps_for_a_day(cli, cleaned, second, days_ago, monkeypatch):
+    store, lake = cleaned
+    assert cli("clean", store, "--lake", lake, "--manual").exit_code == 0
     with days_ago(9):
         hold = record_act(second, lambda acts: decide_hold(acts, Scope(log="commitlog"), "case 7"))[-1]
     assert reasons(cli, lake)["held"] == 7

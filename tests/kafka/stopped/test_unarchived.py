@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from storage_engine.brokers import store_called
 from storage_engine.core.clock import ClockReading, clock_ms, read_clock
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import GateRefusedError
@@ -20,6 +21,7 @@ from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.soundness.receipts import list_stores
 from storage_engine.model.keep.acts import decide_hold, decide_lift
 from storage_engine.model.keep.rules import Scope
 from storage_engine.model.plan.plan import PlanRequest
@@ -42,7 +44,7 @@ from storage_engine.retention.store import known_heads
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.archive_rules import HOUR_MS, record_rule
-from tests.kafka.made_node import MadeNode
+from tests.kafka.made_node import MadeNode, text_of
 from tests.kafka.stopped_nodes import clean, cleanup_steps, files_of, make_node, managed
 
 RULE = Scope(topic="a*")
@@ -101,6 +103,10 @@ def test_a_log_under_a_rule_goes_without_a_copy_and_is_never_lost(
     rows = {row.log: row for row in read_deletions(open_lake(store.lake), record.store_id)}
     assert (rows["a-0"].cause, rows["a-0"].start_offset, rows["a-0"].end_offset) == ("not-archived", 0, 4)
     assert rows["a-0"].detail.startswith(clause)
+    # Of topics of one name one knows which it was.
+    assert {log: row.topic_id for log, row in rows.items()} == {
+        f"{topic}-0": text_of(topic_id) for topic, topic_id in node.topic_ids.items()
+    }
     found = places(store)
     assert found["a-0", 0] == (Where.NOT_ARCHIVED, Status.OK, clause)
     assert found["b-0", 0][0] is Where.ARCHIVED
@@ -196,6 +202,24 @@ def test_a_lake_that_no_call_names_has_its_say(store: ManagedStore, tmp_path: Pa
     assert clause().startswith(NOT_ARCHIVED)
     shutil.move(tmp_path / "other", tmp_path / "away")
     assert clause() == ""
+
+
+def test_a_store_that_is_renamed_keeps_its_exception(store: ManagedStore) -> None:
+    record_rule(store, RULE)
+    steps.archive_sealed(store, "first", archive_here)
+    with opened(store) as context:
+
+        def clause() -> str:
+            (record,) = context.journal.all_stores()
+            return read_store_permits(store, context.journal, record).clause_of_log("a-0")
+
+        assert clause().startswith(NOT_ARCHIVED)
+        (summary,) = list_stores(open_lake(store.lake))
+        called = store_called(summary.store_name, summary.broker, summary.store_root)
+        record_rule(store, Scope(topic="a*", store=called), archives=True)
+        assert clause() == ""
+        context.journal.name_store(context.record.store_id, "another")
+        assert clause() == ""
 
 
 def test_a_rule_that_is_lifted_while_a_run_deletes_lets_nothing_more_go(

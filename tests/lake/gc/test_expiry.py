@@ -231,6 +231,18 @@ def test_by_an_act_that_another_rule_or_hold_followed_nothing_more_leaves(
     check(lake)
 
 
+def test_what_was_decided_beside_a_hold_of_something_else_leaves(filled: Callable[[int], Lake]) -> None:
+    lake = filled(2)
+    record_act(lake, lambda acts: decide_hold(acts, Scope(topic="another"), "why"))
+    first, second = every_receipt(lake)
+    begin_to_expire(lake, [first])
+    begin_to_expire(lake, [second])
+    finish_acts(lake, kept={second.identity})
+    assert states(lake) == ["expired", None]
+    assert remove_expired(lake, trash_ms=0) == (), "files are held by store"
+    check(lake)
+
+
 def test_an_act_of_another_day_takes_no_segment_and_removes_no_file_of_a_later_one(
     filled: Callable[[int], Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:

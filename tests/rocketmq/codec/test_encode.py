@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage_engine.exceptions import ProofError
 from storage_engine.rocketmq.codec.codec import CODEC
+from storage_engine.rocketmq.codec.frame import FILLER_BYTES, FILLER_TOPIC, TRANSACTION_ROLLBACK
 from tests.rocketmq.codec_calls import decode, encode
+from tests.rocketmq.conftest import Message, make_frame
 
 
 def sample(message: Any, build_frame: Any, count: int = 5) -> bytes:
@@ -90,3 +96,47 @@ def test_a_changed_value_changes_the_bytes(message: Any, build_frame: Any) -> No
         ):
             changed = with_column(rows, column, [values[0] + 1, *values[1:]])
             assert encode(changed, len(data)) != data, column
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"a", b"kept", b"orders"]), st.integers(0, 400)), min_size=1))
+def test_filler_takes_the_room_of_messages_that_are_gone(frames: list[tuple[bytes, int]]) -> None:
+    data, kept = b"", [np.empty((0, 2), np.int64)]
+    for topic, body_bytes in frames:
+        properties = b"" if body_bytes == 0 else b"KEYS\x01k\x02"
+        frame = make_frame(Message(b"x" * body_bytes, topic, properties), 4096 + len(data))
+        if topic == b"kept":
+            kept.append(np.array([[len(data), len(data) + len(frame)]]))
+        data += frame
+    spans = np.concatenate(kept) + 4096
+    begins, behind = np.append(4096, spans[:, 1]), np.append(spans[:, 0], 4096 + len(data))
+    gaps = np.flatnonzero(begins < behind)
+    out = memoryview(bytearray(data))
+    rows = CODEC.filler(begins[gaps], behind[gaps], np.full(len(gaps), 1_700_000_000_000))
+    assert CODEC.encode(rows, out, 4096) == int((behind - begins)[gaps].sum())
+    for start, end in (spans - 4096).tolist():
+        assert out[start:end] == data[start:end]
+    # As whoever reads the log finds them.
+    found, damage = decode(bytes(out), 4096)
+    assert not damage
+    filler = found.filter(pc.invert(pc.equal(found["topic"], "kept")))
+    assert filler["kind"].unique().to_pylist() == (["message"] if len(gaps) else [])
+    assert set(filler["sys_flag"].to_pylist()) <= {TRANSACTION_ROLLBACK}
+    assert {name for name in filler["topic"].to_pylist() if not FILLER_TOPIC.startswith(name)} == set()
+    assert found.num_rows == len(spans) + len(gaps)
+
+
+def test_filler_of_much_room_has_frames_that_a_broker_reads_into_memory() -> None:
+    size = 3 * FILLER_BYTES + 5
+    out = memoryview(bytearray(size))
+    rows = CODEC.filler(np.array([0]), np.array([size]), np.array([1]))
+    assert CODEC.encode(rows, out, 0) == size
+    found, damage = decode(bytes(out))
+    assert (damage, sorted(found["size"].to_pylist())) == ([], sorted(rows["size"].to_pylist()))
+    assert (found.num_rows, max(rows["size"].to_pylist()) <= FILLER_BYTES) == (4, True)
+
+
+def test_where_no_message_was_no_filler_fits() -> None:
+    with pytest.raises(
+        ProofError, match="offset 7: expected room for a message where one was, found 91 bytes"
+    ):
+        CODEC.filler(np.array([7]), np.array([98]), np.array([1]))
