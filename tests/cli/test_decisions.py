@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 
@@ -89,3 +91,50 @@ def test_a_loss_fails_validation_until_a_person_accepts_exactly_it(cli, store, l
     done = cli("validate", store, "--lake", lake)
     assert done.exit_code == 0, done.out
     assert "accepted by" in done.out
+
+
+# An account of its own, by its real user id, that may read and write the test's files all the same.
+RIGHTS = "+dac_override,+dac_read_search,+fowner,+chown"
+SETPRIV = ("setpriv", "--inh-caps", RIGHTS, "--ambient-caps", RIGHTS, "--securebits", "+no_setuid_fixup")
+ANN, BOB = 64001, 64002
+
+
+def as_account(uid: int, *words: object) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-c", "from storage_engine.cli import main; main()", *map(str, words)]
+    command = [*SETPRIV, "--reuid", str(uid), *program] if uid else program
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can be another user")
+def test_a_second_account_approves_and_the_first_one_goes_on(store, lake) -> None:
+    clean = ("clean", store, "--lake", lake, "--manual", "--approval", "always", "--run-key", "one")
+    before = sorted((store / "commitlog").iterdir())
+    stopped = as_account(ANN, *clean)
+    assert stopped.returncode == 3, stopped.stderr
+    (digest,) = set(re.findall(r"--digest ([0-9a-f]{64})", stopped.stderr))
+    assert f"stopped; the plan is {digest}" in stopped.stderr
+    assert "2 segments archived and proven now" in stopped.stderr
+    assert sorted((store / "commitlog").iterdir()) == before
+    approve = ("approve", store, "--lake", lake, "--digest", digest)
+    own = as_account(ANN, *approve)
+    assert (own.returncode, "isn't certainly another person" in own.stderr) == (3, True)
+    root = as_account(0, *approve)
+    assert (root.returncode, "root is no second person" in root.stderr) == (2, True)
+    said = as_account(BOB, *approve)
+    assert (said.returncode, "run one may go on" in said.stdout) == (0, True), said.stderr
+    # Who goes on need not say the policy again, nor can he lower it so.
+    done = as_account(ANN, *clean[:5], "--run-key", "one")
+    assert done.returncode == 0, done.stderr
+    assert len(list((store / "commitlog").iterdir())) == len(before) - 2
+    wish = ("approve", store, "--lake", lake, "--lower-to", "none")
+    assert "Another account has to say the same" in as_account(ANN, *wish).stdout
+    assert as_account(ANN, *wish).returncode == 3
+    lowered = as_account(BOB, *wish).stdout
+    assert f"by uid {ANN} (uid {ANN}) and uid {BOB} (uid {BOB})" in lowered
+
+
+def test_approve_takes_one_thing_of_a_store_that_is_known(cli, store, lake) -> None:
+    assert cli("approve", store, "--lake", lake).exit_code == 2
+    assert "64 hexadecimal digits" in cli("approve", store, "--lake", lake, "--digest", "abc").err
+    unknown = cli("approve", store, "--lake", lake, "--lower-to", "none")
+    assert (unknown.exit_code, "expected a store that its journal knows" in unknown.err) == (2, True)

@@ -41,6 +41,8 @@ def report_text(report: Report) -> str:
 def _lines(report: Report) -> Iterator[str]:
     yield store_text(report.store, report.broker, report.root)
     yield f"Run {report.run_key}: {outcome_text(report.outcome)}"
+    if report.approval:
+        yield report.approval
     yield from _refused(report)
     for line in (*report.unread_lines, *report.alarms):
         yield f"WARNING {line}"
