@@ -61,12 +61,14 @@ class PipelineFacts:
     """
     :param import_errors: by file, the first line of why it can't be parsed.
     :param error: why Airflow's database couldn't be read; "" where it could.
+    :param approval: why nobody can approve plans of the store, as a clause; "": somebody can, or need not.
     """
 
     dags: tuple[DagFacts, ...] = ()
     components: tuple[ComponentFacts, ...] = ()
     import_errors: tuple[tuple[str, str], ...] = ()
     error: str = ""
+    approval: str = ""
 
 
 def pipeline_findings(found: PipelineFacts, now_ms: int) -> Iterator[Finding]:
@@ -87,6 +89,14 @@ def pipeline_findings(found: PipelineFacts, now_ms: int) -> Iterator[Finding]:
             "dag-import",
             f"Airflow can't parse {file}: {error}",
             "see it whole: airflow dags list-import-errors",
+        )
+    if found.approval:
+        yield Finding(
+            Severity.URGENT,
+            "approval",
+            f"the policy asks for approval by a second person, and {found.approval}: nothing is deleted",
+            "give each person an account of Airflow, and name approvers in the store's entry of the option "
+            "stores, or an empty list",
         )
     yield from _missing_and_paused(found.dags)
     for dag in found.dags:

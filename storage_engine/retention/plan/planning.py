@@ -11,7 +11,7 @@ from typing import Any
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import StoreNotFoundError, UnsupportedLayoutError
-from storage_engine.journal.journal import Run, Step
+from storage_engine.journal.journal import Run, Step, StoreRecord
 from storage_engine.lake.catalog.place import check_any_catalog_file
 from storage_engine.model.plan.approval import Starter
 from storage_engine.model.plan.plan import Plan, PlanRequest, of_only_log
@@ -127,21 +127,20 @@ def make_plan(
             known = known_directories(context.journal, run.store_id)
             aside = unknown_notices(context.store, context.broker.data_paths, known)
             plan = replace(
-                decided.plan,
+                identified(decided.plan, context.record),
                 notices=(*moved, *held, *emptied, *decided.plan.notices, *shielded, *replaced, *aside),
-                store_id=run.store_id,
-                lineage=context.record.lineage,
-                log_lineages={
-                    log: lineage
-                    for log, lineage in context.record.log_lineages.items()
-                    if log in decided.plan.log_names
-                },
             )
             record_starter(context.journal, run, context.store.policy, starter)
             decided_from["took_ms"] = (time.monotonic_ns() - started_ns) // 1_000_000
             run = context.journal.record_plan(run, plan, decided_from)
             context.sample(decided.snapshot, decided.plan.decided_at_ms)
     return _result(context, run)
+
+
+def identified(plan: Plan, record: StoreRecord) -> Plan:
+    """Return a plan with the store that it is of, as a run records it."""
+    lineages = {log: lineage for log, lineage in record.log_lineages.items() if log in plan.log_names}
+    return replace(plan, store_id=record.store_id, lineage=record.lineage, log_lineages=lineages)
 
 
 def _refuse_missing_directories(context: Context, snapshot: StoreSnapshot) -> None:

@@ -13,7 +13,7 @@ from storage_engine.core.clock import HOUR_MS, clock_ms
 from storage_engine.core.host import this_host, user_name
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.wording import time_text
-from storage_engine.exceptions import BadInputError, NotApprovedError
+from storage_engine.exceptions import BadInputError, NotApprovedError, RunStateError
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.model.plan.approval import (
     NOTHING_RECORDED,
@@ -25,7 +25,7 @@ from storage_engine.model.plan.approval import (
     Said,
     Starter,
 )
-from storage_engine.model.plan.plan import Decision, PlanRequest
+from storage_engine.model.plan.plan import Decision, PlanRequest, Trigger, Urgency
 from storage_engine.model.settings.policy import ApprovalPolicy, Policy
 from storage_engine.retention.proof.gate import Consent, asks_for_approval, consent_to
 from storage_engine.retention.store.context import Context, approved_plan
@@ -96,6 +96,39 @@ def record_question(journal: Journal, run: Run, question: PlanQuestion) -> None:
     journal.record(run, Step.APPROVAL, Phase.INTENT, [(question.digest, to_jsonable(question))])
 
 
+def record_reply(
+    journal: Journal, run: Run, person: Person | None, *, approves: bool, at_ms: int, fault: str
+) -> Reply:
+    """Record what came of the last question about a run's plan, as far as it counts.
+
+    :param person: None: nobody answered in time.
+    :param at_ms: when it was answered.
+    :param fault: why an approval by this person can't count, as a clause; "": it may.
+    :raises RunStateError: nothing was asked about this plan.
+    """
+    digest = approved_plan(run).digest
+    asked = [one for one in journal.events(run, Step.APPROVAL, Phase.INTENT) if one.subject == digest]
+    if not asked:
+        raise RunStateError(
+            f"run {run.run_key!r}: expected a question about its plan {digest}, found none. Nothing was "
+            "recorded. Clear the task that asks."
+        )
+    question = from_jsonable(PlanQuestion, asked[-1].payload)
+    known, waiver = starters_of(journal, run), journal.find_waiver(digest)
+    said = Said.APPROVED if approves else Said.REJECTED
+    consent = consent_to(digest, question.why, known, [Reply(digest, said, person, at_ms)], waiver)
+    detail = ""
+    if person is None:
+        said, detail = Said.TIMED_OUT, "nobody answered"
+    elif question.until_ms is not None and at_ms >= question.until_ms:
+        said, detail = Said.TIMED_OUT, f"{person.text} answered after {time_text(question.until_ms)}"
+    elif approves and (fault or consent.refuses):
+        said, detail = Said.REFUSED, fault or consent.lacks
+    reply = Reply(digest, said, person, at_ms, detail)
+    record_answer(journal, run, reply)
+    return reply
+
+
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
     """A question that nobody has answered yet, and its run's key."""
@@ -119,6 +152,12 @@ def open_questions(journal: Journal, store_id: str, now_ms: int) -> tuple[OpenQu
         for one in newest.values()
         if one is not None and (one.question.until_ms is None or now_ms < one.question.until_ms)
     )
+
+
+def was_refused(journal: Journal, store_id: str, digest: str, since_ms: int) -> bool:
+    """Return whether the last word about a plan was no approval, and was said since a moment."""
+    last = answers_about(journal, store_id, digest)[-1:]
+    return any(one.said is not Said.APPROVED and one.at_ms >= since_ms for one in last)
 
 
 def consent_of(context: Context, run: Run, decisions: Sequence[Decision]) -> Consent:
@@ -171,6 +210,34 @@ def told_of(journal: Journal, run: Run) -> Told:
     return Told(f"{word}{by} at {time_text(answer.at_ms)}: nothing was deleted; {detail}", is_refused=True)
 
 
+def note_question(context: Context, run: Run, consent: Consent) -> None:
+    """Record, once a run, that a run at a shell waits for a second person. One in Airflow asks by itself."""
+    journal, digest = context.journal, approved_plan(run).digest
+    known = {one.subject for one in journal.events(run, Step.APPROVAL)}
+    at_shell = any(one.realm is Realm.SHELL for one in starters_of(journal, run))
+    if consent.refuses and at_shell and digest not in known:
+        link = f"storage-engine approve STORE --digest {digest}"
+        record_question(journal, run, PlanQuestion(digest, consent.why, clock_ms(), None, link))
+
+
+def question_alarms(
+    asked: Sequence[OpenQuestion], triggers: Sequence[Trigger], by_itself: str
+) -> tuple[str, ...]:
+    """Say what waits for a second person while a disk is above the level at which age is ignored. Pure.
+
+    :param by_itself: when the broker deletes by itself, as a clause.
+    """
+    full = next((one for one in triggers if one.at_once or one.urgency is Urgency.FORCED), None)
+    # At a shell each run leaves a question: the last one counts.
+    at_shell = [one for one in asked if one.question.until_ms is None][-1:]
+    return tuple(
+        f"run {one.run_key} waits for a second person since {time_text(one.question.asked_at_ms)}, while "
+        f"{full.detail}: answer at {one.question.link}; {by_itself}"
+        for one in (*at_shell, *(one for one in asked if one.question.until_ms is not None))
+        if full is not None
+    )
+
+
 def require_consent(context: Context, run: Run, consent: Consent) -> None:
     """
     :raises NotApprovedError: a second person has to approve the run's plan, and none has.
@@ -183,7 +250,7 @@ def require_consent(context: Context, run: Run, consent: Consent) -> None:
         f"{consent.why}; found that {consent.lacks}. Nothing was deleted; what is archived stays so. Of a "
         "run at the shell, have another account run storage-engine approve STORE --digest "
         f"{digest}, then run the same again, with --run-key {run.run_key}; of a run in Airflow, have another "
-        "user answer its task approve."
+        "user answer its task approve, which a DAG has whose store names approvers in the option stores."
     )
 
 

@@ -36,7 +36,7 @@ from storage_engine.retention.lag.consumer_lag import (
 )
 from storage_engine.retention.plan.deciding import cut_by_policy, pending_by, sealed_by
 from storage_engine.retention.plan.dependents_by_log import find_dependents, unread_dependents_notices
-from storage_engine.retention.proof.approvals import consent_of, require_consent
+from storage_engine.retention.proof.approvals import consent_of, note_question, require_consent
 from storage_engine.retention.proof.deletion_checks import check_gone, check_kept, check_left
 from storage_engine.retention.proof.gate import Verdict, request_again, still_eligible
 from storage_engine.retention.proof.history import SegmentRelease, releases
@@ -132,8 +132,10 @@ def release(
     if done is not None:
         return done
     refuse_undone(context, run)
-    # Waiting for a person is no failure of the run: nothing is recorded of it.
-    require_consent(context, run, consent_of(context, run, plan.decisions))
+    # Outside of what records errors: to wait for a person is no failure of the run.
+    consent = consent_of(context, run, plan.decisions)
+    note_question(context, run, consent)
+    require_consent(context, run, consent)
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.RELEASE):
         if plan.to_delete:

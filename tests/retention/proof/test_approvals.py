@@ -20,15 +20,17 @@ from storage_engine.model.plan.approval import (
     Said,
     Starter,
 )
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan.plan import Cause, PlanRequest, Trigger, Urgency
 from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.proof import approvals
 from storage_engine.retention.proof.approvals import (
+    OpenQuestion,
     answers_about,
     approve_plan,
     lower_policy,
     open_questions,
+    question_alarms,
     record_answer,
     record_question,
     recorded_policy,
@@ -96,6 +98,9 @@ def test_a_release_waits_for_a_second_person_and_then_goes(
         said = refuses(store, NotApprovedError, approved_digest=given)
         assert f"storage-engine approve STORE --digest {digest}" in said
         assert "--run-key r" in said
+    journal, record = known(store)
+    (asked,) = open_questions(journal, record.store_id, 1)
+    assert asked.question.link == f"storage-engine approve STORE --digest {digest}"
     # To wait is no failure, and the run is not over.
     finished = finish(store, "r")
     assert (finished.outcome, finished.errors) == (Outcome.UNFINISHED, ())
@@ -167,7 +172,7 @@ def test_what_falls_due_while_a_question_is_open_is_archived_by_the_next_run(
         steps.release(store, "next")
     # The older question is answered after all: its run takes what it asked for, the next one the rest.
     approve(store, digest_of(store))
-    assert open_questions(journal, record.store_id, 99) == ()
+    assert [one.run_key for one in open_questions(journal, record.store_id, 99)] == ["next"]
     assert len(steps.release(store, "r").deleted) == 2
     approve(store, digest_of(store, "next"))
     result = steps.release(store, "next")
@@ -290,6 +295,20 @@ def test_a_run_whose_plan_was_refused_is_over_and_its_report_says_so(
     approve(store, digest_of(store))
     assert steps.release(store, "r").deleted
     assert finish(store, "r").not_approved == ""
+
+
+def test_above_the_level_of_force_what_waits_is_an_alarm_with_its_link_and_the_hour() -> None:
+    def question(run_key: str, until_ms: int | None) -> OpenQuestion:
+        return OpenQuestion(run_key, PlanQuestion("d", "why", 0, until_ms, f"at {run_key}"))
+
+    asked = [question("old", None), question("new", None), question("dag", 9)]
+    ordinary = Trigger(Cause.SPACE_FULL, Urgency.ORDINARY, "80 % used")
+    assert question_alarms(asked, [ordinary], "never") == ()
+    for full in (replace(ordinary, urgency=Urgency.FORCED), replace(ordinary, at_once=True)):
+        alarms = question_alarms(asked, [ordinary, full], "the broker deletes by itself from 10:00")
+        assert [alarm.split()[1] for alarm in alarms] == ["new", "dag"]
+        for told in ("since 1970-01-01", "80 % used", "answer at at dag", "by itself from 10:00"):
+            assert told in alarms[1]
 
 
 def test_a_dry_run_records_no_policy(managed: Make) -> None:
