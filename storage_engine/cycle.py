@@ -102,7 +102,7 @@ def plan(cleanup: Cleanup) -> PlanResult:
 def consumer_lag(cleanup: Cleanup) -> LagSummary:
     """Record what the plan would cost whom; what is on record stands once a planned segment is gone.
 
-    Realm files go away while it is measured, it is measured again.
+    Where files go away while it is measured, it is measured again.
     """
     from storage_engine.exceptions import BadInputError, FileGoneError
     from storage_engine.retention.archive.archiving import LISTINGS

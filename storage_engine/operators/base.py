@@ -125,8 +125,8 @@ def starter(context: Context) -> Starter:
     """
     run = context["dag_run"]
     name = getattr(run, "triggering_user_name", None)
-    kind = getattr(run.run_type, "value", run.run_type)
-    if not name and kind in _BY_ITSELF:
+    kind = getattr(run, "run_type", None)
+    if not name and getattr(kind, "value", kind) in _BY_ITSELF:
         return Starter(Realm.AIRFLOW, None)
     return Starter(Realm.AIRFLOW, Person(Realm.AIRFLOW, name or ""))
 

@@ -252,8 +252,8 @@ class StorageEngineDueSensor(_CauseSensor):
             return PokeReturnValue(is_done=False)
         self.log.info("%s: %s", self.storage_engine_conn_id, "; ".join(found.why) or found.stays)
         unmet: list[str] = []
-        if found.why and found.is_asked:
-            self.log.info("a second person is asked about this very plan, or has refused it lately")
+        if found.why and found.is_refused:
+            self.log.info("a second person has refused this very plan lately")
         elif found.why:
             causes = sorted({str(trigger.cause) for trigger in found.sensed.triggers})
             due = {"why": list(found.why), "causes": causes, "segments": found.deletes}
@@ -262,12 +262,12 @@ class StorageEngineDueSensor(_CauseSensor):
                 cleanup_due(self.storage_engine_conn_id),
                 {**due, "size_bytes": found.delete_bytes},
                 self.cleanup_dag_id,
-                found.waiting,
+                () if found.is_asked else found.waiting,
             )
         is_sealed_told = self._tell_of_sealed(context, unmet)
         if not is_sealed_told and not found.why:
             raise AirflowSkipException(f"{self.storage_engine_conn_id}: {found.stays}")
-        self._require_somebody(unmet, of=bool(found.why and not found.is_asked) + is_sealed_told)
+        self._require_somebody(unmet, of=bool(found.why and not found.is_refused) + is_sealed_told)
         return PokeReturnValue(is_done=True, xcom_value=to_jsonable(found))
 
     def time_is_up(self, context: Context) -> Any:
@@ -307,7 +307,7 @@ class StorageEngineDueSensor(_CauseSensor):
     ) -> list[str]:
         """Tell that something is due, where no run does it already.
 
-        :param waiting: keys of runs that do nothing while they wait for a second person.
+        :param waiting: keys of runs that do nothing of this while they wait for a second person.
 
         :return: why nobody is going to do it; empty where somebody is.
         """

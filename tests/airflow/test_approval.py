@@ -12,11 +12,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.dag_processing.dagbag import DagBag
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 
 from storage_engine import cycle
+from storage_engine.assets import cleanup_due, store_alias
 from storage_engine.hooks.configured_stores import ConfiguredStore
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.journal.journal import Journal, Step
@@ -30,6 +30,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.plan.due import look_for_due
 from storage_engine.retention.proof import approvals
 from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.sensors.cleanup import StorageEngineDueSensor
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 
@@ -220,7 +221,7 @@ def test_any_other_answer_is_recorded_and_nothing_goes(
     with pytest.raises(AirflowFailException):
         releases(context)
     found = look_for_due(managed)
-    assert (found.is_asked, found.waiting) == (True, ())
+    assert (found.is_refused, found.is_asked, found.waiting) == (True, False, ())
 
 
 def test_who_left_the_list_after_the_question_may_not_approve(store: Any, asked: Any) -> None:
@@ -268,6 +269,8 @@ def test_what_falls_due_while_a_run_waits_is_told_and_the_same_plan_is_not(store
 
 
 def test_a_dag_asks_where_its_store_names_approvers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
     listed = [
         {"conn_id": "near"},
         {"conn_id": "far", "approvers": [BOB]},
@@ -286,3 +289,26 @@ def test_a_dag_asks_where_its_store_names_approvers(monkeypatch: pytest.MonkeyPa
         assert [dict(user) for user in task.assigned_users] == [BOB]
         assert all_users.get_task("approve").assigned_users is None
     assert len(cleanup_tasks(ConfiguredStore("near"), plan={})) == 8
+
+
+@pytest.mark.parametrize(
+    ("asked_too", "active", "is_told"),
+    [
+        (False, 0, True),
+        (True, 0, True),
+        (True, 1, False),
+        (False, 1, True),
+        (False, 2, False),
+    ],
+)
+def test_the_sensor_tells_of_what_no_run_does(asked_too: bool, active: int, is_told: bool) -> None:
+    """One run waits for a person: a run that isn't waiting, or waits with this very plan, is doing it."""
+    sensor = StorageEngineDueSensor(task_id="sense", storage_engine_conn_id=STORE)
+    task = SimpleNamespace(get_dr_count=lambda **_: active)
+    told: list[Any] = []
+    events = {store_alias(STORE): SimpleNamespace(add=lambda asset, extra: told.append(asset))}
+    object.__setattr__(sensor, "outlets", [store_alias(STORE)])
+    context: Any = {"ti": task, "outlet_events": events}
+    waiting = () if asked_too else ("dag/one",)
+    assert sensor._tell_of(context, cleanup_due(STORE), {}, "dag", waiting) == []
+    assert bool(told) is is_told

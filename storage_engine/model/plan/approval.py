@@ -95,7 +95,7 @@ class PlanQuestion:
     """What was asked, while nobody has answered.
 
     :param why: why a second person has to approve the plan, as a clause.
-    :param until_ms: an answer after that moment doesn't count; None: it isn't asked again.
+    :param until_ms: an answer from that moment on doesn't count; None: any time will do, as at a shell.
     :param link: where to answer.
     """
 

@@ -36,7 +36,8 @@ class DueResult:
     :param why: what a run would do or say, as sentences; empty: no cleanup is due.
     :param stays: why nothing would go though a cause holds; "" where something would, or none holds.
     :param waiting: keys of runs whose plans wait for a second person.
-    :param is_asked: the plan that a run would make now waits so, or was refused lately.
+    :param is_asked: the very plan that a run would make now waits so, and has a time to be answered.
+    :param is_refused: that plan was refused lately.
     """
 
     sensed: SenseResult
@@ -46,6 +47,7 @@ class DueResult:
     stays: str = ""
     waiting: tuple[str, ...] = ()
     is_asked: bool = False
+    is_refused: bool = False
 
 
 def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
@@ -75,15 +77,14 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
     plan = decided.plan
     size_bytes = sum(segment.disk_bytes for segment in plan.to_delete)
     why = (*_deletes(plan, size_bytes), *_blocked(plan), *quarantine)
-    store_id, asks = context.record.store_id, False
+    store_id, is_asked, is_refused = context.record.store_id, False, False
     waiting = open_questions(context.journal, store_id, now_ms) if plan.to_delete else ()
     if plan.to_delete and not quarantine:
         digest = identified(plan, context.record).digest
         # A question at a shell may never be answered: a DAG asks all the same.
         timed = [one.question for one in waiting if one.question.until_ms is not None]
-        asks = any(question.digest == digest for question in timed) or was_refused(
-            context.journal, store_id, digest, now_ms - _REFUSED_MS
-        )
+        is_asked = any(question.digest == digest for question in timed)
+        is_refused = was_refused(context.journal, store_id, digest, now_ms - _REFUSED_MS)
     return DueResult(
         sensed,
         len(plan.to_delete),
@@ -91,7 +92,8 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
         why,
         "" if why else _stays(plan),
         tuple(dict.fromkeys(one.run_key for one in waiting)),
-        asks,
+        is_asked,
+        is_refused,
     )
 
 

@@ -51,7 +51,7 @@ REQUIRED, OFF = Policy(), Policy(archive=ArchiveMode.OFF)
 WAIVER = Waiver("digest", "ann", "lake burnt down", 1)
 REFUSED = Passage.REFUSED
 judge = partial(gate.judge, consent=Consent("", None, ""))
-"""Realm nobody has to approve."""
+"""Where nobody has to approve."""
 CHANGES = ["device", "inode", "size_bytes", "mtime_ns", "ctime_ns"]
 
 
