@@ -14,6 +14,9 @@ SILENT_MS = 5 * 60_000
 _LONG_WAIT_MS = DAY_MS
 _LONG_QUEUED_MS = HOUR_MS
 _LONG_RUN_MS = 6 * HOUR_MS
+_LONG_QUESTION_MS = 18 * HOUR_MS
+_APPROVE = "approve"
+"""Task that asks a second person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,12 @@ def _of_dag(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
 
 
 def _stuck(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
-    """Yield the runs that don't get on: while there is one, no other is begun."""
+    """Yield the runs that don't get on: while there is one, no other is begun.
+
+    One that runs may wait for a person, who has half a day to answer.
+    """
+    is_asked = any(task_id == _APPROVE for task_id, _ in dag.waits)
+    longest_ms = _LONG_QUESTION_MS if is_asked else _LONG_RUN_MS
     for run in dag.active:
         if run.began_at_ms is None:
             continue
@@ -171,7 +179,7 @@ def _stuck(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
         if dag.paused:
             advice = f"airflow dags unpause {dag.dag_id}"
             yield Finding(_severity([dag]), "run-stuck", f"{told}, and its DAG is paused", advice)
-        elif since_ms > (_LONG_QUEUED_MS if run.state == "queued" else _LONG_RUN_MS):
+        elif since_ms > (_LONG_QUEUED_MS if run.state == "queued" else longest_ms):
             yield Finding(
                 _severity([dag]),
                 "run-stuck",
