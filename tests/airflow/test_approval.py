@@ -194,18 +194,18 @@ def test_a_run_that_nobody_began_takes_any_approver(store: Any, asked: Any, kind
 @pytest.mark.parametrize(
     ("event", "said", "why"),
     [
-        (answer(BOB, REJECT), Said.REJECTED, ""),
-        (answer({"id": "1", "name": "ann"}), Said.REFUSED, "isn't certainly another person"),
-        (answer({"id": "9", "name": "ANN"}), Said.REFUSED, "isn't certainly another person"),
-        (answer({"id": "3", "name": "eve"}), Said.REFUSED, "isn't on the list"),
-        (answer({"id": "Anonymous", "name": "Anonymous"}), Said.REFUSED, "one admin"),
-        (answer(None, REJECT), Said.TIMED_OUT, "nobody answered"),
-        (answer(None, APPROVE), Said.TIMED_OUT, "nobody answered"),
-        (answer(BOB, after_s=43_300), Said.TIMED_OUT, "answered after"),
+        (lambda: answer(BOB, REJECT), Said.REJECTED, ""),
+        (lambda: answer({"id": "1", "name": "ann"}), Said.REFUSED, "isn't certainly another person"),
+        (lambda: answer({"id": "9", "name": "ANN"}), Said.REFUSED, "isn't certainly another person"),
+        (lambda: answer({"id": "3", "name": "eve"}), Said.REFUSED, "isn't on the list"),
+        (lambda: answer({"id": "Anonymous", "name": "Anonymous"}), Said.REFUSED, "one admin"),
+        (lambda: answer(None, REJECT), Said.TIMED_OUT, "nobody answered"),
+        (lambda: answer(None, APPROVE), Said.TIMED_OUT, "nobody answered"),
+        (lambda: answer(BOB, after_s=43_300), Said.TIMED_OUT, "answered after"),
     ],
 )
 def test_any_other_answer_is_recorded_and_nothing_goes(
-    store: Any, asked: Any, event: dict[str, Any], said: Said, why: str
+    store: Any, asked: Any, event: Callable[[], dict[str, Any]], said: Said, why: str
 ) -> None:
     context = context_of()
     managed = store(context)
@@ -215,7 +215,7 @@ def test_any_other_answer_is_recorded_and_nothing_goes(
     object.__setattr__(operator, "skip", lambda *_, **told: skipped.append(told))
     object.__setattr__(operator, "downstream_task_ids", {"release"})
     context["task"] = SimpleNamespace(get_direct_relatives=lambda **_: [SimpleNamespace(is_teardown=False)])
-    operator.execute_complete(context, event)
+    operator.execute_complete(context, event())
     (pushed,) = context["ti"].pushed
     assert (pushed["said"], why in pushed["detail"], len(skipped)) == (said.value, True, 1)
     with pytest.raises(AirflowFailException):
