@@ -46,7 +46,7 @@ for store in configured_stores():
         description=f"{store.conn_id}: delete the oldest segments now, with proof, for a stated reason",
         schedule=None,
         catchup=False,
-        max_active_runs=1,
+        max_active_runs=store.max_active_runs,
         # A run that hangs ends as failed; the next one goes on from what it left.
         dagrun_timeout=timedelta(days=1),
         default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},

@@ -34,7 +34,7 @@ for store in configured_stores():
         description=f"{store.conn_id}: plan, check lag, archive, prove, delete, validate, report",
         schedule=[cleanup_due(store.conn_id)],
         catchup=False,
-        max_active_runs=1,
+        max_active_runs=store.max_active_runs,
         # A run that hangs ends as failed; the next one goes on from what it left.
         dagrun_timeout=timedelta(days=1),
         default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from storage_engine.lake.file.jobs import SegmentJob
     from storage_engine.model.lag.archive_lag import ArchiveLag
     from storage_engine.model.lag.lag import LagSummary
+    from storage_engine.model.plan.approval import Starter
     from storage_engine.model.proof.receipt import Receipt
     from storage_engine.model.report.validation import ValidationResult
     from storage_engine.retention.report.finishing import FinishResult
@@ -79,6 +80,7 @@ class Cleanup:
     :param measure_lag: measures consumer lag, here or in a Spark job.
     :param archive_with: copies, proves and commits segments, here or in a Spark job.
     :param where: says for the record where ``archive_with`` does that.
+    :param starter: who begins the run; None: the account whose process this is.
     """
 
     store: AnyStore
@@ -87,13 +89,14 @@ class Cleanup:
     measure_lag: Callable[[Cleanup, LagQuestion], ConsumerLagResult] = lag_here
     archive_with: Callable[[Sequence[SegmentJob]], Sequence[Receipt]] = archive_here
     where: Callable[[Sequence[SegmentJob]], str] = where_here
+    starter: Starter | None = None
 
 
 def plan(cleanup: Cleanup) -> PlanResult:
     """Decide for each segment whether it may go, and why; once a run."""
     from storage_engine.retention.steps import make_plan
 
-    return make_plan(cleanup.store, cleanup.run_key, cleanup.request)
+    return make_plan(cleanup.store, cleanup.run_key, cleanup.request, starter=cleanup.starter)
 
 
 def consumer_lag(cleanup: Cleanup) -> LagSummary:

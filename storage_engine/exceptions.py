@@ -227,6 +227,13 @@ class GateRefusedError(StorageEngineError):
     """A release was refused because an invariant does not hold; nothing was deleted by this call."""
 
 
+class NotApprovedError(GateRefusedError):
+    """A second person has to approve the plan, and none has; nothing was deleted.
+
+    Command line exit code 3.
+    """
+
+
 class LogsRefusedError(StorageEngineError):
     """Some logs of a release were refused and stay as they are; what the other logs lost is recorded."""
 

@@ -39,6 +39,7 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [_modules("storage_engine.hooks.storage_engine")],
         "operators": [
             _modules(
+                "storage_engine.operators.approval",
                 "storage_engine.operators.lake_jobs",
                 "storage_engine.operators.retention",
                 "storage_engine.operators.spark_job",

@@ -11,10 +11,11 @@ from dataclasses import replace
 
 from storage_engine import cycle
 from storage_engine.core.clock import clock_ms
-from storage_engine.exceptions import StoreBusyError
+from storage_engine.exceptions import NotApprovedError, StoreBusyError
 from storage_engine.journal.journal import Phase, RunState, Step
 from storage_engine.lake.catalog.place import check_any_catalog_file
 from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.store.store import SegmentId
 from storage_engine.retention.store.context import Context, opened
 from storage_engine.retention.store.managed_store import ManagedStore
 
@@ -31,6 +32,7 @@ class ProvenRelease:
         self._unfinished: tuple[str, PlanRequest | None] | None = None
         self._looked_back = False
         self._not_before_ms = 0
+        self._waiting: tuple[tuple[SegmentId, ...], str, PlanRequest] | None = None
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -50,9 +52,25 @@ class ProvenRelease:
             broker = context.broker
             if self._unfinished is not None:
                 self._make(context, *self._unfinished)
-            elif broker.plan(broker.snapshot(now_ms), now_ms, request).to_delete:
-                self._make(context, f"{_RUN_PREFIX}{now_ms}", request)
+            elif segments := broker.plan(broker.snapshot(now_ms), now_ms, request).to_delete:
+                self._make_or_wait(context, tuple(one.id for one in segments), now_ms, request)
         self._not_before_ms = 0
+
+    def _make_or_wait(
+        self, context: Context, wanted: tuple[SegmentId, ...], now_ms: int, request: PlanRequest
+    ) -> None:
+        """Make a run, or go on with the one of the same segments that waits for a second person."""
+        if self._waiting is None or self._waiting[0] != wanted:
+            self._waiting = (wanted, f"{_RUN_PREFIX}{now_ms}", request)
+        waits = False
+        try:
+            self._make(context, *self._waiting[1:])
+        except NotApprovedError:
+            waits = True
+            raise
+        finally:
+            if not waits:
+                self._waiting = None
 
     def _make(self, context: Context, run_key: str, request: PlanRequest | None) -> None:
         """Take every step of a run. One that has begun to delete is gone on with until it is over."""

@@ -76,6 +76,8 @@ def _reached(starts: Iterable[str]) -> dict[str, tuple[str, ...]]:
 def _distribution(module: str) -> str:
     """Return the distribution whose module this is, by the naming rule of its project."""
     match module.split("."):
+        case "airflow", "providers", "standard", *_:
+            return "apache-airflow-providers-standard"
         case "airflow", "providers", group, name, *_:
             return f"apache-airflow-providers-{group}-{name}"
         case "airflow", *_:

@@ -9,14 +9,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from storage_engine.exceptions import LakeMissingError, StorageEngineError
+from storage_engine.exceptions import LakeMissingError, NotApprovedError, StorageEngineError
 from storage_engine.journal.journal import Journal, Phase, Step
+from storage_engine.model.plan.approval import Person, Realm
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.settings.policy import ApprovalPolicy, Policy
 from storage_engine.proven_cleanup import proven_release
+from storage_engine.retention.proof.approvals import approve_plan
 from storage_engine.retention.store.brokers import settings_of
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
@@ -107,6 +112,29 @@ def test_without_its_lake_nothing_goes(tmp_path: Path, monkeypatch: pytest.Monke
         assert store.files.min_offset == 0
         lake.with_name("away").rename(lake)
         loop.clean_log()
+        assert store.files.min_offset == 4 * FILE_BYTES
+
+
+def test_the_loop_archives_and_waits_for_a_second_person_in_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cleaned(tmp_path, monkeypatch) as (store, _, managed):
+        asks = replace(managed, policy=Policy(approval=ApprovalPolicy.ALWAYS))
+        release = proven_release(asks)
+        for _ in range(2):
+            with pytest.raises(NotApprovedError):
+                release(PlanRequest(manual=True))
+        assert store.files.min_offset == 0
+        journal = Journal(managed.journal_url)
+        known = journal.find_store(managed.real_root, None)
+        assert known is not None
+        (run,) = {event.run_key for event in journal.store_events(known.store_id, Step.PLAN, Phase.RESULT)}
+        proven = journal.store_events(known.store_id, Step.ARCHIVE, Phase.RESULT)
+        assert len({event.subject for event in proven}) == 4
+        digest = journal.run(known.store_id, run).plan_digest
+        assert digest is not None
+        approve_plan(journal, known, digest, Person(Realm.SHELL, "bob", 64002))
+        release(PlanRequest(manual=True))
         assert store.files.min_offset == 4 * FILE_BYTES
 
 

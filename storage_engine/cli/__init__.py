@@ -1,7 +1,7 @@
 """The ``storage-engine`` command: the same calls that the DAGs make, for a person at a shell.
 
-Exit codes: 0 done, 1 a check failed or work was refused, 2 usage or bad input; 130 after Ctrl-C, 143 after
-SIGTERM, 141 when who reads the output has gone.
+Exit codes: 0 done, 1 a check failed or work was refused, 2 usage or bad input, 3 a second person has to
+approve; 130 after Ctrl-C, 143 after SIGTERM, 141 when who reads the output has gone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from storage_engine.cli.output.output import print_error, say
 from storage_engine.cli.shell.call_parameters import parameters_of
 from storage_engine.cli.shell.command import Group
 from storage_engine.cli.shell.interruption import INTERRUPTED, interruptible
-from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.exceptions import BadInputError, NotApprovedError, StorageEngineError
 
 COMMANDS = {
     "doctor": ("doctor", "What is wrong with a store, and what to do."),
@@ -52,6 +52,7 @@ COMMANDS = {
     "unmanage": ("hold.hold", "End a hold: put everything back."),
     "shield": ("hold.shield", "Keep what is unproven by a second name."),
     "waive": ("decisions", "Let one plan go without receipts."),
+    "approve": ("decisions", "Approve a plan as a second person."),
     "accept-loss": ("decisions", "Go on without a range that is lost."),
     "move": ("decisions", "Say a store's new name or place."),
     "stamp": ("decisions", "Say which store a directory is."),
@@ -103,7 +104,8 @@ class LazyGroup(Group):
 def cli() -> None:
     """Archive, prove, then delete: retention of message-broker storage.
 
-    Exit codes: 0 done, 1 a check failed or work was refused, 2 usage or bad input, 130 and 143 interrupted.
+    Exit codes: 0 done, 1 a check failed or work was refused, 2 usage or bad input, 3 a second person has to
+    approve, 130 and 143 interrupted.
     """
 
 
@@ -134,7 +136,7 @@ def main(arguments: list[str] | None = None) -> Any:
         code = interruption.exit_code
     except StorageEngineError as error:
         print_error(error, parameters_of(cli, words), as_json=as_json)
-        code = 2 if isinstance(error, BadInputError) else 1
+        code = 2 if isinstance(error, BadInputError) else 3 if isinstance(error, NotApprovedError) else 1
     except MemoryError:
         no_memory = "Out of memory: expected less to be read at once. Run it where more memory is free."
         print_error(StorageEngineError(no_memory), {}, as_json=as_json)

@@ -1,4 +1,4 @@
-"""waive, accept-loss, adopt, move, stamp: what only a person may decide; the journal keeps who and why."""
+"""waive, approve, accept-loss, adopt, move, stamp: what only a person may decide, with who and why."""
 
 from __future__ import annotations
 
@@ -16,13 +16,26 @@ from storage_engine.cli.output.store_head import store_name
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import reason_text
 from storage_engine.core.host import person
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.settings.policy import ApprovalPolicy
 
 if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
 
 
+def _digest(context: click.Context, parameter: click.Parameter, digest: str | None) -> str | None:
+    """Make sure that a plan's digest looks like one; a click callback."""
+    if digest is not None and not re.fullmatch("[0-9a-f]{64}", digest):
+        raise click.BadParameter(
+            f"expected a plan's digest of 64 hexadecimal digits, found {digest!r}. "
+            "storage-engine plan ends with a plan's digest.",
+            param_hint="DIGEST",
+        )
+    return digest
+
+
 @command()
-@click.argument("digest")
+@click.argument("digest", callback=_digest)
 @lake_option(required=False)
 @conn_id_option
 @click.option(
@@ -37,18 +50,77 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str, 
     """Let the plan with this DIGEST go without receipts. The journal and the report say who decided it."""
     from storage_engine.journal.journal import Journal
 
-    if not re.fullmatch("[0-9a-f]{64}", digest):
-        raise click.BadParameter(
-            f"expected a plan's digest of 64 hexadecimal digits, found {digest!r}. "
-            "storage-engine plan ends with a plan's digest.",
-            param_hint="DIGEST",
-        )
     journal = Journal(journal_or_connection(lake_dir, conn_id))
     waiver = journal.waive(digest, person(), reason)
     if as_json:
         print_json("waive", waiver)
     else:
         say(f"Plan {waiver.plan_digest} may go without receipts: {waiver.reason} ({waiver.person})")
+    return 0
+
+
+@command()
+@takes_store(connection=True)
+@click.option(
+    "--digest",
+    metavar="DIGEST",
+    callback=_digest,
+    help="Of the plan with which a run stopped, and which may go.",
+)
+@click.option(
+    "--lower-to",
+    type=click.Choice([one.value for one in ApprovalPolicy]),
+    help="Instead: let the store ask for less from now on; two accounts have to say the same.",
+)
+@click.option(
+    "--minimum-retention-hours",
+    type=click.IntRange(1),
+    metavar="HOURS",
+    help="With --lower-to: runs with fewer count as forced; default: none does for that.",
+)
+@json_option
+def approve(
+    managed: ManagedStore,
+    digest: str | None,
+    lower_to: str | None,
+    minimum_retention_hours: int | None,
+    as_json: bool,
+) -> int:
+    """Approve, as a second person, that a plan of STORE is carried out. The journal keeps both accounts.
+
+    Only the journal is written. Who began the run can't approve it, nor can root.
+    """
+    from storage_engine.journal.journal import Journal
+    from storage_engine.retention.proof.approvals import approve_plan, lower_policy, this_account
+
+    if (digest is None) is (lower_to is None):
+        raise click.UsageError("Expected --digest or --lower-to, found both or neither.")
+    # An approver may have no right to read the store.
+    journal = Journal(managed.journal_url)
+    known = journal.find_store(managed.real_root, managed.host)
+    if known is None:
+        raise BadInputError(
+            f"{managed.real_root}: expected a store that its journal knows, found none there. Nothing was "
+            "recorded. Name the journal, or the lake, that its runs use."
+        )
+    if lower_to is not None:
+        wanted = ApprovalPolicy(lower_to)
+        lowered = lower_policy(journal, known, wanted, minimum_retention_hours, this_account())
+        if as_json:
+            print_json("approve", {"lowered": lowered})
+        elif lowered is None:
+            say(f"{managed.real_root}: asked for approval: {lower_to}. Another account has to say the same.")
+        else:
+            both = " and ".join(person.text for person in lowered.persons)
+            say(f"{managed.real_root} has approval: {lower_to} from now on, by {both}.")
+        return 0
+    assert digest is not None
+    run, answer = approve_plan(journal, known, digest, this_account())
+    if as_json:
+        print_json("approve", {"run_key": run.run_key, "answer": answer})
+    else:
+        assert answer.person is not None
+        say(f"Plan {digest} is approved by {answer.person.text}; run {run.run_key} may go on.")
     return 0
 
 

@@ -20,6 +20,7 @@ _EXIT_CODES = (
     ("0", "Done."),
     ("1", "A check failed, or work was refused."),
     ("2", "Usage or bad input; nothing was changed."),
+    ("3", "A second person has to approve the plan; nothing was deleted."),
     ("130, 143", "Ctrl-C or SIGTERM; nothing is half done, and the same command goes on with what is left."),
     ("141", "Who reads the output has gone."),
 )

@@ -23,6 +23,18 @@ DEFAULT_LAKE = "lake"
 
 
 @dataclass(frozen=True, slots=True)
+class Approver:
+    """A user of this Airflow, as its auth manager has it."""
+
+    id: str
+    name: str
+
+
+_ASKED_RUNS = 16
+"""Runs of a DAG that asks: all but one may wait for a person, while the next one archives what falls due."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConfiguredStore:
     """What DAG files know of a store.
 
@@ -31,6 +43,8 @@ class ConfiguredStore:
     :param queue: of the workers that see its disk; None: Airflow's default.
     :param pool: that its tasks take their slots from; None: Airflow's default.
     :param lake: names its lake, in the id of the lake's maintenance DAG and in its assets.
+    :param approvers: who may approve its plans as a second person; empty: whoever may answer tasks of its
+        DAGs; None: its DAGs ask nobody, so that they delete nothing where its policy asks for one.
     """
 
     conn_id: str
@@ -38,11 +52,17 @@ class ConfiguredStore:
     queue: str | None = None
     pool: str | None = None
     lake: str = DEFAULT_LAKE
+    approvers: tuple[Approver, ...] | None = None
 
     @property
     def in_dag_ids(self) -> str:
         """The store's name as it stands in DAG ids."""
         return in_dag_ids(self.conn_id)
+
+    @property
+    def max_active_runs(self) -> int:
+        """Return how many runs of a DAG that cleans up may be there at once."""
+        return 1 if self.approvers is None else _ASKED_RUNS
 
     @property
     def task_arguments(self) -> Mapping[str, Any]:

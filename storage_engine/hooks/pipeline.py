@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import PurePath
 from typing import Any
 
+from airflow.providers.common.compat.sdk import conf
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -33,16 +35,19 @@ _OF_LISTED = {"kafka_stores": "storage_kafka_log_manager"}
 _OF_LAKE = "storage_maintenance"
 _NEEDED = _OF_STORE[:2]
 _COMPONENTS = {"SchedulerJob": "scheduler", "TriggererJob": "triggerer", "DagProcessorJob": "dag-processor"}
-_WAITING = ("deferred", "up_for_reschedule")
+_WAITING = ("deferred", "up_for_reschedule", "awaiting_input")
 _MOST_WAITS = 20
 _ACTIVE = ("queued", "running")
 _MOST_ACTIVE = 5
 
 
-def read_pipeline(conn_id: str, *, archives_ahead: bool = False) -> tuple[PipelineFacts, str]:
+def read_pipeline(
+    conn_id: str, *, archives_ahead: bool = False, asks: bool = False
+) -> tuple[PipelineFacts, str]:
     """Read what Airflow knows of the DAGs of a store.
 
     :param archives_ahead: the store's policy archives what is sealed, so that its DAG for that is needed.
+    :param asks: the store's policy asks for approval by a second person.
     :return: also the id of the DAG that cleans the store.
     """
     name = in_dag_ids(conn_id)
@@ -60,9 +65,21 @@ def read_pipeline(conn_id: str, *, archives_ahead: bool = False) -> tuple[Pipeli
 
     try:
         with create_session() as session:
-            return _read(session, dags), retention
+            found = _read(session, dags)
+            return (replace(found, approval=_approval(conn_id)) if asks else found), retention
     except SQLAlchemyError as error:
         return PipelineFacts(error=str(getattr(error, "orig", None) or error)), retention
+
+
+def _approval(conn_id: str) -> str:
+    """Return why nobody can approve a store's plans in this Airflow, as a clause; "": somebody can."""
+    store = next((one for one in configured_stores() if one.conn_id == conn_id), None)
+    if store is None or store.approvers is None:
+        return f"the entry of {conn_id} in the option stores names no approvers, so its DAGs ask nobody"
+    simple = "SimpleAuthManager" in conf.get("core", "auth_manager", fallback="")
+    if simple and conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False):
+        return "simple_auth_manager_all_admins makes all users one, so that none is a second person"
+    return ""
 
 
 def _read(session: Any, dags: Mapping[str, bool]) -> PipelineFacts:

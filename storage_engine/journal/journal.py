@@ -184,6 +184,18 @@ class Journal(JournalStores):
 
         return self._database.read(read)
 
+    def runs_with_plan(self, store_id: str, digest: str) -> tuple[Run, ...]:
+        """Return the runs of a store whose plan has this digest and is still there, the newest first."""
+        query = (
+            select(runs.c.run_key)
+            .where(runs.c.store_id == store_id, runs.c.plan_digest == digest)
+            .where(runs.c.state != RunState.EXPIRED.value)
+            .order_by(runs.c.id.desc())
+        )
+        keys = self._database.read(lambda connection: connection.execute(query).scalars().all())
+        found = (self.find_run(store_id, key) for key in keys)
+        return tuple(run for run in found if run is not None)
+
     def record_plan(self, run: Run, plan: Plan, payload: Mapping[str, Any]) -> Run:
         """Make ``plan`` the run's plan, unless it has one; return the run with the plan that counts.
 

@@ -28,6 +28,7 @@ class Step(StrEnum):
     SEALED = "archive-sealed"
     REPLICA = "archived-by-replica"
     ARCHIVE_LAG = "archive-lag"
+    APPROVAL = "approval"
     LAG = "lag"
     STAMP = "stamp"
     MOVE = "move"

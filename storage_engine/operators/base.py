@@ -19,8 +19,12 @@ from storage_engine.hooks.commands import commands_named, with_connection
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
+from storage_engine.model.plan.approval import Person, Realm, Starter
 from storage_engine.retention.store.answering import check_answers
 from storage_engine.task_log import quiet_libraries, together
+
+_BY_ITSELF = ("scheduled", "asset_triggered")
+"""Kinds of DAG runs that no person begins."""
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
@@ -112,6 +116,19 @@ def check_queue(hook: StorageEngineHook, queue: str | None) -> None:
             f"names, found one on {queue}. Nothing was read or changed. Name the queue in the option stores "
             "of [storage_engine], with the store's conn_id."
         )
+
+
+def starter(context: Context) -> Starter:
+    """Return who began a DAG run, by what Airflow tells of it.
+
+    Where an older Airflow doesn't say it of a run by hand, nobody is certainly another person.
+    """
+    run = context["dag_run"]
+    name = getattr(run, "triggering_user_name", None)
+    kind = getattr(run, "run_type", None)
+    if not name and getattr(kind, "value", kind) in _BY_ITSELF:
+        return Starter(Realm.AIRFLOW, None)
+    return Starter(Realm.AIRFLOW, Person(Realm.AIRFLOW, name or ""))
 
 
 def run_key(context: Context) -> str:

@@ -18,9 +18,9 @@ from storage_engine import cycle, task_log
 from storage_engine.assets import segments_deleted
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.wording import count_text
-from storage_engine.exceptions import BadInputError, RunStateError
+from storage_engine.exceptions import BadInputError, NotApprovedError, RunStateError
 from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.operators.base import StoreOperator, run_key
+from storage_engine.operators.base import StoreOperator, run_key, starter
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -56,7 +56,7 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
         from storage_engine.retention.steps import recorded_plan
 
         asked = _request(self.request)
-        with self.cleanup(context, asked) as cleanup:
+        with self.cleanup(context, asked, starter=starter(context)) as cleanup:
             planned = cycle.plan(cleanup)
             plan = recorded_plan(cleanup.store, cleanup.run_key)
         try:
@@ -88,7 +88,11 @@ class StorageEngineReleaseOperator(StoreOperator):
         from storage_engine.retention.report.counts import deleted_counts
 
         with self.cleanup(context) as cleanup:
-            result = cycle.release(cleanup)
+            try:
+                result = cycle.release(cleanup)
+            except NotApprovedError as error:
+                # Another try would find no other answer.
+                raise AirflowFailException(str(error)) from error
             counts = deleted_counts(cleanup.store, cleanup.run_key) if self.tells else None
         if counts is not None:
             self.emit(context, segments_deleted(self.storage_engine_conn_id), counts)
@@ -297,7 +301,7 @@ class StorageEngineReportOperator(StoreOperator):
         self.say([f"{outcome_text(result.outcome)}{since}; report: {page}"])
         self.warn(*result.notices)
         problems = [failed, *result.errors] if failed or result.outcome is Outcome.FAILED else []
-        problems += [result.refused, *result.wrong_lakes]
+        problems += [result.not_approved, result.refused, *result.wrong_lakes]
         if told := " ".join(problem for problem in problems if problem):
             raise AirflowFailException(f"{told} Report: {result.report_text}")
         return {**to_jsonable(result), "report_html": str(page)}

@@ -138,7 +138,17 @@ def cleanup_tasks(store: ConfiguredStore, *, plan: Mapping[str, Any]) -> list[St
     # The last task fails where one before it did: a person hears of a run once.
     report = {"trigger_rule": TriggerRule.ALL_DONE, **when_failed()}
     own: dict[Step, Mapping[str, Any]] = {cycle.plan: plan, cycle.report: report}
-    return _tasks(cycle.CLEANUP, store, own)
+    tasks = _tasks(cycle.CLEANUP, store, own)
+    if store.approvers is not None:
+        # Imported only where it is used: DAG files are parsed again and again.
+        from storage_engine.operators.approval import StorageEngineApprovalOperator
+
+        users = [{"id": one.id, "name": one.name} for one in store.approvers]
+        approve = StorageEngineApprovalOperator(
+            task_id="approve", assigned_users=users or None, **store.task_arguments
+        )
+        tasks.insert(cycle.CLEANUP.index(cycle.release), approve)
+    return tasks
 
 
 def _tasks(

@@ -85,6 +85,7 @@ ERRORS: Mapping[str, str] = {
         "Nothing went that was not proven. Mend what the error names, then run again; "
         "or a person decides by storage-engine waive."
     ),
+    "NotApprovedError": "Have another person approve the plan, then run the same again, or clear its task.",
     "LogsRefusedError": (
         "The other logs are done. Mend what is named of each refused log; the next run plans them again."
     ),

@@ -133,6 +133,8 @@ def _why(report: Mapping[str, Any]) -> Answer | None:
     if (waiver := report["waiver"]) is not None:
         said = f"{waiver['person']} let the plan go without proof ({time_text(waiver['at_ms'])})"
         lines.append(Line(f"{said}: {waiver['reason']}"))
+    if report["approval"]:
+        lines.append(Line(report["approval"]))
     lines += (Line(text) for text in _reasons(report))
     return Answer("Why", tuple(lines), lines[0].text)
 

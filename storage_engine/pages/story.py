@@ -31,6 +31,7 @@ _LATER: Mapping[str, Any] = {
     "lake_directory": "LAKE",
     "wrong_lakes": (),
     "hashed_again": 0,
+    "approval": "",
 }
 """Fields that older reports don't have, as they are where there is nothing to say."""
 

@@ -252,7 +252,9 @@ class StorageEngineDueSensor(_CauseSensor):
             return PokeReturnValue(is_done=False)
         self.log.info("%s: %s", self.storage_engine_conn_id, "; ".join(found.why) or found.stays)
         unmet: list[str] = []
-        if found.why:
+        if found.why and found.is_refused:
+            self.log.info("a second person has refused this very plan lately")
+        elif found.why:
             causes = sorted({str(trigger.cause) for trigger in found.sensed.triggers})
             due = {"why": list(found.why), "causes": causes, "segments": found.deletes}
             unmet += self._tell_of(
@@ -260,11 +262,12 @@ class StorageEngineDueSensor(_CauseSensor):
                 cleanup_due(self.storage_engine_conn_id),
                 {**due, "size_bytes": found.delete_bytes},
                 self.cleanup_dag_id,
+                () if found.is_asked else found.waiting,
             )
         is_sealed_told = self._tell_of_sealed(context, unmet)
         if not is_sealed_told and not found.why:
             raise AirflowSkipException(f"{self.storage_engine_conn_id}: {found.stays}")
-        self._require_somebody(unmet, of=bool(found.why) + is_sealed_told)
+        self._require_somebody(unmet, of=bool(found.why and not found.is_refused) + is_sealed_told)
         return PokeReturnValue(is_done=True, xcom_value=to_jsonable(found))
 
     def time_is_up(self, context: Context) -> Any:
@@ -295,9 +298,16 @@ class StorageEngineDueSensor(_CauseSensor):
         return bool(count)
 
     def _tell_of(
-        self, context: Context, asset: Asset, extra: dict[str, Any], told_dag_id: str | None
+        self,
+        context: Context,
+        asset: Asset,
+        extra: dict[str, Any],
+        told_dag_id: str | None,
+        waiting: Sequence[str] = (),
     ) -> list[str]:
         """Tell that something is due, where no run does it already.
+
+        :param waiting: keys of runs that do nothing of this while they wait for a second person.
 
         :return: why nobody is going to do it; empty where somebody is.
         """
@@ -310,7 +320,7 @@ class StorageEngineDueSensor(_CauseSensor):
                     f"storage-engine doctor --conn-id {conn_id}"
                 ]
             count = context["ti"].get_dr_count(dag_id=told_dag_id, states=["queued", "running"])
-            if count:
+            if count > sum(key.startswith(f"{told_dag_id}/") for key in waiting):
                 self.log.info("a run of %s does that already", told_dag_id)
                 return []
         tell(context, self.outlets, asset, {"store": self.storage_engine_conn_id, **extra})

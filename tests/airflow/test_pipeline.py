@@ -162,3 +162,19 @@ def test_a_connection_brings_store_lake_and_pipeline(
     shown = run_command("doctor", "--conn-id", "a_store")
     assert "runs archive and consumer lag in Spark at local[4] from" in " ".join(shown.out.split())
     assert "storage_retention__a_store: never ran" in " ".join(shown.out.split())
+
+
+def test_where_nobody_can_approve_a_stores_plans_it_is_said(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from storage_engine.hooks.pipeline import read_pipeline
+
+    def told(entry: str, *, asks: bool = True) -> str:
+        monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", f'[{{"conn_id": "s"{entry}}}]')
+        return read_pipeline("s", asks=asks)[0].approval
+
+    assert "names no approvers" in told("")
+    assert told("", asks=False) == ""
+    assert told(', "approvers": []') == ""
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "True")
+    assert "none is a second person" in told(', "approvers": []')

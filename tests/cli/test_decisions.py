@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 
@@ -12,6 +14,7 @@ from storage_engine.cli.options.store_argument import managed_store
 from storage_engine.model.hold.hold import Drift, DriftKind, HoldStatus
 from storage_engine.retention.hold.recording_drift import record_hold_drift
 from storage_engine.retention.store.context import open_context
+from tests.docs.code_blocks import ROOT, blocks_of
 
 pytestmark = pytest.mark.slow
 
@@ -89,3 +92,58 @@ def test_a_loss_fails_validation_until_a_person_accepts_exactly_it(cli, store, l
     done = cli("validate", store, "--lake", lake)
     assert done.exit_code == 0, done.out
     assert "accepted by" in done.out
+
+
+# An account of its own, by its real user id, that may read and write the test's files all the same.
+RIGHTS = "+dac_override,+dac_read_search,+fowner,+chown"
+SETPRIV = ("setpriv", "--inh-caps", RIGHTS, "--ambient-caps", RIGHTS, "--securebits", "+no_setuid_fixup")
+ANN, BOB = 64001, 64002
+
+
+def as_account(uid: int, *words: object) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-c", "from storage_engine.cli import main; main()", *map(str, words)]
+    command = [*SETPRIV, "--reuid", str(uid), *program] if uid else program
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can be another user")
+def test_a_second_account_approves_and_the_first_one_goes_on(store, lake) -> None:
+    """By the commands of docs/approve.md."""
+    blocks = [block for block in blocks_of(ROOT / "docs" / "approve.md") if block.language == "console"]
+    lines = [line.removeprefix("$ ") for block in blocks for line in block.text.splitlines()]
+    told = {"STORE": str(store), "LAKE": str(lake)}
+
+    def shell(uid: int, line: str) -> subprocess.CompletedProcess[str]:
+        words = line.removeprefix("sudo -u bob ").split()
+        assert words[0] == "storage-engine"
+        return as_account(uid, *(told.get(word, word) for word in words[1:]))
+
+    clean, approve, go_on, lower = lines
+    before = sorted((store / "commitlog").iterdir())
+    stopped = shell(ANN, clean)
+    assert stopped.returncode == 3, stopped.stderr
+    (told["DIGEST"],) = set(re.findall(r"--digest ([0-9a-f]{64})", stopped.stderr))
+    (told["RUN"],) = set(re.findall(r"--run-key (clean-\d+)", stopped.stderr))
+    assert f"stopped; the plan is {told['DIGEST']}" in stopped.stderr
+    assert "2 segments archived and proven now" in stopped.stderr
+    assert sorted((store / "commitlog").iterdir()) == before
+    own = shell(ANN, approve)
+    assert (own.returncode, "isn't certainly another person" in own.stderr) == (3, True)
+    root = shell(0, approve)
+    assert (root.returncode, "root is no second person" in root.stderr) == (2, True)
+    said = shell(BOB, approve)
+    assert (said.returncode, f"run {told['RUN']} may go on" in said.stdout) == (0, True), said.stderr
+    # Who goes on need not say the policy again, nor can he lower it so.
+    done = shell(ANN, go_on)
+    assert done.returncode == 0, done.stderr
+    assert len(list((store / "commitlog").iterdir())) == len(before) - 2
+    assert "Another account has to say the same" in shell(ANN, lower).stdout
+    assert shell(ANN, lower).returncode == 3
+    assert f"by uid {ANN} (uid {ANN}) and uid {BOB} (uid {BOB})" in shell(BOB, lower).stdout
+
+
+def test_approve_takes_one_thing_of_a_store_that_is_known(cli, store, lake) -> None:
+    assert cli("approve", store, "--lake", lake).exit_code == 2
+    assert "64 hexadecimal digits" in cli("approve", store, "--lake", lake, "--digest", "abc").err
+    unknown = cli("approve", store, "--lake", lake, "--lower-to", "none")
+    assert (unknown.exit_code, "expected a store that its journal knows" in unknown.err) == (2, True)

@@ -46,6 +46,7 @@ def _calls(store: Path, lake: Path, tmp_path: Path) -> dict[str, list[object]]:
         "maintain": ["--lake", lake],
         "shield": [*at, "--remove"],
         "waive": ["0" * 64, "--lake", lake, *why],
+        "approve": [*at, "--lower-to", "none"],
         "accept-loss": [*at, "--from", 0, "--to", 1, *why],
         "stamp": [*at, *why],
         "adopt": [*at, "--force", *why],
@@ -68,7 +69,7 @@ def _calls(store: Path, lake: Path, tmp_path: Path) -> dict[str, list[object]]:
     }
 
 
-REFUSED = NEEDS_A_BROKER | {"accept-loss", "kafka make-room"}
+REFUSED = NEEDS_A_BROKER | {"accept-loss", "approve", "kafka make-room"}
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.model.store.store import FileFacts, Segment
 from storage_engine.retention import steps
 from storage_engine.retention.decisions.adopting import adopt
-from storage_engine.retention.proof.gate import Passage
+from storage_engine.retention.proof.gate import Consent, Passage
 from storage_engine.retention.proof.history import still_proves
 from storage_engine.retention.proof.proofs import LakeProofs, Proofs
 from storage_engine.retention.quarantine.undo import undo
@@ -136,9 +136,9 @@ def test_ends_and_companions_are_written_proven_verified_and_restored(
     assert (in_lake.log, in_lake.start_offset, in_lake.end_offset) == ("errors", 0, LINES)
     # Two lakes whose receipts differ in a companion alone prove nothing.
     other = replace(rows[2], files=companions_text([Companion.of(old[2].companions[0], b"+300")]))
-    slot = old[2].id
+    slot, nobody_asked = old[2].id, Consent("", None, "")
     proofs = Proofs(tuple(LakeProofs(lake, {slot: [row]}, {}) for row in (rows[2], other)))
-    verdict = proofs.judge(Decision(old[2], Reason.EXPIRED, ""), old[2], Policy(), None)
+    verdict = proofs.judge(Decision(old[2], Reason.EXPIRED, ""), old[2], Policy(), None, nobody_asked)
     assert (verdict.passage, verdict.detail[:19]) == (Passage.REFUSED, "its lakes disagree:")
     assert verdict.detail.count(f"up to offset {LINES} with {FIRST}.count ") == 2
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
     from storage_engine.spark.consumer_lag import ConsumerLagResult
 
-_POLICY = ("lag_policy", "minimum_retention_hours", "archive_bytes_per_second")
+_POLICY = ("lag_policy", "minimum_retention_hours", "approval", "archive_bytes_per_second")
 
 
 @command("make-room")

@@ -14,6 +14,7 @@ import click
 from storage_engine.cli.options.options import journal_of, with_option
 from storage_engine.cli.shell.command import GroupedOption
 from storage_engine.core.extras import AIRFLOW
+from storage_engine.model.settings.policy import ApprovalPolicy
 from storage_engine.model.settings.spark_from import places_text
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def pipeline_of(conn_id: str, store: ManagedStore) -> tuple[PipelineFacts, str]:
     with redirect_stdout(sys.stderr):
         from storage_engine.hooks.pipeline import read_pipeline
 
-        return read_pipeline(conn_id, archives_ahead=store.archives_ahead)
+        asks = store.policy.approval is not ApprovalPolicy.NONE
+        return read_pipeline(conn_id, archives_ahead=store.archives_ahead, asks=asks)
 
 
 def places_of(conn_id: str, store: ManagedStore) -> str:

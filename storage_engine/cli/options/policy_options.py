@@ -19,6 +19,7 @@ CLEAN = (
     "lag_policy",
     "pending_policy",
     "minimum_retention_hours",
+    "approval",
     "undo_window_hours",
     "undo_directories",
     "archive_bytes_per_second",

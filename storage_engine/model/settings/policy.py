@@ -39,6 +39,20 @@ class PendingPolicy(StrEnum):
     IGNORE = "ignore"
 
 
+class ApprovalPolicy(StrEnum):
+    """Which releases wait until a second person has approved their plan, the fewest first."""
+
+    NONE = "none"
+    FORCED = "forced"
+    """Those that delete what hasn't expired, or that go below a minimum, or on a waiver."""
+    ALWAYS = "always"
+
+    @property
+    def rank(self) -> int:
+        """Return how much it asks for: a policy of a lower rank asks for less."""
+        return list(ApprovalPolicy).index(self)
+
+
 GENTLE_BYTES_PER_SECOND = 20_000_000
 """Beside a running broker, where nothing else is said: its producers' latencies stay what they are alone."""
 
@@ -130,6 +144,13 @@ class Policy:
         None,
         "Nothing deletes a segment sooner after its last write, whatever forces it; default: no minimum.",
         label="Minimum retention (hours)",
+    )
+    approval: ApprovalPolicy = setting(
+        ApprovalPolicy.NONE,
+        "Whose plans a second person has to approve before anything is deleted. forced: those that ignore "
+        "age, go below the minimum retention, or go by a waiver. What a store once had stands until two "
+        "persons lower it.",
+        label="Approval by a second person",
     )
     undo_window_hours: int | None = setting(
         None,

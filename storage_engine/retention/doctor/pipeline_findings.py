@@ -14,6 +14,9 @@ SILENT_MS = 5 * 60_000
 _LONG_WAIT_MS = DAY_MS
 _LONG_QUEUED_MS = HOUR_MS
 _LONG_RUN_MS = 6 * HOUR_MS
+_LONG_QUESTION_MS = 18 * HOUR_MS
+_APPROVE = "approve"
+"""Task that asks a second person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +64,14 @@ class PipelineFacts:
     """
     :param import_errors: by file, the first line of why it can't be parsed.
     :param error: why Airflow's database couldn't be read; "" where it could.
+    :param approval: why nobody can approve plans of the store, as a clause; "": somebody can, or need not.
     """
 
     dags: tuple[DagFacts, ...] = ()
     components: tuple[ComponentFacts, ...] = ()
     import_errors: tuple[tuple[str, str], ...] = ()
     error: str = ""
+    approval: str = ""
 
 
 def pipeline_findings(found: PipelineFacts, now_ms: int) -> Iterator[Finding]:
@@ -87,6 +92,14 @@ def pipeline_findings(found: PipelineFacts, now_ms: int) -> Iterator[Finding]:
             "dag-import",
             f"Airflow can't parse {file}: {error}",
             "see it whole: airflow dags list-import-errors",
+        )
+    if found.approval:
+        yield Finding(
+            Severity.URGENT,
+            "approval",
+            f"the policy asks for approval by a second person, and {found.approval}: nothing is deleted",
+            "give each person an account of Airflow, and name approvers in the store's entry of the option "
+            "stores, or an empty list",
         )
     yield from _missing_and_paused(found.dags)
     for dag in found.dags:
@@ -152,7 +165,12 @@ def _of_dag(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
 
 
 def _stuck(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
-    """Yield the runs that don't get on: while there is one, no other is begun."""
+    """Yield the runs that don't get on: while there is one, no other is begun.
+
+    One that runs may wait for a person, who has half a day to answer.
+    """
+    is_asked = any(task_id == _APPROVE for task_id, _ in dag.waits)
+    longest_ms = _LONG_QUESTION_MS if is_asked else _LONG_RUN_MS
     for run in dag.active:
         if run.began_at_ms is None:
             continue
@@ -161,7 +179,7 @@ def _stuck(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
         if dag.paused:
             advice = f"airflow dags unpause {dag.dag_id}"
             yield Finding(_severity([dag]), "run-stuck", f"{told}, and its DAG is paused", advice)
-        elif since_ms > (_LONG_QUEUED_MS if run.state == "queued" else _LONG_RUN_MS):
+        elif since_ms > (_LONG_QUEUED_MS if run.state == "queued" else longest_ms):
             yield Finding(
                 _severity([dag]),
                 "run-stuck",

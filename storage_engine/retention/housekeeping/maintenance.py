@@ -1,8 +1,8 @@
 """What of a store's history may go, and when: the policies of maintenance. Pure.
 
 Never: results of releases, archiving and archiving ahead, stamps, what others did to a held store, accepted
-losses, waivers, lineages, quarantines and what became of them, the last hold, and one day of clock readings,
-for deletions are decided from them.
+losses, waivers, approvals, lineages, quarantines and what became of them, the last hold, and one day of clock
+readings, for deletions are decided from them.
 Nor anything of a run that is not finished, or that the newest report, plan or validation of a store rests on.
 """
 

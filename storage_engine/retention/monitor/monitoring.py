@@ -14,7 +14,7 @@ from typing import Any
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.core.wording import count_text, reason_text, unexpected
+from storage_engine.core.wording import count_text, reason_text, time_text, unexpected
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.drift import drift_since_renewal
 from storage_engine.model.course.course import CourseStart, RuleLevels
@@ -35,6 +35,7 @@ from storage_engine.retention.hold.unproven_expiry import expiry_alarms
 from storage_engine.retention.lag.group_lag import measure_groups
 from storage_engine.retention.monitor.recording_ranges import store_ranges
 from storage_engine.retention.plan.sensing import SenseResult, sense
+from storage_engine.retention.proof.approvals import open_questions, question_alarms
 from storage_engine.retention.ranges.drift import recorded_gone
 from storage_engine.retention.ranges.loss_alarms import loss_alarms
 from storage_engine.retention.ranges.missing_logs import remember_logs
@@ -207,6 +208,7 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
     elif status is None:
         alarms += _expiry_alarms(context, measured)
     alarms += end_alarms(context, sensed.hold if status is None else status, sensed.sensed_at_ms)
+    alarms += _question_alarms(context, sensed, status)
     archive_lag = None if measured is None else measured.lag
     lags, lag_error = _lags(context)
     for_pages = found_for_pages(context, measured)
@@ -214,6 +216,22 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
     result = MonitorResult(status, sensed, tuple(dict.fromkeys(alarms)), lag_error, archive_lag)
     _save(context, result, lags, for_pages)
     return result
+
+
+def _question_alarms(context: Context, sensed: SenseResult, status: HoldStatus | None) -> tuple[str, ...]:
+    """Say what waits for a second person above the level of force, and when the broker deletes by itself."""
+    now_ms = sensed.sensed_at_ms
+    asked = open_questions(context.journal, context.record.store_id, now_ms)
+    at_ms = None if status is None else status.deletes_from_ms or status.ends_at_ms
+    if not context.broker.is_live:
+        by_itself = "its broker deletes by itself once it is started"
+    elif status is not None and not status.held:
+        by_itself = "the broker deletes by itself now"
+    elif at_ms is None:
+        by_itself = "when the broker deletes by itself isn't known"
+    else:
+        by_itself = f"the broker deletes by itself from {time_text(at_ms)}, unless the hold is renewed"
+    return question_alarms(asked, sensed.triggers, by_itself)
 
 
 def _hold_and_note(store: AnyStore, run_key: str, error: Exception) -> None:

@@ -8,18 +8,22 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from storage_engine.core.clock import clock_ms
+from storage_engine.core.clock import HOUR_MS, clock_ms
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.model.plan.plan import Cause, Plan, PlanRequest, Reason
 from storage_engine.retention.archive.sealed import archive_lag_of_store
 from storage_engine.retention.plan.deciding import decide
+from storage_engine.retention.plan.planning import identified
 from storage_engine.retention.plan.quarantine_check import check_quarantine
 from storage_engine.retention.plan.sensing import SenseResult, sense
+from storage_engine.retention.proof.approvals import open_questions, was_refused
 from storage_engine.retention.quarantine.emptying import expired_or_in_the_way
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 
 _MOMENT_MS = 15 * 60_000
+_REFUSED_MS = 12 * HOUR_MS
+"""So long nobody is asked again about the very same plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,9 @@ class DueResult:
     :param delete_bytes: their size.
     :param why: what a run would do or say, as sentences; empty: no cleanup is due.
     :param stays: why nothing would go though a cause holds; "" where something would, or none holds.
+    :param waiting: keys of runs whose plans wait for a second person.
+    :param is_asked: the very plan that a run would make now waits so, and has a time to be answered.
+    :param is_refused: that plan was refused lately.
     """
 
     sensed: SenseResult
@@ -38,6 +45,9 @@ class DueResult:
     delete_bytes: int = 0
     why: tuple[str, ...] = ()
     stays: str = ""
+    waiting: tuple[str, ...] = ()
+    is_asked: bool = False
+    is_refused: bool = False
 
 
 def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
@@ -67,7 +77,24 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
     plan = decided.plan
     size_bytes = sum(segment.disk_bytes for segment in plan.to_delete)
     why = (*_deletes(plan, size_bytes), *_blocked(plan), *quarantine)
-    return DueResult(sensed, len(plan.to_delete), size_bytes, why, "" if why else _stays(plan))
+    store_id, is_asked, is_refused = context.record.store_id, False, False
+    waiting = open_questions(context.journal, store_id, now_ms) if plan.to_delete else ()
+    if plan.to_delete and not quarantine:
+        digest = identified(plan, context.record).digest
+        # A question at a shell may never be answered: a DAG asks all the same.
+        timed = [one.question for one in waiting if one.question.until_ms is not None]
+        is_asked = any(question.digest == digest for question in timed)
+        is_refused = was_refused(context.journal, store_id, digest, now_ms - _REFUSED_MS)
+    return DueResult(
+        sensed,
+        len(plan.to_delete),
+        size_bytes,
+        why,
+        "" if why else _stays(plan),
+        tuple(dict.fromkeys(one.run_key for one in waiting)),
+        is_asked,
+        is_refused,
+    )
 
 
 def segments_to_archive(store: AnyStore) -> int:

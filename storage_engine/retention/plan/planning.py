@@ -11,8 +11,9 @@ from typing import Any
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import StoreNotFoundError, UnsupportedLayoutError
-from storage_engine.journal.journal import Run, Step
+from storage_engine.journal.journal import Run, Step, StoreRecord
 from storage_engine.lake.catalog.place import check_any_catalog_file
+from storage_engine.model.plan.approval import Starter
 from storage_engine.model.plan.plan import Plan, PlanRequest, of_only_log
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import StoreSnapshot
@@ -22,6 +23,7 @@ from storage_engine.retention.lag.consumer_lag import UNREAD, planned_unread
 from storage_engine.retention.lag.unread import loss_count, unread_lines
 from storage_engine.retention.plan.deciding import decide
 from storage_engine.retention.plan.quarantine_check import check_quarantine
+from storage_engine.retention.proof.approvals import record_starter
 from storage_engine.retention.proof.archive_permits import read_store_permits, unarchived_notices
 from storage_engine.retention.proof.history import releases
 from storage_engine.retention.proof.stamping import replaced_notices
@@ -64,12 +66,18 @@ class PlanResult:
 
 
 def make_plan(
-    store: AnyStore, run_key: str, request: PlanRequest | None = None, now_ms: int | None = None
+    store: AnyStore,
+    run_key: str,
+    request: PlanRequest | None = None,
+    now_ms: int | None = None,
+    *,
+    starter: Starter | None = None,
 ) -> PlanResult:
     """Plan the run; a run that has a plan keeps it. Beside a running broker the store is held first.
 
     :param run_key: names the run for all its steps: Airflow's run id, or any other unique text.
     :param now_ms: the moment to decide for; None: this machine's clock.
+    :param starter: who begins the run; None: the account whose process this is.
     :raises RunStateError: the run was begun with another request.
     :raises BadInputError: a store that is archived alone, can't be planned, couldn't be cleaned up behind its
         segments, or whose files can't be set aside though the policy wants it.
@@ -119,20 +127,20 @@ def make_plan(
             known = known_directories(context.journal, run.store_id)
             aside = unknown_notices(context.store, context.broker.data_paths, known)
             plan = replace(
-                decided.plan,
+                identified(decided.plan, context.record),
                 notices=(*moved, *held, *emptied, *decided.plan.notices, *shielded, *replaced, *aside),
-                store_id=run.store_id,
-                lineage=context.record.lineage,
-                log_lineages={
-                    log: lineage
-                    for log, lineage in context.record.log_lineages.items()
-                    if log in decided.plan.log_names
-                },
             )
+            record_starter(context.journal, run, context.store.policy, starter)
             decided_from["took_ms"] = (time.monotonic_ns() - started_ns) // 1_000_000
             run = context.journal.record_plan(run, plan, decided_from)
             context.sample(decided.snapshot, decided.plan.decided_at_ms)
     return _result(context, run)
+
+
+def identified(plan: Plan, record: StoreRecord) -> Plan:
+    """Return a plan with the store that it is of, as a run records it."""
+    lineages = {log: lineage for log, lineage in record.log_lineages.items() if log in plan.log_names}
+    return replace(plan, store_id=record.store_id, lineage=record.lineage, log_lineages=lineages)
 
 
 def _refuse_missing_directories(context: Context, snapshot: StoreSnapshot) -> None:

@@ -1,9 +1,10 @@
 """When is a segment deleted? Here, and nowhere else. Pure decisions; nothing here reads or deletes.
 
 A segment goes, with its companions, when (1) the approved plan and a fresh one both let it go, together with
-every older segment of its log, and (2) a valid receipt proves that its bytes and theirs are in the lake, or
+every older segment of its log, (2) a valid receipt proves that its bytes and theirs are in the lake, or
 the store's policy, an archive rule or a person's waiver does without, for exactly the files that were
-planned. What is not known counts as no.
+planned, and (3) a second person has approved the plan, where the store's policy asks for one. What is not
+known counts as no.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from pathlib import Path
 from storage_engine.brokers import has_companions
 from storage_engine.exceptions import ReceiptError
 from storage_engine.journal.journal import Waiver
+from storage_engine.model.plan.approval import RecordedPolicy, Reply, Starter
 from storage_engine.model.plan.plan import Cause, Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
-from storage_engine.model.settings.policy import ArchiveMode, Policy
+from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode, Policy
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId
 from storage_engine.same_bytes.own_acts import OwnActs
 
@@ -133,6 +135,93 @@ def _behind(decision: Decision, blocked: Decision) -> Decision:
     return Decision(decision.segment, Reason.BEHIND_KEPT, detail)
 
 
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """What persons say of a plan.
+
+    :param why: a second person has to approve it, as a clause; "": nobody has to.
+    :param approval: by which it may go; None: none counts.
+    :param lacks: why none does, as a clause; "": one counts, or nobody has to.
+    """
+
+    why: str
+    approval: Reply | None
+    lacks: str
+
+    @property
+    def refuses(self) -> bool:
+        """Return whether nothing may go yet."""
+        return bool(self.why) and self.approval is None
+
+
+def consent_to(
+    digest: str,
+    asked_because: str,
+    starters: Sequence[Starter],
+    answers: Sequence[Reply],
+    waiver: Waiver | None,
+) -> Consent:
+    """Decide whether a plan may go as far as persons are concerned.
+
+    :param digest: of the plan, as a run recorded it.
+    :param asked_because: as of :func:`asks_for_approval`.
+    :param starters: of the run; empty: it isn't known who began it, so nobody is certainly another person.
+    :param answers: of this plan or others, the oldest first.
+    :param waiver: of the plan: who approved it before didn't know that proof would be lacking.
+    """
+    if not asked_because:
+        return Consent("", None, "")
+    lacks = "nobody has approved it"
+    if not starters:
+        unknown = "who began the run isn't recorded, so nobody is certainly another person"
+        return Consent(asked_because, None, unknown)
+    for answer in answers:
+        person = answer.approver
+        if answer.digest != digest or person is None:
+            continue
+        began = [one for one in starters if one.realm is not person.realm or one.person is not None]
+        same = [one for one in began if one.person is None or not person.is_another(one.person)]
+        if same:
+            who = same[0].person
+            named = who.text if who is not None else f"a run of {same[0].realm.value}"
+            lacks = f"{person.text} approved it, who isn't certainly another person than its starter, {named}"
+        elif waiver is not None and answer.at_ms < waiver.at_ms:
+            lacks = f"{person.text} approved it before {waiver.person} waived its receipts"
+        else:
+            return Consent(asked_because, answer, "")
+    return Consent(asked_because, None, lacks)
+
+
+def asks_for_approval(
+    decisions: Sequence[Decision],
+    request: PlanRequest,
+    recorded: RecordedPolicy,
+    policy: Policy,
+    waiver: Waiver | None,
+) -> str:
+    """Return why a second person has to approve what is to go, as a clause; "": nobody has to.
+
+    :param decisions: of the segments that go.
+    :param recorded: by the journal; settings may ask for more, never for less.
+    """
+    approval = recorded.raised_by(policy.approval, policy.minimum_retention_hours).approval
+    if approval is ApprovalPolicy.NONE or not decisions:
+        return ""
+    said = f"the store's policy is approval: {approval.value}"
+    if approval is ApprovalPolicy.ALWAYS:
+        return said
+    least, hours = recorded.minimum_retention_hours, policy.minimum_retention_hours
+    if request.forced:
+        return f"{said}, and a person asked to ignore age"
+    if waiver is not None:
+        return f"{said}, and {waiver.person} waived its receipts"
+    if any(decision.reason is Reason.FORCED for decision in decisions):
+        return f"{said}, and segments would go that have not expired"
+    if least is not None and (hours is None or hours < least):
+        return f"{said}, and minimum_retention_hours was {least}, and is {hours or 'none'}"
+    return ""
+
+
 def judge(
     decision: Decision,
     planned: Segment,
@@ -142,6 +231,8 @@ def judge(
     waiver: Waiver | None,
     acts: OwnActs = NO_ACTS,
     unarchived: str = "",
+    *,
+    consent: Consent,
 ) -> Verdict:
     """Decide whether an eligible segment passes.
 
@@ -153,8 +244,11 @@ def judge(
     :param acts: what we did ourselves to the store's files.
     :param unarchived: by which rule its log may go without a copy, as a clause of ``ArchivePermits``; "": it
         may not.
+    :param consent: what persons say of the approved plan, by :func:`consent_to`.
     """
     segment = decision.segment
+    if consent.refuses:
+        return Verdict(decision, Passage.REFUSED, None, f"{consent.why}: {consent.lacks}")
     as_planned = is_as_planned(segment, planned, acts)
     if policy.archive is ArchiveMode.OFF:
         if as_planned:

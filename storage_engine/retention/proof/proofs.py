@@ -35,6 +35,7 @@ from storage_engine.model.store.store import Segment, SegmentId
 from storage_engine.retention.proof.current_receipts import current_receipts
 from storage_engine.retention.proof.gate import (
     NO_ACTS,
+    Consent,
     Passage,
     Verdict,
     files_fault_of,
@@ -164,7 +165,14 @@ class Proofs:
         rows = [row for proofs in self.asked for row in proofs.valid(slot)]
         return not all(_agree(rows[0], row) for row in rows[1:])
 
-    def judge(self, decision: Decision, planned: Segment, policy: Policy, waiver: Waiver | None) -> Verdict:
+    def judge(
+        self,
+        decision: Decision,
+        planned: Segment,
+        policy: Policy,
+        waiver: Waiver | None,
+        consent: Consent,
+    ) -> Verdict:
         """The gate's verdict by the first lake that lets a segment pass.
 
         Two lakes that prove other bytes under one offset, or other companions, prove nothing.
@@ -178,14 +186,14 @@ class Proofs:
             )
             return Verdict(decision, Passage.REFUSED, None, f"its lakes disagree: {said}")
         found = [
-            judge(decision, planned, proofs.of(slot), proofs.faults, policy, None, self.acts)
+            judge(decision, planned, proofs.of(slot), proofs.faults, policy, None, self.acts, consent=consent)
             for proofs in self.asked
         ]
         for passage in (Passage.PROVEN, Passage.HASH_AGAIN):
             for verdict in found:
                 if verdict.passage is passage:
                     return verdict
-        for proofs in self.asked:
+        for proofs in () if consent.refuses else self.asked:
             if policy.archive is not ArchiveMode.OFF and (cover := proofs.covers.get(slot)):
                 called = {store_called(row.store_name, row.broker, row.store_root) for row in cover.receipts}
                 stores = ", ".join(sorted(called))
@@ -196,7 +204,9 @@ class Proofs:
         doubts = "; ".join([*dict.fromkeys(verdict.detail for verdict in found), *self.notices])
         known, faults = (self.asked[0].of(slot), self.asked[0].faults) if self.asked else ((), {})
         unarchived = self.permits.clause_of_log(planned.log)
-        without = judge(decision, planned, known, faults, policy, waiver, self.acts, unarchived)
+        without = judge(
+            decision, planned, known, faults, policy, waiver, self.acts, unarchived, consent=consent
+        )
         if without.passage is not Passage.REFUSED or waiver is not None or not doubts:
             return without
         return Verdict(decision, Passage.REFUSED, None, doubts)

@@ -28,7 +28,7 @@ from storage_engine.retention.archive.gone import (
     settle_gone,
 )
 from storage_engine.retention.proof.archive_permits import read_store_permits
-from storage_engine.retention.proof.gate import Passage, Verdict
+from storage_engine.retention.proof.gate import Consent, Passage, Verdict
 from storage_engine.retention.proof.history import (
     SegmentRelease,
     release_by_any_run,
@@ -178,6 +178,7 @@ def judge_logs(
     refusals: tuple[Refusal, ...],
     proofs: Proofs,
     lease: Lease,
+    consent: Consent,
 ) -> Judged:
     """Judge every segment of every log before the first one goes; a log goes as a whole or not at all.
 
@@ -187,11 +188,12 @@ def judge_logs(
     :param decisions: of logs that are not refused yet.
     :param refusals: of the others.
     :param lease: renewed while files are hashed, which may take longer than a lease lasts.
+    :param consent: what persons say of the plan.
     """
     waiver = context.journal.find_waiver(plan.digest)
     planned = {segment.id: segment for segment in plan.to_delete}
     verdicts = [
-        proofs.judge(decision, planned[decision.segment.id], context.store.policy, waiver)
+        proofs.judge(decision, planned[decision.segment.id], context.store.policy, waiver, consent)
         for decision in decisions
     ]
     judged = Judged(tuple(verdicts), refusals).without(_unproven(plan, verdicts, proofs))

@@ -42,6 +42,7 @@ from storage_engine.retention.lag.consumer_lag import (
 )
 from storage_engine.retention.plan.deciding import cut_by_policy, pending_by, sealed_by
 from storage_engine.retention.plan.dependents_by_log import find_dependents, unread_dependents_notices
+from storage_engine.retention.proof.approvals import consent_of, note_question, require_consent
 from storage_engine.retention.proof.deletion_checks import check_gone, check_kept, check_left
 from storage_engine.retention.proof.gate import Passage, Verdict, request_again, still_eligible
 from storage_engine.retention.proof.history import SegmentRelease, releases
@@ -108,10 +109,12 @@ def release(
     segment are raised where no log is left.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
-    :param approved_digest: of the plan that a person approved, where one had to; None: nobody had to.
+    :param approved_digest: of the plan that the caller means; None: of the one that is recorded. Whether a
+        second person has to approve it, and has, the journal alone says.
     :raises BadInputError: what goes can't be set aside, though the policy wants it; nothing was deleted.
     :raises RunStateError: no such run, it has no plan, it is a dry run, it was undone, or another plan was
         approved.
+    :raises NotApprovedError: a second person has to approve the plan, and none has.
     :raises StoreBusyError: a broker or another run has the store.
     :raises StoreCrashedError: the broker has to recover the store first.
     :raises GateRefusedError: a segment has no valid receipt, or is gone; or beside a running broker the store
@@ -136,6 +139,10 @@ def release(
     if done is not None:
         return done
     refuse_undone(context, run)
+    # Outside of what records errors: to wait for a person is no failure of the run.
+    consent = consent_of(context, run, plan.decisions)
+    note_question(context, run, consent)
+    require_consent(context, run, consent)
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.RELEASE):
         if plan.to_delete:
@@ -293,7 +300,11 @@ def _judge(context: Context, run: Run, plan: Plan, held: Locked, known: KnownHea
         held.snapshot,
         reading_of(context, held.lease),
     )
-    judged = judge_logs(context, plan, going, settled.refusals, proofs, held.lease)
+    # Under the lease, and of what goes now: a pass may have become a forced one since the plan.
+    consent = consent_of(context, run, (*plan.decisions, *going))
+    if going:
+        require_consent(context, run, consent)
+    judged = judge_logs(context, plan, going, settled.refusals, proofs, held.lease, consent)
     return _Found(settled, going, eligible.stay, proofs, judged)
 
 

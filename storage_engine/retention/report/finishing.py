@@ -15,6 +15,7 @@ from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import ReportRow, RunState, Step
 from storage_engine.journal.records import REPORT_VERSION
 from storage_engine.model.report.validation import Status, Where
+from storage_engine.retention.proof.approvals import told_of
 from storage_engine.retention.proof.refusing import ending_error, refused_text
 from storage_engine.retention.ranges.recording_deletions import record_deletions
 from storage_engine.retention.report.report import Outcome, Report, read_lakes, report_of
@@ -55,6 +56,7 @@ class FinishResult:
     :param wrong_lakes: why lakes aren't what they should be, which fails the run's end as well.
     :param unchanged_since: the earlier run whose report, named here, answers for this one, which wrote none.
     :param notices: what could not be written of the store's deletions; the next run writes it.
+    :param not_approved: who refused the run's plan, or that nobody answered in time; "": neither.
     """
 
     run_key: str
@@ -69,6 +71,7 @@ class FinishResult:
     errors: tuple[str, ...] = ()
     wrong_lakes: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    not_approved: str = ""
 
     @property
     def ending_error(self) -> StorageEngineError | None:
@@ -128,6 +131,7 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
         errors=_errors(report),
         wrong_lakes=report.wrong_lakes,
         notices=notices,
+        not_approved=report.approval if told_of(context.journal, run).is_refused else "",
     )
 
 

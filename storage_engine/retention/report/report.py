@@ -28,6 +28,7 @@ from storage_engine.retention.hold.holding import recorded_hold
 from storage_engine.retention.hold.recording_drift import alarms_of
 from storage_engine.retention.lag.consumer_lag import planned_unread, recorded_lag, released_unread
 from storage_engine.retention.lag.unread import lake_directory, unread_lines
+from storage_engine.retention.proof.approvals import told_of
 from storage_engine.retention.proof.history import releases, segment_subject
 from storage_engine.retention.proof.proofs import read_proofs
 from storage_engine.retention.proof.refusing import REFUSED, RefusedLog, refused_by_plan
@@ -182,6 +183,7 @@ class Report:
         found unchanged.
     :param ran: where consumer lag was measured and segments were archived; empty where neither was done, and
         in reports of before there was this field.
+    :param approval: what a second person said of the plan, as a sentence; "": nobody was asked.
     """
 
     outcome: Outcome
@@ -232,6 +234,7 @@ class Report:
     wrong_lakes: tuple[str, ...] = ()
     hashed_again: int = 0
     ran: tuple[str, ...] = ()
+    approval: str = ""
 
     @property
     def has_several_logs(self) -> bool:
@@ -294,8 +297,11 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
     waiver = context.journal.find_waiver(plan.digest) if plan else None
     lost = released_unread(context, run)
     unread = planned_unread(context, run) if lost is None else lost
+    told = told_of(context.journal, run)
     return Report(
-        outcome=Outcome.UNDONE if undone else _outcome(run, released, steps, validation, unarchived, refused),
+        outcome=Outcome.UNDONE
+        if undone
+        else _outcome(run, released, steps, validation, unarchived, refused, not_approved=told.is_refused),
         store=context.name,
         store_id=run.store_id,
         lineage=context.record.lineage,
@@ -356,6 +362,7 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
         lake_directory=lake_directory(store.lake),
         wrong_lakes=wrong_lakes,
         ran=ran_texts(events),
+        approval=told.text,
     )
 
 
@@ -445,6 +452,8 @@ def _outcome(
     validation: ValidationResult | None,
     unproven: Collection[SegmentId],
     refused: Sequence[RefusedLog],
+    *,
+    not_approved: bool,
 ) -> Outcome:
     plan = run.plan
     archive_error = any(row.error for row in steps if row.step == Step.ARCHIVE)
@@ -461,6 +470,8 @@ def _outcome(
         reasons = {decision.reason for decision in plan.decisions}
         crashed = Reason.STORE_CRASHED in reasons and bool(plan.triggers)
         return Outcome.BLOCKED if crashed or Reason.PENDING_BLOCKED in reasons else Outcome.NOTHING_TO_DO
+    if released is None and not_approved:
+        return Outcome.BLOCKED
     if released is None or not any(row.step == Step.DEPENDENTS and row.done for row in steps):
         return Outcome.UNFINISHED
     if refused:

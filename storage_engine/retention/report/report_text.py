@@ -10,6 +10,7 @@ from itertools import groupby
 from storage_engine.brokers import find_broker
 from storage_engine.core.wording import (
     UNCHANGED,
+    bytes_text,
     count_text,
     duration_text,
     exact_bytes_text,
@@ -41,6 +42,8 @@ def report_text(report: Report) -> str:
 def _lines(report: Report) -> Iterator[str]:
     yield store_text(report.store, report.broker, report.root)
     yield f"Run {report.run_key}: {outcome_text(report.outcome)}"
+    if report.approval:
+        yield report.approval
     yield from _refused(report)
     for line in (*report.unread_lines, *report.alarms):
         yield f"WARNING {line}"
@@ -69,6 +72,45 @@ def _lines(report: Report) -> Iterator[str]:
     if report.second_lake is not None:
         yield f"Second   {report.second_lake}"
     yield f"Journal  {report.journal}"
+
+
+_QUESTION_BYTES = 4096
+"""A question is no longer, in UTF-8; the page that it names has the rest."""
+
+
+def question_subject(report: Report) -> str:
+    """Say in a line what a second person is asked."""
+    going = [row for row in report.segments if row.planned]
+    size = bytes_text(sum(row.size_bytes for row in going))
+    return f"{report.store}: delete {count_text(len(going), 'segment')}, {size}?"
+
+
+def question_body(report: Report, why: str, link: str) -> str:
+    """Say what a second person has to know of a plan: what goes and why, who loses what, what proves it.
+
+    :param why: somebody is asked, as a clause.
+    :param link: to what is not cut.
+    """
+    going = [row for row in report.segments if row.planned]
+    reasons = Counter(row.reason.value for row in going)
+    listed = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+    proven = {(row.log, row.base_offset) for row in report.archived}
+    unproven = [row for row in going if (row.log, row.base_offset) not in proven]
+    lines = [
+        f"{question_subject(report)} Asked because {why}.",
+        f"Reasons: {listed}. Plan {report.plan_digest}, run {report.run_key}.",
+        *_cause(report),
+        *(f"Consumers: {line}" for line in report.unread_lines or ("no group is known to lose a message.",)),
+        f"In the lake with proof: {count_text(len(going) - len(unproven), 'segment')}. Lake {report.lake}.",
+        *(f"NOT PROVEN: {_named(report, row.log, row.base_offset)}" for row in unproven),
+        *(f"Notice: {notice}" for notice in report.notices),
+        *(f"{_named(report, row.log, row.base_offset)}: {row.reason.value}, {row.detail}" for row in going),
+    ]
+    text = "\n\n".join(map(printable, lines))
+    more = f"\n\n… all of it: storage-engine runs {report.run_key}, and {link}"
+    if len(text.encode()) <= _QUESTION_BYTES:
+        return text
+    return text.encode()[: _QUESTION_BYTES - len(more.encode())].decode(errors="ignore") + more
 
 
 def outcome_text(outcome: Outcome) -> str:

@@ -17,7 +17,13 @@ from storage_engine.brokers import find_broker
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.own_directory import take_from_all
-from storage_engine.exceptions import FileGoneError, RunStateError, StorageEngineError, StoreCrashedError
+from storage_engine.exceptions import (
+    FileGoneError,
+    NotApprovedError,
+    RunStateError,
+    StorageEngineError,
+    StoreCrashedError,
+)
 from storage_engine.journal.drift import hold_memory
 from storage_engine.journal.journal import Extent, Journal, Phase, Run, Step, StoreRecord
 from storage_engine.journal.tables.database import missing_sqlite_file
@@ -152,9 +158,14 @@ class Context:
 
     @contextmanager
     def errors(self, run: Run, step: Step) -> Iterator[None]:
-        """Record why a step failed, for the report; the error goes on its way."""
+        """Record why a step failed, for the report; the error goes on its way.
+
+        To wait for a person is no failure.
+        """
         try:
             yield
+        except NotApprovedError:
+            raise
         except Exception as error:
             with suppress(StorageEngineError):
                 self.record_error(run, step, error)

@@ -53,6 +53,15 @@ def test_a_task_that_waits_for_hours_is_normal_and_for_days_is_told() -> None:
     assert told(replace(WELL, dags=(long,))) == [("sensor-waits", Severity.NOTE)]
 
 
+def test_where_nobody_can_approve_is_urgent_and_who_waits_for_a_person_is_not_stuck() -> None:
+    assert told(replace(WELL, approval="all users are one")) == [("approval", Severity.URGENT)]
+    run = DagRunFacts("manual__1", "running", NOW_MS - 11 * 3_600_000, None)
+    asked = replace(RETENTION, active=(run,), waits=(("approve", NOW_MS - 10 * 3_600_000),))
+    assert told(replace(WELL, dags=(asked,))) == []
+    long = replace(run, began_at_ms=NOW_MS - 19 * 3_600_000)
+    assert told(replace(WELL, dags=(replace(asked, active=(long,)),))) == [("run-stuck", Severity.URGENT)]
+
+
 def test_a_run_that_does_not_get_on_is_named_with_what_to_do() -> None:
     def found(state: str, hours: float, *, paused: bool = False) -> list[str]:
         run = DagRunFacts("asset_triggered__1", state, NOW_MS - round(hours * 3_600_000), None)

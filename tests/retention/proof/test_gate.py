@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,15 @@ from hypothesis import strategies as st
 
 from storage_engine.journal.journal import Waiver
 from storage_engine.lake.soundness.chain import row_fault, row_hash
+from storage_engine.model.plan.approval import (
+    NOTHING_RECORDED,
+    Person,
+    Realm,
+    RecordedPolicy,
+    Reply,
+    Said,
+    Starter,
+)
 from storage_engine.model.plan.plan import (
     DELETING,
     Cause,
@@ -21,12 +31,15 @@ from storage_engine.model.plan.plan import (
 )
 from storage_engine.model.proof.companions import Companion, companions_text
 from storage_engine.model.proof.receipt import PROOF_VERSION, SETTLED, Receipt
-from storage_engine.model.settings.policy import ArchiveMode, Policy
+from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode, Policy
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.retention.proof import gate
 from storage_engine.retention.proof.gate import (
     NO_ACTS,
+    Consent,
     Passage,
-    judge,
+    asks_for_approval,
+    consent_to,
     request_again,
     same_content,
     still_eligible,
@@ -37,6 +50,8 @@ SIZE = 1000
 REQUIRED, OFF = Policy(), Policy(archive=ArchiveMode.OFF)
 WAIVER = Waiver("digest", "ann", "lake burnt down", 1)
 REFUSED = Passage.REFUSED
+judge = partial(gate.judge, consent=Consent("", None, ""))
+"""Where nobody has to approve."""
 CHANGES = ["device", "inode", "size_bytes", "mtime_ns", "ctime_ns"]
 
 
@@ -340,3 +355,102 @@ def test_a_rule_does_without_a_receipt_and_nothing_else(
         assert found.passage is (REFUSED if change else Passage.NOT_ARCHIVED)
         assert found.receipt is None
         assert change or found.detail == clause
+
+
+ANN, BOB = (Person(Realm.SHELL, name, uid, host="h") for name, uid in (("ann", 1001), ("bob", 1002)))
+EVE, IDA = (Person(Realm.AIRFLOW, name, user_id=name) for name in ("eve", "ida"))
+BY_ANN = (Starter(Realm.SHELL, ANN),)
+
+
+def said(person: Person | None, digest: str = "digest", said: Said = Said.APPROVED, at_ms: int = 9) -> Reply:
+    return Reply(digest, said, person, at_ms)
+
+
+@pytest.mark.parametrize(
+    ("starters", "answer"),
+    [
+        (BY_ANN, said(BOB)),
+        ((Starter(Realm.AIRFLOW, EVE),), said(IDA)),
+        ((Starter(Realm.AIRFLOW, None),), said(IDA)),
+        ((Starter(Realm.SHELL, replace(ANN, uid=0, name="root", behind="ann")),), said(BOB)),
+    ],
+)
+def test_another_person_than_the_starter_approves(starters: tuple[Starter, ...], answer: Reply) -> None:
+    found = consent_to("digest", "always", starters, [said(None, said=Said.TIMED_OUT), answer], WAIVER)
+    assert (found.approval, found.refuses, found.lacks) == (answer, False, "")
+    assert gate.judge(decision(1), segment(1), [receipt(1)], {}, REQUIRED, None, consent=found).passage in (
+        Passage.PROVEN,
+        Passage.HASH_AGAIN,
+    )
+
+
+@pytest.mark.parametrize(
+    ("starters", "answers", "why"),
+    [
+        (BY_ANN, [], "nobody has approved it"),
+        (BY_ANN, [said(BOB, digest="another plan's")], "nobody has approved it"),
+        (BY_ANN, [said(BOB, said=Said.REJECTED)], "nobody has approved it"),
+        (BY_ANN, [said(BOB, said=Said.REFUSED)], "nobody has approved it"),
+        (BY_ANN, [said(None)], "nobody has approved it"),
+        ((), [said(BOB)], "who began the run isn't recorded"),
+        (BY_ANN, [said(ANN)], "isn't certainly another person"),
+        (BY_ANN, [said(replace(BOB, uid=ANN.uid))], "isn't certainly another person"),
+        (BY_ANN, [said(replace(ANN, uid=7, host="other"))], "isn't certainly another person"),
+        (BY_ANN, [said(replace(BOB, name="Ann"))], "isn't certainly another person"),
+        (BY_ANN, [said(replace(BOB, name=""))], "isn't certainly another person"),
+        (
+            (Starter(Realm.SHELL, replace(BOB, uid=0, behind="ann")),),
+            [said(ANN)],
+            "isn't certainly another",
+        ),
+        ((*BY_ANN, Starter(Realm.SHELL, BOB)), [said(BOB)], "isn't certainly another person"),
+        (BY_ANN, [said(EVE)], "isn't certainly another person"),
+        ((Starter(Realm.AIRFLOW, EVE),), [said(EVE)], "isn't certainly another person"),
+        ((Starter(Realm.AIRFLOW, None),), [said(BOB)], "isn't certainly another person"),
+        (BY_ANN, [said(BOB, at_ms=0)], "before ann waived its receipts"),
+    ],
+)
+def test_nothing_goes_that_no_second_person_has_certainly_approved(
+    starters: tuple[Starter, ...], answers: list[Reply], why: str
+) -> None:
+    found = consent_to("digest", "always", starters, answers, WAIVER)
+    assert found.refuses
+    assert why in found.lacks
+    for policy, waiver in ((REQUIRED, None), (OFF, None), (REQUIRED, WAIVER)):
+        verdict = gate.judge(decision(1), segment(1), [receipt(1)], {}, policy, waiver, consent=found)
+        assert (verdict.passage, verdict.receipt) == (REFUSED, None)
+        assert why in verdict.detail
+
+
+NONE, FORCED, ALWAYS = ApprovalPolicy
+
+
+@pytest.mark.parametrize(
+    ("stated", "recorded", "hours", "reason", "request_", "waiver", "why"),
+    [
+        (NONE, NOTHING_RECORDED, None, Reason.FORCED, PlanRequest(forced=True), WAIVER, ""),
+        (ALWAYS, NOTHING_RECORDED, None, Reason.EXPIRED, PlanRequest(), None, "approval: always"),
+        (NONE, RecordedPolicy(ALWAYS), None, Reason.EXPIRED, PlanRequest(), None, "approval: always"),
+        (FORCED, RecordedPolicy(ALWAYS), None, Reason.EXPIRED, PlanRequest(), None, "approval: always"),
+        (FORCED, NOTHING_RECORDED, None, Reason.EXPIRED, PlanRequest(), None, ""),
+        (FORCED, NOTHING_RECORDED, None, Reason.FORCED, PlanRequest(), None, "have not expired"),
+        (FORCED, NOTHING_RECORDED, None, Reason.EXPIRED, PlanRequest(forced=True), None, "to ignore age"),
+        (FORCED, NOTHING_RECORDED, None, Reason.EXPIRED, PlanRequest(), WAIVER, "ann waived"),
+        (FORCED, RecordedPolicy(FORCED, 24), 12, Reason.EXPIRED, PlanRequest(), None, "was 24, and is 12"),
+        (NONE, RecordedPolicy(FORCED, 24), None, Reason.EXPIRED, PlanRequest(), None, "was 24, and is none"),
+        (FORCED, RecordedPolicy(FORCED, 24), 24, Reason.EXPIRED, PlanRequest(), None, ""),
+    ],
+)
+def test_settings_and_record_say_together_whether_somebody_is_asked(
+    stated: ApprovalPolicy,
+    recorded: RecordedPolicy,
+    hours: int | None,
+    reason: Reason,
+    request_: PlanRequest,
+    waiver: Waiver | None,
+    why: str,
+) -> None:
+    policy = Policy(approval=stated, minimum_retention_hours=hours)
+    found = asks_for_approval([decision(0, reason)], request_, recorded, policy, waiver)
+    assert why in found
+    assert bool(found) is bool(why)

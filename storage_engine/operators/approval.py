@@ -1,0 +1,141 @@
+"""Asks a second person whether a run's plan may be carried out, between archiving and release."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import XCOM_RETURN_KEY, conf
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.hooks.commands import commands_named
+from storage_engine.model.plan.approval import Person, PlanQuestion, Realm, Reply, Said
+from storage_engine.operators.base import StoreOperator, run_key
+from storage_engine.task_log import quiet_libraries
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+RESPONSE_TIMEOUT = timedelta(hours=12)
+_ANONYMOUS = "anonymous"
+"""Everybody's name where the simple auth manager makes all users admins."""
+
+
+class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
+    """Waits until a second person approves the plan, where the store's policy asks for one; else it returns
+    at once.
+
+    The answer is recorded in the journal by this task alone, as Airflow hands it over: marked as success,
+    cleared or skipped, it leaves no record, and the release refuses. A rejection, an answer by who may not
+    approve, and none within the time all skip the tasks directly downstream; the report says so, and fails.
+
+    :param assigned_users: who may answer, each with the ``id`` and ``name`` that the auth manager has; None:
+        whoever may answer tasks of the DAG.
+    :param subject: of the question (templated); "": the store and what goes.
+    :param body: likewise; None: what goes and why, what consumers lose, and what proves it.
+    """
+
+    template_fields: Sequence[str] = ("storage_engine_conn_id", "subject", "body")
+    ui_color = "#f3d9e2"
+
+    def __init__(
+        self,
+        *,
+        subject: str = "",
+        body: str | None = None,
+        response_timeout: timedelta | None = RESPONSE_TIMEOUT,
+        **kwargs: Any,
+    ) -> None:
+        defaults = {"defaults": ApprovalOperator.REJECT, **kwargs}
+        super().__init__(subject=subject, body=body, response_timeout=response_timeout, **defaults)
+
+    def do_step(self, context: Context) -> Any:
+        from storage_engine.retention.proof.approvals import (
+            consent_of,
+            record_question,
+            require_consent,
+            starters_of,
+        )
+        from storage_engine.retention.report.report import report_of
+        from storage_engine.retention.report.report_text import question_body, question_subject
+        from storage_engine.retention.store.context import approved_plan, opened
+
+        with opened(self.store) as store:
+            run = store.run(run_key(context))
+            plan = approved_plan(run)
+            consent = consent_of(store, run, plan.decisions)
+            if not consent.refuses:
+                self.say([f"nobody is asked: {consent.approval or 'the policy asks nobody'}"])
+                return None
+            if not starters_of(store.journal, run):
+                require_consent(store, run, consent)
+            report = report_of(store, run)
+            link = self.generate_link_to_ui_from_context(context=context)
+            self.subject = self.subject or question_subject(report)
+            self.body = self.body or question_body(report, consent.why, link)
+            now_ms, wait = clock_ms(), self.response_timeout
+            until_ms = None if wait is None else now_ms + int(wait.total_seconds() * 1000)
+            question = PlanQuestion(plan.digest, consent.why, now_ms, until_ms, link)
+            record_question(store.journal, run, question)
+        self.say([f"a second person is asked: {consent.why}; {link}"])
+        return ApprovalOperator.execute(self, context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        quiet_libraries()
+        if "error" in event:
+            return super().execute_complete(context, event)
+        with commands_named(self.storage_engine_conn_id):
+            reply = self._recorded(context, event)
+        self.say([f"{reply.said.value}: {reply.person.text if reply.person else 'nobody'} {reply.detail}"])
+        context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=to_jsonable(reply))
+        if reply.said is Said.APPROVED:
+            super().execute_complete(context, event)
+        else:
+            super().execute_complete(context, {**event, "chosen_options": [self.REJECT]})
+        return to_jsonable(reply)
+
+    def _recorded(self, context: Context, event: Mapping[str, Any]) -> Reply:
+        """Record what Airflow says was answered, as far as it counts."""
+        from storage_engine.retention.proof.approvals import record_reply
+        from storage_engine.retention.store.context import opened
+
+        person = _person(event.get("responded_by_user"))
+        chosen = list(event.get("chosen_options") or ())
+        with opened(self.store) as store:
+            return record_reply(
+                store.journal,
+                store.run(run_key(context)),
+                person,
+                approves=chosen == [self.APPROVE],
+                at_ms=_ms(event.get("responded_at")),
+                fault=self._fault(person),
+            )
+
+    def _fault(self, person: Person | None) -> str:
+        """Return why an approval by a user can't count, by what Airflow says of its users; "": it may."""
+        if person is None:
+            return "nobody answered"
+        everybody = conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False)
+        if everybody or person.name.casefold() == _ANONYMOUS:
+            return "all users of this Airflow are one admin, so nobody is certainly a second person"
+        # Of this moment: who has left the list since the question was asked isn't on it.
+        if self.assigned_users and person.user_id not in {str(user["id"]) for user in self.assigned_users}:
+            return f"{person.name} isn't on the list of the store's approvers"
+        return ""
+
+
+def _person(user: Any) -> Person | None:
+    if not user:
+        return None
+    return Person(Realm.AIRFLOW, str(user["name"] or ""), user_id=str(user["id"]))
+
+
+def _ms(moment: datetime | str | None) -> int:
+    """Return when it was answered; now, where that isn't told."""
+    if moment is None:
+        return clock_ms()
+    found = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    return round(found.timestamp() * 1000)

@@ -1,0 +1,344 @@
+"""What the journal has of approvals by a second person: policies, who began runs, questions and answers.
+
+:mod:`storage_engine.retention.proof.gate` decides by it. No event of this step ever expires.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storage_engine.core.clock import HOUR_MS, clock_ms
+from storage_engine.core.host import this_host, user_name
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.wording import time_text
+from storage_engine.exceptions import BadInputError, NotApprovedError, RunStateError
+from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
+from storage_engine.model.plan.approval import (
+    NOTHING_RECORDED,
+    Person,
+    PlanQuestion,
+    Realm,
+    RecordedPolicy,
+    Reply,
+    Said,
+    Starter,
+)
+from storage_engine.model.plan.plan import Decision, PlanRequest, Trigger, Urgency
+from storage_engine.model.settings.policy import ApprovalPolicy, Policy
+from storage_engine.retention.proof.gate import Consent, asks_for_approval, consent_to
+from storage_engine.retention.store.context import Context, approved_plan
+
+_POLICY = "policy"
+_STARTER = "starter"
+_POLICY_RUN = "approval-policy"
+"""Run of a store under which two persons lower its policy."""
+LOWERING_HOURS = 72
+"""So long after one person has asked for it another may approve a lower policy."""
+
+
+def this_account() -> Person:
+    """Return whose process this is, by the real user id."""
+    uid = os.getuid()
+    name, behind = user_name(uid), os.environ.get("SUDO_USER", "") if uid == 0 else ""
+    return Person(Realm.SHELL, name, uid, behind if behind != name else "", this_host())
+
+
+def recorded_policy(journal: Journal, store_id: str) -> RecordedPolicy:
+    """Return the most that a store's policy has asked for since two persons lowered it."""
+    found = journal.results_of(store_id, Step.APPROVAL, [_POLICY])
+    return from_jsonable(RecordedPolicy, found[-1].payload) if found else NOTHING_RECORDED
+
+
+def record_policy(journal: Journal, run: Run, policy: Policy) -> RecordedPolicy:
+    """Record what a store's settings ask for, where that is more than they ever did.
+
+    :return: what is on record then.
+    """
+    known = recorded_policy(journal, run.store_id)
+    raised = known.raised_by(policy.approval, policy.minimum_retention_hours)
+    if raised != known:
+        journal.record(run, Step.APPROVAL, Phase.RESULT, [(_POLICY, to_jsonable(raised))])
+    return raised
+
+
+def record_starter(journal: Journal, run: Run, policy: Policy, starter: Starter | None) -> None:
+    """Record who begins a run, before its plan is; of a store that asks for no approval nothing is recorded.
+
+    :param starter: None: the account whose process this is.
+    """
+    if run.request.dry_run or record_policy(journal, run, policy).approval is ApprovalPolicy.NONE:
+        return
+    starter = starter or Starter(Realm.SHELL, this_account())
+    journal.record(run, Step.APPROVAL, Phase.INTENT, [(_STARTER, to_jsonable(starter))])
+
+
+def starters_of(journal: Journal, run: Run) -> tuple[Starter, ...]:
+    """Return who began a run: several where one was killed before its plan was recorded, and begun again."""
+    intents = journal.events(run, Step.APPROVAL, Phase.INTENT)
+    return tuple(from_jsonable(Starter, one.payload) for one in intents if one.subject == _STARTER)
+
+
+def answers_about(journal: Journal, store_id: str, digest: str) -> tuple[Reply, ...]:
+    """Return what was answered about a plan in all runs of a store, the oldest first."""
+    found = journal.results_of(store_id, Step.APPROVAL, [digest])
+    return tuple(from_jsonable(Reply, one.payload) for one in found)
+
+
+def record_answer(journal: Journal, run: Run, answer: Reply) -> None:
+    """Record what was answered about a run's plan. Durable when it returns."""
+    journal.record(run, Step.APPROVAL, Phase.RESULT, [(answer.digest, to_jsonable(answer))])
+
+
+def record_question(journal: Journal, run: Run, question: PlanQuestion) -> None:
+    """Record that a question is asked."""
+    journal.record(run, Step.APPROVAL, Phase.INTENT, [(question.digest, to_jsonable(question))])
+
+
+def record_reply(
+    journal: Journal, run: Run, person: Person | None, *, approves: bool, at_ms: int, fault: str
+) -> Reply:
+    """Record what came of the last question about a run's plan, as far as it counts.
+
+    :param person: None: nobody answered in time.
+    :param at_ms: when it was answered.
+    :param fault: why an approval by this person can't count, as a clause; "": it may.
+    :raises RunStateError: nothing was asked about this plan.
+    """
+    digest = approved_plan(run).digest
+    asked = [one for one in journal.events(run, Step.APPROVAL, Phase.INTENT) if one.subject == digest]
+    if not asked:
+        raise RunStateError(
+            f"run {run.run_key!r}: expected a question about its plan {digest}, found none. Nothing was "
+            "recorded. Clear the task that asks."
+        )
+    question = from_jsonable(PlanQuestion, asked[-1].payload)
+    known, waiver = starters_of(journal, run), journal.find_waiver(digest)
+    said = Said.APPROVED if approves else Said.REJECTED
+    consent = consent_to(digest, question.why, known, [Reply(digest, said, person, at_ms)], waiver)
+    detail = ""
+    if person is None:
+        said, detail = Said.TIMED_OUT, "nobody answered"
+    elif question.until_ms is not None and at_ms >= question.until_ms:
+        said, detail = Said.TIMED_OUT, f"{person.text} answered after {time_text(question.until_ms)}"
+    elif approves and (fault or consent.refuses):
+        said, detail = Said.REFUSED, fault or consent.lacks
+    reply = Reply(digest, said, person, at_ms, detail)
+    record_answer(journal, run, reply)
+    return reply
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQuestion:
+    """A question that nobody has answered yet, and its run's key."""
+
+    run_key: str
+    question: PlanQuestion
+
+
+def open_questions(journal: Journal, store_id: str, now_ms: int) -> tuple[OpenQuestion, ...]:
+    """Return what was asked about a store's plans, is not answered, and may still be."""
+    newest: dict[tuple[str, str], OpenQuestion | None] = {}
+    for event in journal.store_events(store_id, Step.APPROVAL):
+        if event.subject in (_POLICY, _STARTER):
+            continue
+        asked = None
+        if event.phase is Phase.INTENT:
+            asked = OpenQuestion(event.run_key, from_jsonable(PlanQuestion, event.payload))
+        newest[event.run_key, event.subject] = asked
+    return tuple(
+        one
+        for one in newest.values()
+        if one is not None and (one.question.until_ms is None or now_ms < one.question.until_ms)
+    )
+
+
+def was_refused(journal: Journal, store_id: str, digest: str, since_ms: int) -> bool:
+    """Return whether the last word about a plan was no approval, and was said since a moment."""
+    last = answers_about(journal, store_id, digest)[-1:]
+    return any(one.said is not Said.APPROVED and one.at_ms >= since_ms for one in last)
+
+
+def consent_of(context: Context, run: Run, decisions: Sequence[Decision]) -> Consent:
+    """Return whether a run's plan may go as far as persons are concerned, by what the journal has now.
+
+    :param decisions: of what goes; the plan's own, and those that were made just now.
+    """
+    journal, digest = context.journal, approved_plan(run).digest
+    recorded = record_policy(journal, run, context.store.policy)
+    waiver = journal.find_waiver(digest)
+    going = [decision for decision in decisions if decision.deletes]
+    why = asks_for_approval(going, run.request, recorded, context.store.policy, waiver)
+    if not why:
+        return consent_to(digest, why, (), (), waiver)
+    answers = answers_about(journal, run.store_id, digest)
+    return consent_to(digest, why, starters_of(journal, run), answers, waiver)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a run's report says of approval.
+
+    :param text: a sentence; "": nobody was asked, as far as is recorded.
+    :param is_refused: the last word about the run was no approval, and none counts.
+    """
+
+    text: str = ""
+    is_refused: bool = False
+
+
+def told_of(journal: Journal, run: Run) -> Told:
+    """Return what is recorded of a run's approval, by whatever policy."""
+    if run.plan_digest is None:
+        return Told()
+    digest, waiver = run.plan_digest, journal.find_waiver(run.plan_digest)
+    answers = answers_about(journal, run.store_id, digest)
+    found = consent_to(digest, _POLICY, starters_of(journal, run), answers, waiver)
+    if found.approval is not None and found.approval.person is not None:
+        return Told(f"Approved by {found.approval.person.text} at {time_text(found.approval.at_ms)}")
+    own = [one for one in journal.events(run, Step.APPROVAL) if one.subject == digest]
+    if not own:
+        return Told()
+    if own[-1].phase is Phase.INTENT:
+        question = from_jsonable(PlanQuestion, own[-1].payload)
+        return Told(f"Waits for a second person since {time_text(question.asked_at_ms)}: {question.link}")
+    answer = from_jsonable(Reply, own[-1].payload)
+    word = answer.said.value.upper().replace("-", " ")
+    by = f" by {answer.person.text}" if answer.person is not None else ""
+    detail = answer.detail or found.lacks
+    return Told(f"{word}{by} at {time_text(answer.at_ms)}: nothing was deleted; {detail}", is_refused=True)
+
+
+def note_question(context: Context, run: Run, consent: Consent) -> None:
+    """Record, once a run, that a run at a shell waits for a second person. One in Airflow asks by itself."""
+    journal, digest = context.journal, approved_plan(run).digest
+    known = {one.subject for one in journal.events(run, Step.APPROVAL)}
+    at_shell = any(one.realm is Realm.SHELL for one in starters_of(journal, run))
+    if consent.refuses and at_shell and digest not in known:
+        link = f"storage-engine approve STORE --digest {digest}"
+        record_question(journal, run, PlanQuestion(digest, consent.why, clock_ms(), None, link))
+
+
+def question_alarms(
+    asked: Sequence[OpenQuestion], triggers: Sequence[Trigger], by_itself: str
+) -> tuple[str, ...]:
+    """Say what waits for a second person while a disk is above the level at which age is ignored. Pure.
+
+    :param by_itself: when the broker deletes by itself, as a clause.
+    """
+    full = next((one for one in triggers if one.at_once or one.urgency is Urgency.FORCED), None)
+    # At a shell each run leaves a question: the last one counts.
+    at_shell = [one for one in asked if one.question.until_ms is None][-1:]
+    return tuple(
+        f"run {one.run_key} waits for a second person since {time_text(one.question.asked_at_ms)}, while "
+        f"{full.detail}: answer at {one.question.link}; {by_itself}"
+        for one in (*at_shell, *(one for one in asked if one.question.until_ms is not None))
+        if full is not None
+    )
+
+
+def require_consent(context: Context, run: Run, consent: Consent) -> None:
+    """
+    :raises NotApprovedError: a second person has to approve the run's plan, and none has.
+    """
+    if not consent.refuses:
+        return
+    digest = approved_plan(run).digest
+    raise NotApprovedError(
+        f"{context.store.real_root}: expected that a second person has approved plan {digest}, as "
+        f"{consent.why}; found that {consent.lacks}. Nothing was deleted; what is archived stays so. Of a "
+        "run at the shell, have another account run storage-engine approve STORE --digest "
+        f"{digest}, then run the same again, with --run-key {run.run_key}; of a run in Airflow, have another "
+        "user answer its task approve, which a DAG has whose store names approvers in the option stores."
+    )
+
+
+def approve_plan(journal: Journal, store: StoreRecord, digest: str, person: Person) -> tuple[Run, Reply]:
+    """Record that a person approves a plan; once is enough.
+
+    :raises BadInputError: no run has this plan, or root says so, who may be anybody.
+    :raises NotApprovedError: it isn't certainly another person than who began the run.
+    """
+    _refuse_root(person)
+    store_id = store.store_id
+    runs = journal.runs_with_plan(store_id, digest)
+    if not runs:
+        raise BadInputError(
+            f"{store.real_path}: expected a run with plan {digest}, found none. Nothing was recorded. "
+            "Give the digest with which clean stopped."
+        )
+    answer = Reply(digest, Said.APPROVED, person, clock_ms())
+    waiver = journal.find_waiver(digest)
+    lacks = ""
+    for run in runs:
+        starters = starters_of(journal, run)
+        known = consent_to(digest, _POLICY, starters, answers_about(journal, store_id, digest), waiver)
+        if known.approval is not None and known.approval.person == person:
+            return run, known.approval
+        seen = consent_to(digest, _POLICY, starters, [answer], waiver)
+        if not seen.refuses:
+            record_answer(journal, run, answer)
+            return run, answer
+        lacks = lacks or seen.lacks
+    raise NotApprovedError(
+        f"{store.real_path}: expected another person to approve plan {digest}, found that {lacks}. "
+        "Nothing was recorded. Have another account run this command."
+    )
+
+
+def lower_policy(
+    journal: Journal,
+    store: StoreRecord,
+    approval: ApprovalPolicy,
+    minimum_hours: int | None,
+    person: Person,
+) -> RecordedPolicy | None:
+    """Ask for a lower policy, or approve what another person has asked for.
+
+    The store's settings have to say the same: they raise it again otherwise.
+
+    :return: what is on record from now on; None: another person has to say the same.
+    :raises BadInputError: it would be no lower, or root says so, who may be anybody.
+    :raises NotApprovedError: the same person asks again.
+    """
+    _refuse_root(person)
+    store_id, now_ms = store.store_id, clock_ms()
+    known = recorded_policy(journal, store_id)
+    wanted = RecordedPolicy(approval, minimum_hours)
+    if known.raised_by(approval, minimum_hours) != known or (
+        (approval, minimum_hours) == (known.approval, known.minimum_retention_hours)
+    ):
+        raise BadInputError(
+            f"{store.real_path}: expected less than approval: {known.approval.value} with "
+            f"minimum_retention_hours {known.minimum_retention_hours or 'none'}, which is on record, found "
+            f"{approval.value} with {minimum_hours or 'none'}. Nothing was recorded. To ask for more, say so "
+            "in the store's settings: it holds from the next run on."
+        )
+    found = journal.find_run(store_id, _POLICY_RUN)
+    run = found or journal.begin_run(store_id, _POLICY_RUN, PlanRequest())
+    events = [one for one in journal.store_events(store_id, Step.APPROVAL) if one.subject == _POLICY]
+    if events and events[-1].phase is Phase.INTENT and now_ms - events[-1].at_ms < LOWERING_HOURS * HOUR_MS:
+        asked = from_jsonable(RecordedPolicy, events[-1].payload)
+        if (asked.approval, asked.minimum_retention_hours) == (approval, minimum_hours):
+            (first,) = asked.persons
+            if not person.is_another(first):
+                raise NotApprovedError(
+                    f"{store.real_path}: expected another person to approve what {first.text} asked "
+                    f"for at {time_text(events[-1].at_ms)}, found {person.text}. Nothing was recorded. Have "
+                    "another account run this command."
+                )
+            lowered = RecordedPolicy(approval, minimum_hours, (first, person))
+            journal.record(run, Step.APPROVAL, Phase.RESULT, [(_POLICY, to_jsonable(lowered))])
+            return lowered
+    wanted = RecordedPolicy(approval, minimum_hours, (person,))
+    journal.record(run, Step.APPROVAL, Phase.INTENT, [(_POLICY, to_jsonable(wanted))])
+    return None
+
+
+def _refuse_root(person: Person) -> None:
+    if person.uid == 0:
+        raise BadInputError(
+            f"expected the account of a second person, found {person.text}: root may be anybody, so root is "
+            "no second person. Nothing was recorded. Run this as the person's own account."
+        )
