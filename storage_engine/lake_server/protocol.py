@@ -27,7 +27,7 @@ APIS = MappingProxyType(
     {
         # librdkafka fetches from brokers alone that name it; each request of it is refused.
         PRODUCE: ("produce", 3, 3),
-        FETCH: ("fetch", 4, 11),
+        FETCH: ("fetch", 4, 12),
         2: ("list_offsets", 1, 5),
         3: ("metadata", 1, 8),
         8: ("offset_commit", 2, 7),

@@ -45,7 +45,15 @@ from tests.integration.kafka_broker import (
     served,
     small,
 )
-from tests.integration.test_serve_lake import COMMAND, LEVELS, PAGE, at_a_free_port, consumer_at, serving
+from tests.integration.test_serve_lake import (
+    COMMAND,
+    LEVELS,
+    PAGE,
+    at_a_free_port,
+    consumer_at,
+    printed,
+    serving,
+)
 from tests.kafka.lakes import archive, new_lake, segments_of
 from tests.kafka_fixture import unpack
 from tests.rounds import ALL, again_but
@@ -154,6 +162,18 @@ def test_records_that_only_the_lake_has_are_followed_by_the_clusters_up_to_the_l
         assert list(read(consumer, "later", 0, 3)) == [0, 1, 2]
         consumer.close()
         assert "LOST" not in lines_of(process)
+
+
+@pytest.mark.again
+def test_the_console_consumer_prints_what_both_have(kafka: Kafka, lake: Lake, tmp_path: Path) -> None:
+    make_topics(kafka.address, "printed", **small(VERSIONS[-1]))
+    fill(kafka, "printed", 400)
+    expected = served(kafka.address, "printed")
+    segments = closed(kafka, "printed")
+    delete(kafka, "printed", keep(lake, kafka, segments[: len(segments) // 2]))
+    with onward(tmp_path, kafka) as (address, _):
+        found = printed(address, "printed", len(expected), LEVELS[0])
+    assert {offset: value for _, offset, _, _, value in found} == expected
 
 
 @pytest.mark.parametrize("level", again_but(LEVELS, "read_committed"))
