@@ -49,9 +49,10 @@ APIS = MappingProxyType(
 )
 """By key: the name in kio, the lowest and the highest version that is answered.
 
-Later versions have tagged fields, where kio takes none that it doesn't know and librdkafka sends some. They
-tell nothing that a reader of archived records needs. Nothing that changes a topic is named, nor the groups of
-KIP-848: a client with ``group.protocol=consumer`` says itself that it can't.
+Fetch 12 has tagged fields, of which kio knows all that its clients send. Later versions of other requests
+have some, too, where kio takes none that it doesn't know. They tell nothing that a reader of archived records
+needs. Fetch 13 asks by a topic's id. Nothing that changes a topic is named, nor the groups of KIP-848: a
+client with ``group.protocol=consumer`` says itself that it can't.
 """
 
 _BEFORE_LOGIN = (API_VERSIONS, 17, 36)
@@ -127,9 +128,10 @@ def response(request: Request, **values: Any) -> bytes:
     head = schema.__header_schema__
     entity_writer(head)(out, head(correlation_id=request.correlation_id))
     entity_writer(schema)(out, _made(schema, fields))
-    frame = out.getbuffer()
-    struct.pack_into(">i", frame, 0, len(frame) - 4)
-    return bytes(frame)
+    with out.getbuffer() as frame:
+        struct.pack_into(">i", frame, 0, len(frame) - 4)
+    # No copy, where nothing else holds on to the buffer.
+    return out.getvalue()
 
 
 def part(request: Request, kind: str, **values: Any) -> Any:

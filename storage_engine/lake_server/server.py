@@ -233,7 +233,9 @@ class Connections:
             frame = await self._answers.answer(read_request(data, host, login))
             if frame is None:
                 return
-            outgoing.write(frame)
+            outgoing.write(memoryview(frame))
+            # Or a client that is slow holds on to it, beside what is still to be sent.
+            del frame
             await outgoing.drain()
 
 

@@ -45,6 +45,7 @@ from tests.integration.kafka_broker import (
     served,
     small,
 )
+from tests.integration.kafka_cluster import Cluster, running_cluster
 from tests.integration.test_serve_lake import (
     COMMAND,
     LEVELS,
@@ -75,7 +76,9 @@ def lake(tmp_path: Path) -> Lake:
 
 
 @contextmanager
-def onward(directory: Path, kafka: Kafka, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def onward(
+    directory: Path, kafka: Kafka | Cluster, *options: str
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Serve the lake in a directory with the cluster behind it, as docs/read-on.md says."""
     (block,) = (one.text for one in blocks_of(PAGE) if "--upstream" in one.text)
     words = at_a_free_port(shlex.split(block.removeprefix("$ "))[4:])
@@ -174,6 +177,47 @@ def test_the_console_consumer_prints_what_both_have(kafka: Kafka, lake: Lake, tm
     with onward(tmp_path, kafka) as (address, _):
         found = printed(address, "printed", len(expected), LEVELS[0])
     assert {offset: value for _, offset, _, _, value in found} == expected
+
+
+@pytest.mark.again
+def test_partitions_of_several_leaders_are_read_on_also_when_one_of_them_goes(
+    lake: Lake, tmp_path: Path
+) -> None:
+    topic, numbers = "spread", range(3)
+    with running_cluster(tmp_path / "cluster") as cluster:
+
+        def fill_all(first: int, end: int) -> None:
+            for number in numbers:
+                values = (b"%d " % at + b"x" * VALUE_BYTES for at in range(first, end))
+                produce(cluster.address, topic, values, partition=number, batch_num_messages=5)
+
+        make_topics(cluster.address, topic, partitions=3, replicas=3, **small(VERSIONS[-1]))
+        fill_all(0, 200)
+        leaders = [cluster.leader(topic, number) or 0 for number in numbers]
+        assert len(set(leaders)) == 3
+        for number, leader in enumerate(leaders):
+            directory = cluster.nodes[leader].server_properties.parent
+            segments = segments_of(directory, f"{topic}-{number}")[:-1]
+            archive(lake, directory, segments)
+            before = TopicPartition(topic, number, segments[-1].end_offset)
+            (done,) = admin_of(cluster.address).delete_records([before]).values()
+            done.result(SECONDS)
+        with onward(tmp_path, cluster) as (address, _):
+            consumer = consumer_at(address, "spread")
+            consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
+            found: dict[int, list[int]] = {number: [] for number in numbers}
+
+            def read_up_to(end: int) -> None:
+                while any(len(offsets) < end for offsets in found.values()):
+                    message = next_record(consumer)
+                    found[message.partition() or 0].append(message.offset() or 0)
+
+            read_up_to(200)
+            cluster.nodes[leaders[0]].kill()
+            fill_all(200, 250)
+            read_up_to(250)
+            consumer.close()
+    assert all(offsets == list(range(250)) for offsets in found.values())
 
 
 @pytest.mark.parametrize("level", again_but(LEVELS, "read_committed"))
