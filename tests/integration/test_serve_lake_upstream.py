@@ -108,10 +108,10 @@ def keep(lake: Lake, kafka: Kafka, segments: Sequence[Segment]) -> int:
     return segments[-1].end_offset
 
 
-def delete(kafka: Kafka, topic: str, before: int) -> None:
+def delete(kafka: Kafka | Cluster, topic: str, before: int, partition: int = 0) -> None:
     """Delete the broker's records below an offset."""
     admin = admin_of(kafka.address)
-    (done,) = admin.delete_records([TopicPartition(topic, 0, before)]).values()
+    (done,) = admin.delete_records([TopicPartition(topic, partition, before)]).values()
     done.result(SECONDS)
 
 
@@ -199,9 +199,7 @@ def test_partitions_of_several_leaders_are_read_on_also_when_one_of_them_goes(
             directory = cluster.nodes[leader].server_properties.parent
             segments = segments_of(directory, f"{topic}-{number}")[:-1]
             archive(lake, directory, segments)
-            before = TopicPartition(topic, number, segments[-1].end_offset)
-            (done,) = admin_of(cluster.address).delete_records([before]).values()
-            done.result(SECONDS)
+            delete(cluster, topic, segments[-1].end_offset, number)
         with onward(tmp_path, cluster) as (address, _):
             consumer = consumer_at(address, "spread")
             consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
