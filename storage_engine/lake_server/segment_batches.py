@@ -88,10 +88,18 @@ class ScratchFile:
         return b"" if self._descriptor is None else os.pread(self._descriptor, end - first, first)
 
     def read_into(self, data: memoryview, first: int) -> None:
-        """Fill memory with bytes that were kept."""
+        """Fill memory with bytes that were kept.
+
+        :raises DamagedRangeError: they weren't.
+        """
         read = 0
-        while self._descriptor is not None and read < len(data):
-            read += os.preadv(self._descriptor, [data[read:]], first + read)
+        while read < len(data):
+            descriptor, at = self._descriptor, first + read
+            count = 0 if descriptor is None else os.preadv(descriptor, [data[read:]], at)
+            if not count:
+                # What the memory has is another window's.
+                raise DamagedRangeError(f"expected decoded bytes at {at} of their file, found its end")
+            read += count
 
     def forget(self) -> None:
         """Count nothing as kept: all of it is written again."""

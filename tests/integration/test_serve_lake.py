@@ -462,6 +462,8 @@ def test_a_file_of_users_that_others_can_read_is_refused(lake: Lake, base: Path,
         (["--users", str(users)], "its owner alone"),
         (["--kafka", "0.0.0.0:0"], "expected TLS"),
         (["--cluster", "another"], "expected an archived cluster"),
+        (["--upstream-ca", str(users)], "expected --upstream BROKERS"),
+        (["--upstream", "127.0.0.1:1", "--upstream-ca", str(users)], "expected certificates as PEM"),
     ):
         words = (COMMAND, "serve-lake", "--lake", str(base / "lake"), *options)
         ended = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)

@@ -46,6 +46,7 @@ from tests.integration.kafka_broker import (
     small,
 )
 from tests.integration.kafka_cluster import Cluster, running_cluster
+from tests.integration.secured import certificate
 from tests.integration.test_serve_lake import (
     COMMAND,
     LEVELS,
@@ -216,6 +217,33 @@ def test_partitions_of_several_leaders_are_read_on_also_when_one_of_them_goes(
             read_up_to(250)
             consumer.close()
     assert all(offsets == list(range(250)) for offsets in found.values())
+
+
+@pytest.mark.again
+def test_a_cluster_is_asked_by_tls(lake: Lake, tmp_path: Path) -> None:
+    pem, key = certificate(tmp_path)
+    keystore = tmp_path / "keystore.pem"
+    keystore.write_bytes(key.read_bytes() + pem.read_bytes())
+    settings = {
+        "listener.name.tls.ssl.keystore.type": "PEM",
+        "listener.name.tls.ssl.keystore.location": keystore,
+    }
+    with running_kafka(tmp_path / "node", VERSIONS[-1], settings, {"TLS": "SSL"}) as kafka:
+        make_topics(kafka.address, "by-tls", **small(VERSIONS[-1]))
+        fill(kafka, "by-tls", 200)
+        delete(kafka, "by-tls", keep(lake, kafka, closed(kafka, "by-tls")))
+        options = ("--upstream", kafka.addresses["TLS"], "--upstream-ca", str(pem))
+        with serving(tmp_path / "lake", *options) as (address, _):
+            consumer = consumer_at(address, "by-tls")
+            assert list(read(consumer, "by-tls", 0, 200)) == list(range(200))
+            consumer.close()
+        # Whose certificate nobody named as signed is no broker of the cluster.
+        (tmp_path / "other").mkdir()
+        other, _ = certificate(tmp_path / "other")
+        words = (COMMAND, "serve-lake", "--lake", str(tmp_path / "lake"), *options[:-1], str(other))
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)
+        assert ended.returncode != 0
+        assert "CERTIFICATE_VERIFY_FAILED" in ended.stderr
 
 
 @pytest.mark.parametrize("level", again_but(LEVELS, "read_committed"))

@@ -162,6 +162,15 @@ def test_threads_that_begin_at_once_keep_what_they_decode_in_one_file(
     assert scratch.size_bytes == 4000
 
 
+def test_what_was_not_kept_is_never_taken_from_memory() -> None:
+    scratch = ScratchFile()
+    with pytest.raises(DamagedRangeError):
+        scratch.read_into(memoryview(bytearray(3)), 0)
+    scratch.write(0, memoryview(b"abc"))
+    with pytest.raises(DamagedRangeError, match="at 3 of their file"):
+        scratch.read_into(memoryview(bytearray(4)), 0)
+
+
 def test_what_was_decoded_outlives_a_commit_to_the_lake(node: Path, tmp_path: Path) -> None:
     first, second, *_ = (one for one in archivable_segments(node) if one.log == "tinyseg-0")
     lake = new_lake(tmp_path / "lake")
