@@ -2,42 +2,51 @@
 
 A real broker takes records of 1 KiB and is stopped; what its log directory has is archived, but for the last
 segment. One consumer (librdkafka, CRCs compared) then reads the topic from serve-lake, out of the lake and
-once more out of what is decoded by then, and from that broker started again. Said are megabytes of records a
-second of wall time and processor seconds of the server.
+once more out of what is decoded by then, and from that broker started again. Said are megabytes of values a
+second of wall time and processor seconds of the server. A raw client does the same of each: it counts the
+records, compares no CRC and makes nothing of them. So what it gets is what the server can give.
 
 Another server, which has decoded nothing, is then read by 50 consumers at 50 places, and has 200 consumers
 that wait at the end. Said are megabytes a second of all 50 together, the server's peak memory, and what it
-does for those that wait.
+does for those that wait. 50 raw clients then read so from one more server.
 """
 
 from __future__ import annotations
 
+import io
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from kio.serial import entity_reader, entity_writer
 
 from benchmarks.common import Bench, report
 from benchmarks.kafka_archive import values_of
 from demo.brokers.kafka import Kafka, find_jars
+from storage_engine.kafka.codec.record_batch import read_batches
 from storage_engine.kafka.store.store import KafkaStore
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
+from storage_engine.lake_server.protocol import body_class
 
 MUST = 0.5
 TOPIC = "orders"
 CODECS = ("none", "zstd")
 RECORDS, RECORD_BYTES = 400_000, 1024
 SEEKS = 10
+_FETCH_VERSION = 11
 PLACES, IDLE = 50, 200
 _IDLE_SECONDS = 20.0
 _WAIT_SECONDS = 60.0
@@ -72,16 +81,21 @@ def _compare(codec: str, work: Path, records: int, jars: object) -> Bench:
         archive_all(lake, jobs)
         end = segments[-1].end_offset
         with _serving(work / "lake") as (address, server):
-            cold, warm = _speed(address, end, server), _speed(address, end, server)
+            cold, warm = (_speed(server, end, lambda: _consume(address, 0, end)) for _ in range(2))
             seeks_ms = [_first_ms(address, end * number // SEEKS) for number in range(SEEKS)]
         with _serving(work / "lake") as (address, server):
+            raw_cold, raw_warm = (_speed(server, end, lambda: _fetch(address, 0, end)) for _ in range(2))
+        with _serving(work / "lake") as (address, server):
+            raw_together = _speed(server, end, lambda: _together(address, end, _fetch))
+        with _serving(work / "lake") as (address, server):
             before_mib = _memory_mib(server, "VmRSS")
-            together = _together(address, end)
+            together = _speed(server, end, lambda: _together(address, end, _consume_part))
             peak_mib = _memory_mib(server, "VmHWM")
             idle_percent = _idle_percent(address, end, server)
         kafka.start()
         (broker,) = (one for one in psutil.Process().children() if one.name() == "java")
-        peer = _speed(kafka.address, end, broker)
+        peer = _speed(broker, end, lambda: _consume(kafka.address, 0, end))
+        raw_peer = _speed(broker, end, lambda: _fetch(kafka.address, 0, end))
     finally:
         kafka.kill()
     return Bench(
@@ -93,12 +107,16 @@ def _compare(codec: str, work: Path, records: int, jars: object) -> Bench:
             "lake_mb_per_second": round(cold[0], 1),
             "decoded_mb_per_second": round(warm[0], 1),
             "broker_mb_per_second": round(peer[0], 1),
+            "raw_lake_mb_per_second": round(raw_cold[0], 1),
+            "raw_decoded_mb_per_second": round(raw_warm[0], 1),
+            "raw_broker_mb_per_second": round(raw_peer[0], 1),
             "lake_server_processor_seconds": round(cold[1], 2),
             "decoded_server_processor_seconds": round(warm[1], 2),
             "broker_processor_seconds": round(peer[1], 2),
             "first_record_ms_median": round(sorted(seeks_ms)[SEEKS // 2]),
             "consumers_at_places": PLACES,
-            "together_mb_per_second": round(together, 1),
+            "together_mb_per_second": round(together[0], 1),
+            "raw_together_mb_per_second": round(raw_together[0], 1),
             "server_mib_before": before_mib,
             "server_mib_at_its_peak": peak_mib,
             "idle_consumers": IDLE,
@@ -133,25 +151,73 @@ def _consumer(address: str, first: int, queued: int = 100_000) -> Consumer:
             "check.crcs": True,
             "enable.auto.commit": False,
             "queued.min.messages": queued,
+            # Or whoever has that many waits for a second before it fetches more, whatever it takes meanwhile.
+            "fetch.queue.backoff.ms": 1,
         }
     )
     consumer.assign([TopicPartition(TOPIC, 0, first)])
     return consumer
 
 
-def _speed(address: str, end: int, server: psutil.Process) -> tuple[float, float]:
+def _speed(server: psutil.Process, records: int, read: Callable[[], None]) -> tuple[float, float]:
     """Return megabytes of values a second, and processor seconds of the server."""
-    consumer = _consumer(address, 0)
-    before, began, read_bytes, behind = _processor(server), time.perf_counter(), 0, 0
-    while behind < end:
-        for message in consumer.consume(5000, 1.0):
-            if message.error() is None:
-                value, offset = message.value(), message.offset()
-                read_bytes += len(value or b"")
-                behind = (offset or 0) + 1
+    before, began = _processor(server), time.perf_counter()
+    read()
     seconds = time.perf_counter() - began
+    return records * RECORD_BYTES / seconds / 1e6, _processor(server) - before
+
+
+def _consume(address: str, first: int, end: int, *, at_once: int = 5000, queued: int = 100_000) -> None:
+    """Read records as applications do.
+
+    :param at_once: records that are asked for; never more than there are, or the client waits for them.
+    """
+    consumer, behind = _consumer(address, first, queued), first
+    while behind < end:
+        for message in consumer.consume(min(at_once, end - behind), 1.0):
+            if message.error() is None:
+                assert len(message.value() or b"") == RECORD_BYTES
+                behind = (message.offset() or 0) + 1
     consumer.close()
-    return read_bytes / seconds / 1e6, _processor(server) - before
+
+
+def _fetch(address: str, first: int, end: int) -> None:
+    """Read batches, and no more of them than which offsets they have."""
+    host, _, port = address.rpartition(":")
+    read, behind = entity_reader(body_class("fetch", _FETCH_VERSION, "response", None)), first
+    with socket.create_connection((host, int(port))) as connection:
+        while behind < end:
+            connection.sendall(_request(behind))
+            length = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
+            answer, _ = read(connection.recv(length, socket.MSG_WAITALL), 4)
+            records = answer.responses[0].partitions[0].records
+            behind = int(read_batches(records, check_crc=False).last_offsets[-1]) + 1
+
+
+def _request(offset: int) -> bytes:
+    """Return a request for records, as large as librdkafka asks for."""
+    partition = _asked("FetchPartition")(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    topic = _asked("FetchTopic")(topic=TOPIC, partitions=(partition,))
+    schema, out = _asked(None), io.BytesIO()
+    head = schema.__header_schema__
+    entity_writer(head)(
+        out,
+        head(
+            request_api_key=schema.__api_key__,
+            request_api_version=schema.__version__,
+            correlation_id=1,
+            client_id="raw",
+        ),
+    )
+    wait = timedelta(milliseconds=500)
+    body = schema(max_wait=wait, min_bytes=1, topics=(topic,), forgotten_topics_data=())
+    entity_writer(schema)(out, body)
+    data = out.getvalue()
+    return len(data).to_bytes(4, "big") + data
+
+
+def _asked(kind: str | None) -> Any:
+    return body_class("fetch", _FETCH_VERSION, "request", kind)
 
 
 def _first_ms(address: str, offset: int) -> float:
@@ -167,25 +233,16 @@ def _first_ms(address: str, offset: int) -> float:
     return ms
 
 
-def _together(address: str, end: int) -> float:
-    """Return megabytes of values a second of consumers that each read a part, at the same time."""
-    began = time.perf_counter()
+def _together(address: str, end: int, read: Callable[[str, int, int], None]) -> None:
+    """Have clients read a part each, at the same time."""
+    bounds = [end * number // PLACES for number in range(PLACES + 1)]
     with ThreadPoolExecutor(PLACES) as threads:
-        read_bytes = sum(threads.map(lambda number: _read_part(address, end, number), range(PLACES)))
-    return read_bytes / (time.perf_counter() - began) / 1e6
+        list(threads.map(read, [address] * PLACES, bounds[:-1], bounds[1:]))
 
 
-def _read_part(address: str, end: int, number: int) -> int:
-    behind, last, read_bytes = end * number // PLACES, end * (number + 1) // PLACES, 0
-    # More than a part has: a client with that many waits for a second before it fetches more.
-    consumer = _consumer(address, behind, queued=10_000)
-    while behind < last:
-        for message in consumer.consume(min(1000, last - behind), 1.0):
-            if message.error() is None:
-                read_bytes += len(message.value() or b"")
-                behind = (message.offset() or 0) + 1
-    consumer.close()
-    return read_bytes
+def _consume_part(address: str, first: int, end: int) -> None:
+    # More than a part has: none of them stops fetching because it has enough.
+    _consume(address, first, end, at_once=1000, queued=10_000)
 
 
 def _idle_percent(address: str, end: int, server: psutil.Process) -> float:

@@ -64,6 +64,11 @@ def _addresses(
     help="Brokers of the lake's cluster, as HOST:PORT separated by commas: consumers read on into it.",
 )
 @click.option(
+    "--upstream-ca",
+    type=NamedPath(dir_okay=False),
+    help="Who signed the brokers' certificates, as PEM: the cluster is asked by TLS.",
+)
+@click.option(
     "--groups",
     type=click.Choice(["own", "upstream"]),
     default="own",
@@ -110,6 +115,7 @@ def serve_lake(
     address: tuple[str, int],
     advertised: tuple[str, int] | None,
     upstream: tuple[tuple[str, int], ...],
+    upstream_ca: Path | None,
     groups: str,
     give_back_groups: bool,
     cluster: str | None,
@@ -135,7 +141,7 @@ def serve_lake(
     from storage_engine.lake_server.positions import CommittedPositions
     from storage_engine.lake_server.reader import LakeReader
     from storage_engine.lake_server.server import Listening, serve
-    from storage_engine.lake_server.upstream import Upstream
+    from storage_engine.lake_server.upstream import Upstream, trusting
     from storage_engine.lake_server.users import read_users
     from storage_engine.lake_server.users import set_user as keep_user
 
@@ -150,9 +156,9 @@ def serve_lake(
         )
         keep_user(users, set_user, password, topics.split(","))
         return 0
-    if not upstream and (give_back_groups or groups == "upstream"):
+    if not upstream and (give_back_groups or groups == "upstream" or upstream_ca):
         raise BadInputError(
-            "serve-lake: expected --upstream BROKERS where groups are the cluster's, found none. Nothing was "
+            "serve-lake: expected --upstream BROKERS where the cluster is named, found none. Nothing was "
             "started or changed. Name brokers of the lake's cluster."
         )
     if groups == "upstream" and users is not None:
@@ -164,6 +170,7 @@ def serve_lake(
         *address, advertised, tls_cert, tls_key, insecure, None if users is None else read_users(users)
     )
     listening.tls()
+    upstream_tls = trusting(upstream_ca) if upstream_ca else None
     lake = open_lake(LakeConfig.local(lake_dir))
     reader = LakeReader(lake, cluster, cache_bytes=cache_bytes, skip_holes=holes == "skip")
     for log in reader.archive.unnamed:
@@ -182,7 +189,7 @@ def serve_lake(
         assert serving is not None
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
-        behind = Upstream(upstream, reader.archive.cluster) if upstream else None
+        behind = Upstream(upstream, reader.archive.cluster, upstream_tls) if upstream else None
 
         def log(line: str) -> None:
             say(line, err=True)

@@ -7,6 +7,7 @@ missing, and nothing of a cluster that has other records at archived offsets is 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -38,6 +39,8 @@ UNDEFINED: Final = -1
 _AGAIN: Final = ErrorCode.not_leader_or_follower
 """What clients ask again after, each of them."""
 _MOST_REST_SECONDS = 0.5
+_MOST_LOGGED = 100_000
+"""Lines that aren't logged again; clients can have any number logged."""
 _PASSING = (ErrorCode.none, ErrorCode.offset_out_of_range)
 _CONTENT = ["offset", "timestamp", "key", "value", "headers"]
 
@@ -67,7 +70,7 @@ class Logs:
 
     def __init__(self, reader: LakeReader, upstream: Upstream | None, log: Callable[[str], None]) -> None:
         self._reader, self._upstream, self._log = reader, upstream, log
-        self._logged: set[str] = set()
+        self._logged: dict[bytes, None] = {}
         self._renewal = asyncio.Lock()
         self._joined: tuple[Archive, ClusterView, Topics] | None = None
         self._compared: dict[tuple[str, int], tuple[int, int, str]] = {}
@@ -103,9 +106,13 @@ class Logs:
         return any(self._is_other(one) for one in self.topics.get(name, {}).values())
 
     def log_once(self, line: str) -> None:
-        """Log a line, unless it has been."""
-        if line not in self._logged:
-            self._logged.add(line)
+        """Log a line, unless it has been lately."""
+        # A line may be as long as what a client sent.
+        digest = hashlib.sha256(line.encode()).digest()
+        if digest not in self._logged:
+            self._logged[digest] = None
+            if len(self._logged) > _MOST_LOGGED:
+                del self._logged[next(iter(self._logged))]
             self._log(line)
 
     def log_gaps(self) -> None:

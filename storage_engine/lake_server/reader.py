@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from pyiceberg.table import Table
@@ -32,6 +33,8 @@ _THREADS = min(8, len(os.sched_getaffinity(0)))
 """More of them read no faster, and each has a row group in memory, once encoded and once as columns."""
 _MOST_SEGMENTS = 256
 """Each has a file open."""
+_AHEAD = 2
+"""Pieces that are decoded before a consumer asks for them: one takes longer than it takes to send one."""
 
 
 class HoleError(StorageEngineError):
@@ -54,6 +57,7 @@ class LakeReader:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lake-reader")
         self._segments: OrderedDict[str, SegmentInLake] = OrderedDict()
         self._segments_lock = threading.Lock()
+        self._opening: dict[str, asyncio.Future[SegmentInLake]] = {}
         self._waiting = 0
         self._transactions: dict[tuple[str, int], asyncio.Future[Transactions]] = {}
         self._table: Table = lake.messages()
@@ -114,9 +118,15 @@ class LakeReader:
             found = partition.range_at(offset)
             self._check(partition, found, offset)
             offset = max(offset, found.first)
-            segment = await self._in_thread(self._segment, found.receipt)
-            for number in range(await self._in_thread(segment.number_of, offset), segment.count):
+            # What is there waits for no thread that decodes something else.
+            segment = self._known(found.receipt)
+            if segment is None:
+                segment = await self._in_thread(self._segment, found.receipt)
+            ready = segment.ready_number_of(offset)
+            first = await self._in_thread(segment.number_of, offset) if ready is None else ready
+            for number in range(first, segment.count):
                 piece = await self._piece(segment, number)
+                self._read_on(partition, found, segment, number)
                 batches = piece.batches(offset, end, max_bytes)
                 if batches == b"" and end >= found.end:
                     raise DamagedRangeError("a batch begins behind its segment's end")
@@ -193,10 +203,33 @@ class LakeReader:
             segment.pieces.pop(number, None)
             raise
         self._make_room()
-        # Most consumers read on; nobody waits for what nobody has asked for yet.
-        if number + 1 < segment.count and self._waiting < _THREADS:
-            self._begin(segment, number + 1)
         return piece
+
+    def _read_on(
+        self, partition: ArchivedPartition, found: ArchivedRange, segment: SegmentInLake, number: int
+    ) -> None:
+        """Have decoded what most consumers ask for next. Nobody waits for what nobody has asked for yet."""
+        for following in range(number + 1, number + 1 + _AHEAD):
+            if self._waiting >= _THREADS:
+                return
+            if following < segment.count:
+                self._begin(segment, following)
+        later = partition.ranges_from(found.end)[:1]
+        if number + 1 + _AHEAD > segment.count and later and not later[0].refused:
+            receipt = later[0].receipt
+            if (known := self._known(receipt)) is not None:
+                self._begin(known, 0)
+            elif receipt.row_hash not in self._opening:
+                self._opening[receipt.row_hash] = asyncio.ensure_future(
+                    self._in_thread(self._segment, receipt)
+                )
+                self._opening[receipt.row_hash].add_done_callback(partial(self._opened, receipt.row_hash))
+
+    def _opened(self, row_hash: str, opened: asyncio.Future[SegmentInLake]) -> None:
+        """Have the first piece of a segment decoded; nobody hears why one failed that nobody asked for."""
+        del self._opening[row_hash]
+        if not opened.cancelled() and opened.exception() is None and self._waiting < _THREADS:
+            self._begin(opened.result(), 0)
 
     def _begin(self, segment: SegmentInLake, number: int) -> asyncio.Future[Piece]:
         """Have a piece decoded, unless it is there."""
@@ -220,11 +253,15 @@ class LakeReader:
                 # Its file goes with whoever still reads of it.
                 total -= self._segments.popitem(last=False)[1].decoded_bytes
 
-    def _segment(self, receipt: Receipt) -> SegmentInLake:
+    def _known(self, receipt: Receipt) -> SegmentInLake | None:
         with self._segments_lock:
             if (known := self._segments.get(receipt.row_hash)) is not None:
                 self._segments.move_to_end(receipt.row_hash)
-                return known
+            return known
+
+    def _segment(self, receipt: Receipt) -> SegmentInLake:
+        if (known := self._known(receipt)) is not None:
+            return known
         made = SegmentInLake(self._table, receipt)
         with self._segments_lock:
             made = self._segments.setdefault(receipt.row_hash, made)

@@ -61,7 +61,9 @@ def next_step(partition: ArchivedPartition, offset: int, cluster: tuple[int, int
     if archived is None and end < partition.end:
         return SeamStep(LogSource.BEHIND, offset, offset)
     following = [] if archived is None else [max(archived.first, partition.start)]
-    target = min(one for one in (first, *following) if one > offset)
+    # A log that is empty, and ends before the archived one, has nothing to go on with.
+    begins = [first] if first < end or end >= partition.end else []
+    target = min(one for one in (*begins, *following) if one > offset)
     missing = tuple(_without(offset, target, ((begun, ended) for begun, ended, _ in partition.expired)))
     if following == [target]:
         return SeamStep(LogSource.LAKE, target, _contiguous_end(partition, target), missing)

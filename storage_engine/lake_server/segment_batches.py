@@ -32,7 +32,7 @@ from storage_engine.kafka.codec.record_batch import BatchKind, CrcCheck, field, 
 from storage_engine.kafka.format import batch_header as header
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.durable_io import open_data_file
-from storage_engine.lake.file.data_file import plan_windows, read_window
+from storage_engine.lake.file.data_file import WindowMemory, plan_windows, read_window
 from storage_engine.lake.soundness.segment_reader import narrow_rows, origin_of, read_segment, untouched_files
 from storage_engine.lake.storage.errors import parquet_errors
 from storage_engine.model.proof.receipt import Receipt
@@ -40,7 +40,7 @@ from storage_engine.model.proof.receipt import Receipt
 Longs = npt.NDArray[np.int64]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_BEGINNINGS = ("batch", "legacy", "undecodable")
+_BEGINNINGS = pa.array(["batch", "legacy", "undecodable"])
 """Kinds of rows that a record's isn't: at each of them something begins."""
 
 
@@ -56,33 +56,78 @@ class ScratchFile:
     """Decoded bytes of a segment at their positions, in a file without a name: unused ones take no room."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._descriptor: int | None = None
-        self.size_bytes = 0
+        self._size_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Return how many bytes are kept."""
+        with self._lock:
+            return self._size_bytes
 
     def write(self, position: int, data: memoryview) -> None:
-        """Keep bytes.
+        """Keep bytes. Several threads may, of other positions.
 
         :raises NoRoomError: there is no place for them.
         """
         try:
-            if self._descriptor is None:
-                with tempfile.TemporaryFile(prefix="storage-engine-") as file:
-                    self._descriptor = os.dup(file.fileno())
-                # Not before the last reader has gone.
-                weakref.finalize(self, os.close, self._descriptor)
-            written = 0
+            descriptor, written = self._open(), 0
             while written < len(data):
-                written += os.pwrite(self._descriptor, data[written:], position + written)
+                written += os.pwrite(descriptor, data[written:], position + written)
         except OSError as error:
             raise NoRoomError(
                 f"{tempfile.gettempdir()}: expected room for {len(data)} decoded bytes, found that none can "
                 f"be written: {error.strerror}. Free space, or name another directory by TMPDIR"
             ) from error
-        self.size_bytes += len(data)
+        with self._lock:
+            self._size_bytes += len(data)
 
     def read(self, first: int, end: int) -> bytes:
         """Return bytes that were kept."""
         return b"" if self._descriptor is None else os.pread(self._descriptor, end - first, first)
+
+    def read_into(self, data: memoryview, first: int) -> None:
+        """Fill memory with bytes that were kept.
+
+        :raises DamagedRangeError: they weren't.
+        """
+        read = 0
+        while read < len(data):
+            descriptor, at = self._descriptor, first + read
+            count = 0 if descriptor is None else os.preadv(descriptor, [data[read:]], at)
+            if not count:
+                # What the memory has is another window's.
+                raise DamagedRangeError(f"expected decoded bytes at {at} of their file, found its end")
+            read += count
+
+    def forget(self) -> None:
+        """Count nothing as kept: all of it is written again."""
+        with self._lock:
+            self._size_bytes = 0
+
+    def _open(self) -> int:
+        with self._lock:
+            if self._descriptor is None:
+                with tempfile.TemporaryFile(prefix="storage-engine-") as file:
+                    self._descriptor = os.dup(file.fileno())
+                # Not before the last reader has gone.
+                weakref.finalize(self, os.close, self._descriptor)
+            return self._descriptor
+
+
+class _ThreadMemory(threading.local):
+    """What a thread puts windows together in, one after the other."""
+
+    def __init__(self) -> None:
+        self._windows = WindowMemory()
+
+    def buffer(self, size_bytes: int) -> memoryview:
+        """Return memory that is valid until the thread asks again."""
+        return next(self._windows.buffers(size_bytes))[:size_bytes]
+
+
+_MEMORY = _ThreadMemory()
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,9 +147,11 @@ class Piece:
     last_offsets: Longs
 
     @classmethod
-    def of(cls, read: Callable[[int, int], bytes], size_bytes: int) -> Piece:
-        """Find the batches in bytes, whose CRC is compared."""
-        data = read(0, size_bytes)
+    def of(cls, read: Callable[[int, int], bytes], data: bytes | memoryview) -> Piece:
+        """Find the batches in bytes, whose CRC is compared.
+
+        :param data: all that ``read`` gives.
+        """
         array = np.frombuffer(data, np.uint8)
         chunks = list(iterate_batches(array, max(1, len(array)), CrcCheck.ALL))
         parts = [one.chosen(one.kinds != BatchKind.UNDECODABLE) for one in chunks]
@@ -115,7 +162,7 @@ class Piece:
         bases = field(array, positions, header.BASE_OFFSET_AT, 8)
         # A message of formats 0 and 1 has one offset, its own or its last inner one's.
         deltas = np.where(legacy != 0, 0, field(array, positions, header.LAST_OFFSET_DELTA_AT, 4))
-        return cls(read, size_bytes, positions, positions + sizes, bases, bases + deltas)
+        return cls(read, len(data), positions, positions + sizes, bases, bases + deltas)
 
     def batches(self, offset: int, end: int, max_bytes: int) -> bytes | None:
         """Return whole batches, at least one, from that on which has an offset, or the next one there is.
@@ -201,6 +248,15 @@ class SegmentInLake:
         self._table = table
         return self._location in untouched
 
+    def ready_number_of(self, offset: int) -> int | None:
+        """Return the piece that has an offset, of those that were read; None: none of them has."""
+        for number, piece in self.pieces.items():
+            if piece.done() and not piece.cancelled() and piece.exception() is None:
+                offsets = piece.result()
+                if len(offsets.positions) and (offsets.base_offsets[0] <= offset <= offsets.last_offsets[-1]):
+                    return number
+        return None
+
     def number_of(self, offset: int) -> int:
         """Return the first piece that may have an offset."""
         if self._metadata is None or not len(self._last_offsets):
@@ -223,7 +279,9 @@ class SegmentInLake:
             first, end = 0, self._scratch.size_bytes
         else:
             first, end = self._span(number)
-        return Piece.of(lambda begin, stop: self._scratch.read(first + begin, first + stop), end - first)
+        data = _MEMORY.buffer(end - first)
+        self._scratch.read_into(data, first)
+        return Piece.of(lambda begin, stop: self._scratch.read(first + begin, first + stop), data)
 
     def offset_at(self, timestamp_ms: int, start: int) -> tuple[int, int] | None:
         """Return the first record from ``start`` on that has this timestamp or a later one, and its own.
@@ -270,10 +328,10 @@ class SegmentInLake:
             if number in self._decoded:
                 return
             window = self._windows[number]
-            data = np.empty(window.end_position - window.start_position, np.uint8)
+            data = _MEMORY.buffer(window.end_position - window.start_position)
             with self._parquet() as parquet:
-                read_window(parquet, CODEC, window, data.data, self._location)
-            self._scratch.write(window.start_position - self._windows[0].start_position, data.data)
+                read_window(parquet, CODEC, window, data, self._location)
+            self._scratch.write(window.start_position - self._windows[0].start_position, data)
             self._decoded.add(number)
         # Columns of the next row group are made by another thread, whose own free memory this isn't.
         pa.default_memory_pool().release_unused()
@@ -283,7 +341,7 @@ class SegmentInLake:
         with self._lock:
             if 0 in self._decoded:
                 return
-            self._scratch.size_bytes = 0
+            self._scratch.forget()
             for position, part in read_segment(self._table, self.receipt, untouched=self._untouched):
                 self._scratch.write(position - origin_of(self.receipt), part)
             self._decoded.add(0)
@@ -292,12 +350,14 @@ class SegmentInLake:
         """Return the position at which the first batch begins in a window; None: none does."""
         if number not in self._beginnings:
             beginning, window = None, self._windows[number]
+            # Any: the stubs know no set of values.
+            compute: Any = pc
             with self._parquet() as parquet:
                 for group in range(window.first_row_group, window.end_row_group):
                     rows = parquet.read_row_group(
                         group, columns=["kind", "physical_offset"], use_threads=False
                     )
-                    is_one = np.isin(np.asarray(rows["kind"]).astype(str), _BEGINNINGS)
+                    is_one = compute.is_in(rows["kind"], value_set=_BEGINNINGS).to_numpy()
                     if is_one.any():
                         beginning = int(rows["physical_offset"].to_numpy()[is_one].min())
                         break

@@ -17,7 +17,7 @@ from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.lake_server.answers import Answers
 from storage_engine.lake_server.logs import Logs
 from storage_engine.lake_server.positions import CommittedPositions
-from storage_engine.lake_server.protocol import ProtocolError, read_request
+from storage_engine.lake_server.protocol import ProtocolError, load_types, read_request
 from storage_engine.lake_server.reader import LakeReader
 from storage_engine.lake_server.upstream import Upstream
 from storage_engine.lake_server.users import Login, User
@@ -132,6 +132,7 @@ async def serve(
         tasks.create_task(_renew(logs, log))
         if upstream is not None:
             tasks.create_task(upstream.watch(log))
+        load_types()
         await reader.warm_up()
         await server.start_serving()
         started(port)
@@ -233,7 +234,9 @@ class Connections:
             frame = await self._answers.answer(read_request(data, host, login))
             if frame is None:
                 return
-            outgoing.write(frame)
+            outgoing.write(memoryview(frame))
+            # Or a client that is slow holds on to it, beside what is still to be sent.
+            del frame
             await outgoing.drain()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import ssl
 import struct
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -100,15 +102,31 @@ class FetchLimits:
     seconds: float
 
 
+def trusting(authorities: Path) -> ssl.SSLContext:
+    """Return what connections to brokers are encrypted by.
+
+    :param authorities: certificates of who signed theirs, as PEM.
+    :raises BadInputError: the file has none.
+    """
+    try:
+        return ssl.create_default_context(cafile=authorities)
+    except (OSError, ssl.SSLError) as error:
+        raise BadInputError(
+            f"{authorities}: expected certificates as PEM, found that they can't be used: {error}. "
+            "Nothing was started."
+        ) from error
+
+
 class Upstream:
     """A cluster. Used in one event loop.
 
     :param bootstrap: brokers that are asked for the others.
     :param cluster: the id that it has to have.
+    :param tls: what connections to it are encrypted by; None: they aren't.
     """
 
-    def __init__(self, bootstrap: Sequence[Address], cluster: str) -> None:
-        self._bootstrap, self._cluster = tuple(bootstrap), cluster
+    def __init__(self, bootstrap: Sequence[Address], cluster: str, tls: ssl.SSLContext | None = None) -> None:
+        self._bootstrap, self._cluster, self._tls = tuple(bootstrap), cluster, tls
         self.view = ClusterView()
         self._idle: dict[Address, list[_Connection]] = defaultdict(list)
         self._is_stale = asyncio.Event()
@@ -378,7 +396,7 @@ class Upstream:
     @asynccontextmanager
     async def _connection(self, address: Address) -> AsyncIterator[_Connection]:
         idle = self._idle[address]
-        connection = idle.pop() if idle else await _Connection.open(address)
+        connection = idle.pop() if idle else await _Connection.open(address, self._tls)
         try:
             yield connection
         except BaseException:
@@ -398,9 +416,9 @@ class _Connection:
         self._incoming, self._outgoing, self._asked = incoming, outgoing, 0
 
     @classmethod
-    async def open(cls, address: Address) -> _Connection:
+    async def open(cls, address: Address, tls: ssl.SSLContext | None) -> _Connection:
         async with asyncio.timeout(_CONNECT_SECONDS):
-            return cls(*await asyncio.open_connection(*address))
+            return cls(*await asyncio.open_connection(*address, ssl=tls))
 
     def close(self) -> None:
         self._outgoing.close()

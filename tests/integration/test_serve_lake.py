@@ -288,6 +288,33 @@ def test_a_sink_of_kafka_connect_writes_it(address: str, node: Path, lake: Lake,
     assert written.read_bytes() == expected
 
 
+@pytest.mark.again
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_console_consumer_prints_it(address: str, node: Path, lake: Lake, level: str) -> None:
+    for topic in ("txn", "plain"):
+        expected = archived(node, lake, topic, level)
+        assert printed(address, topic, len(expected), level) == expected
+
+
+def printed(address: str, topic: str, count: int, level: str) -> list[Record]:
+    """What Kafka's console consumer prints of a topic that has so many records."""
+    shown = ("timestamp", "partition", "offset", "key", "value")
+    separators = {"key.separator": "\x1e", "line.separator": "\x1f", "null.literal": "\x1d"}
+    settings = {**{f"print.{name}": "true" for name in shown}, **separators}
+    words = [java(), "-Xmx128m", "-cp", class_path(JAVA_PROJECTS / "kafka_connect")]
+    words += ["org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", address]
+    words += ["--topic", topic, "--from-beginning", "--isolation-level", level, "--max-messages", str(count)]
+    for name, value in settings.items():
+        words += ["--formatter-property", f"{name}={value}"]
+    ended = subprocess.run(words, capture_output=True, timeout=300, check=True)
+    found = []
+    for line in ended.stdout.split(b"\x1f")[:-1]:
+        time_text, partition, offset, key, value = line.split(b"\x1e")
+        at, number, time_ms = (int(one.rpartition(b":")[2]) for one in (offset, partition, time_text))
+        found.append((number, at, time_ms, *(None if one == b"\x1d" else one for one in (key, value))))
+    return sorted(found)
+
+
 def digest(data: bytes | None) -> str:
     return "null" if data is None else hashlib.sha256(data).digest()[:8].hex()
 
@@ -435,6 +462,8 @@ def test_a_file_of_users_that_others_can_read_is_refused(lake: Lake, base: Path,
         (["--users", str(users)], "its owner alone"),
         (["--kafka", "0.0.0.0:0"], "expected TLS"),
         (["--cluster", "another"], "expected an archived cluster"),
+        (["--upstream-ca", str(users)], "expected --upstream BROKERS"),
+        (["--upstream", "127.0.0.1:1", "--upstream-ca", str(users)], "expected certificates as PEM"),
     ):
         words = (COMMAND, "serve-lake", "--lake", str(base / "lake"), *options)
         ended = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)

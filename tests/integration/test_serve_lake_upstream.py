@@ -45,7 +45,17 @@ from tests.integration.kafka_broker import (
     served,
     small,
 )
-from tests.integration.test_serve_lake import COMMAND, LEVELS, PAGE, at_a_free_port, consumer_at, serving
+from tests.integration.kafka_cluster import Cluster, running_cluster
+from tests.integration.secured import certificate
+from tests.integration.test_serve_lake import (
+    COMMAND,
+    LEVELS,
+    PAGE,
+    at_a_free_port,
+    consumer_at,
+    printed,
+    serving,
+)
 from tests.kafka.lakes import archive, new_lake, segments_of
 from tests.kafka_fixture import unpack
 from tests.rounds import ALL, again_but
@@ -67,7 +77,9 @@ def lake(tmp_path: Path) -> Lake:
 
 
 @contextmanager
-def onward(directory: Path, kafka: Kafka, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def onward(
+    directory: Path, kafka: Kafka | Cluster, *options: str
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Serve the lake in a directory with the cluster behind it, as docs/read-on.md says."""
     (block,) = (one.text for one in blocks_of(PAGE) if "--upstream" in one.text)
     words = at_a_free_port(shlex.split(block.removeprefix("$ "))[4:])
@@ -97,10 +109,10 @@ def keep(lake: Lake, kafka: Kafka, segments: Sequence[Segment]) -> int:
     return segments[-1].end_offset
 
 
-def delete(kafka: Kafka, topic: str, before: int) -> None:
+def delete(kafka: Kafka | Cluster, topic: str, before: int, partition: int = 0) -> None:
     """Delete the broker's records below an offset."""
     admin = admin_of(kafka.address)
-    (done,) = admin.delete_records([TopicPartition(topic, 0, before)]).values()
+    (done,) = admin.delete_records([TopicPartition(topic, partition, before)]).values()
     done.result(SECONDS)
 
 
@@ -154,6 +166,84 @@ def test_records_that_only_the_lake_has_are_followed_by_the_clusters_up_to_the_l
         assert list(read(consumer, "later", 0, 3)) == [0, 1, 2]
         consumer.close()
         assert "LOST" not in lines_of(process)
+
+
+@pytest.mark.again
+def test_the_console_consumer_prints_what_both_have(kafka: Kafka, lake: Lake, tmp_path: Path) -> None:
+    make_topics(kafka.address, "printed", **small(VERSIONS[-1]))
+    fill(kafka, "printed", 400)
+    expected = served(kafka.address, "printed")
+    segments = closed(kafka, "printed")
+    delete(kafka, "printed", keep(lake, kafka, segments[: len(segments) // 2]))
+    with onward(tmp_path, kafka) as (address, _):
+        found = printed(address, "printed", len(expected), LEVELS[0])
+    assert {offset: value for _, offset, _, _, value in found} == expected
+
+
+@pytest.mark.again
+def test_partitions_of_several_leaders_are_read_on_also_when_one_of_them_goes(
+    lake: Lake, tmp_path: Path
+) -> None:
+    topic, numbers = "spread", range(3)
+    with running_cluster(tmp_path / "cluster") as cluster:
+
+        def fill_all(first: int, end: int) -> None:
+            for number in numbers:
+                values = (b"%d " % at + b"x" * VALUE_BYTES for at in range(first, end))
+                produce(cluster.address, topic, values, partition=number, batch_num_messages=5)
+
+        make_topics(cluster.address, topic, partitions=3, replicas=3, **small(VERSIONS[-1]))
+        fill_all(0, 200)
+        leaders = [cluster.leader(topic, number) or 0 for number in numbers]
+        assert len(set(leaders)) == 3
+        for number, leader in enumerate(leaders):
+            directory = cluster.nodes[leader].server_properties.parent
+            segments = segments_of(directory, f"{topic}-{number}")[:-1]
+            archive(lake, directory, segments)
+            delete(cluster, topic, segments[-1].end_offset, number)
+        with onward(tmp_path, cluster) as (address, _):
+            consumer = consumer_at(address, "spread")
+            consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
+            found: dict[int, list[int]] = {number: [] for number in numbers}
+
+            def read_up_to(end: int) -> None:
+                while any(len(offsets) < end for offsets in found.values()):
+                    message = next_record(consumer)
+                    found[message.partition() or 0].append(message.offset() or 0)
+
+            read_up_to(200)
+            cluster.nodes[leaders[0]].kill()
+            fill_all(200, 250)
+            read_up_to(250)
+            consumer.close()
+    assert all(offsets == list(range(250)) for offsets in found.values())
+
+
+@pytest.mark.again
+def test_a_cluster_is_asked_by_tls(lake: Lake, tmp_path: Path) -> None:
+    pem, key = certificate(tmp_path)
+    keystore = tmp_path / "keystore.pem"
+    keystore.write_bytes(key.read_bytes() + pem.read_bytes())
+    settings = {
+        "listener.name.tls.ssl.keystore.type": "PEM",
+        "listener.name.tls.ssl.keystore.location": keystore,
+    }
+    with running_kafka(tmp_path / "node", VERSIONS[-1], settings, {"TLS": "SSL"}) as kafka:
+        make_topics(kafka.address, "by-tls", **small(VERSIONS[-1]))
+        fill(kafka, "by-tls", 200)
+        delete(kafka, "by-tls", keep(lake, kafka, closed(kafka, "by-tls")))
+        options = ("--upstream", kafka.addresses["TLS"], "--upstream-ca", str(pem))
+        with serving(tmp_path / "lake", *options) as (address, _):
+            consumer = consumer_at(address, "by-tls")
+            assert list(read(consumer, "by-tls", 0, 200)) == list(range(200))
+            consumer.close()
+        # Whose certificate nobody named as signed is no broker of the cluster.
+        (tmp_path / "other").mkdir()
+        other, _ = certificate(tmp_path / "other")
+        words = (COMMAND, "serve-lake", "--lake", str(tmp_path / "lake"), *options[:-1], str(other))
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)
+        assert ended.returncode != 0
+        assert "CERTIFICATE_VERIFY_FAILED" in ended.stderr
 
 
 @pytest.mark.parametrize("level", again_but(LEVELS, "read_committed"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from storage_engine.lake_server.seam import LogSource, next_step
@@ -62,6 +62,7 @@ def test_a_reader_goes_on_at_the_next_offset_that_anyone_has(
 
 
 @given(SPANS, CLUSTERS)
+@example([(0, 1, None), (3, 1, None)], (2, 2))
 def test_a_reader_that_goes_on_gets_every_offset_once_and_in_order(
     spans: list[tuple[int, int, str | None]], cluster: tuple[int, int]
 ) -> None:

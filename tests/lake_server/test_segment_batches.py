@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +21,7 @@ from storage_engine.lake.file.data_file import Window, read_window
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake_server.archived_partitions import ArchivedPartition, read_archive
 from storage_engine.lake_server.reader import LakeReader
-from storage_engine.lake_server.segment_batches import DamagedRangeError, Piece, SegmentInLake
+from storage_engine.lake_server.segment_batches import DamagedRangeError, Piece, ScratchFile, SegmentInLake
 from tests.kafka.lakes import archivable_segments, archive, new_lake
 from tests.kafka_fixture import unpack
 
@@ -141,6 +144,33 @@ def test_each_window_is_decoded_once_whoever_reads_where(
     assert len(decoded) == len(set(decoded)) == segment.count
 
 
+def test_threads_that_begin_at_once_keep_what_they_decode_in_one_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = tempfile.TemporaryFile
+
+    def slowly(*given: Any, **named: Any) -> Any:
+        time.sleep(0.2)
+        return opened(*given, **named)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", slowly)
+    scratch = ScratchFile()
+    with ThreadPoolExecutor(4) as threads:
+        parts = [bytes([number]) * 1000 for number in range(4)]
+        list(threads.map(lambda one: scratch.write(one[0] * 1000, memoryview(one)), parts))
+    assert scratch.read(0, 4000) == b"".join(parts)
+    assert scratch.size_bytes == 4000
+
+
+def test_what_was_not_kept_is_never_taken_from_memory() -> None:
+    scratch = ScratchFile()
+    with pytest.raises(DamagedRangeError):
+        scratch.read_into(memoryview(bytearray(3)), 0)
+    scratch.write(0, memoryview(b"abc"))
+    with pytest.raises(DamagedRangeError, match="at 3 of their file"):
+        scratch.read_into(memoryview(bytearray(4)), 0)
+
+
 def test_what_was_decoded_outlives_a_commit_to_the_lake(node: Path, tmp_path: Path) -> None:
     first, second, *_ = (one for one in archivable_segments(node) if one.log == "tinyseg-0")
     lake = new_lake(tmp_path / "lake")
@@ -166,4 +196,4 @@ def test_what_was_decoded_outlives_a_commit_to_the_lake(node: Path, tmp_path: Pa
 
 
 def piece_of(data: bytes) -> Piece:
-    return Piece.of(lambda first, end: data[first:end], len(data))
+    return Piece.of(lambda first, end: data[first:end], data)

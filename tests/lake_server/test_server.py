@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import threading
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from storage_engine.kafka.codec.record_batch import read_batches
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake_server.archived_partitions import ArchivedPartition
+from storage_engine.lake_server.logs import Logs
 from storage_engine.lake_server.positions import CommittedPositions
-from storage_engine.lake_server.reader import HoleError, LakeReader
+from storage_engine.lake_server.protocol import Request, read_request
+from storage_engine.lake_server.reader import _THREADS, HoleError, LakeReader
 from storage_engine.lake_server.segment_batches import NoRoomError
 from storage_engine.lake_server.server import Listening, serve
 from tests.kafka.lakes import archive, new_lake, segments_of
@@ -247,6 +252,90 @@ def test_a_strange_request_ends_its_connection_alone(
     assert nothing == b""
     assert [expected in line for line in lines] == [True]
     assert versions[4:10] == b"\0\0\0\7" + (35).to_bytes(2, "big")
+
+
+def test_clients_fetch_by_the_highest_version_that_is_named(
+    lake: Lake, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(lake, node, segments_of(node, "hdrs-0"))
+    versions: set[int] = set()
+
+    def noted(*given: Any) -> Request:
+        request = read_request(*given)
+        if request.name == "fetch":
+            versions.add(request.version)
+        return request
+
+    def read_one(port: int) -> int | None:
+        consumer = Consumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "fetches"})
+        consumer.assign([TopicPartition("hdrs", 0, 0)])
+        message = consumer.poll(60)
+        consumer.close()
+        return None if message is None else message.offset()
+
+    async def read() -> int | None:
+        async with served(lake, tmp_path / "positions.json") as (port, _):
+            return await asyncio.to_thread(read_one, port)
+
+    monkeypatch.setattr("storage_engine.lake_server.server.read_request", noted)
+    assert asyncio.run(read()) == 0
+    assert versions == {12}
+
+
+def test_a_line_is_logged_once_and_few_of_them_are_remembered(
+    lake: Lake, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(lake, node, segments_of(node, "hdrs-0"))
+    monkeypatch.setattr("storage_engine.lake_server.logs._MOST_LOGGED", 2)
+    lines: list[str] = []
+    with closing(LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)) as reader:
+        logs = Logs(reader, None, lines.append)
+        for line in ("a", "b", "a", "c", "c", "b", "a"):
+            logs.log_once(line)
+    assert lines == ["a", "b", "c", "a"]
+
+
+def test_what_is_decoded_is_served_while_all_threads_decode_something_else(lake: Lake, node: Path) -> None:
+    archive(lake, node, segments_of(node, "hdrs-0"))
+
+    async def read() -> tuple[bytes, bytes]:
+        with closing(LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)) as reader:
+            partition = reader.archive.topics["hdrs"][0]
+            first = await reader.batches(partition, 0, partition.end, 1)
+            are_busy, is_over = threading.Barrier(_THREADS + 1), threading.Event()
+
+            def work() -> None:
+                are_busy.wait(60)
+                is_over.wait(60)
+
+            waiting = asyncio.gather(*(reader._in_thread(work) for _ in range(_THREADS)))
+            await asyncio.to_thread(are_busy.wait, 60)
+            try:
+                async with asyncio.timeout(10):
+                    return first, await reader.batches(partition, 0, partition.end, 1)
+            finally:
+                is_over.set()
+                await waiting
+
+    first, again = asyncio.run(read())
+    assert first == again != b""
+
+
+def test_the_next_segment_is_decoded_before_a_consumer_asks_for_it(lake: Lake, node: Path) -> None:
+    first, second, third, *_ = segments_of(node, "tinyseg-0")
+    archive(lake, node, [first, second, third])
+
+    async def read() -> list[int]:
+        with closing(LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)) as reader:
+            partition = reader.archive.topics["tinyseg"][0]
+            await reader.batches(partition, first.base_offset, partition.end, 1)
+            async with asyncio.timeout(60):
+                while sum(len(one.pieces) for one in reader._segments.values()) < 2:
+                    await asyncio.sleep(0.01)
+            return [one.receipt.base_offset for one in reader._segments.values()]
+
+    # Of the third nothing is.
+    assert asyncio.run(read()) == [first.base_offset, second.base_offset]
 
 
 def test_what_comes_too_late_or_is_too_much_ends_its_connection_alone(
