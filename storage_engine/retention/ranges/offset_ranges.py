@@ -15,6 +15,7 @@ from itertools import pairwise
 from storage_engine.lake.coverage.archived_spans import ArchivedSpan
 from storage_engine.lake.coverage.coverage import LocalSpan, ReleasedSpan, judge_absent, names_of_logs
 from storage_engine.model.plan.plan import Decision
+from storage_engine.model.proof.receipt import NOT_ARCHIVED
 from storage_engine.model.report.validation import Where
 from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.lineages import Lineages
@@ -218,11 +219,15 @@ def _expired(log: str, spans: Sequence[ArchivedSpan], pieces: Sequence[OffsetRan
     for span in sorted(spans, key=lambda one: (one.start_offset, -one.end_offset, one.ended)):
         start = max(span.start_offset, reached[span.lineage])
         found += (
-            OffsetRange(log, span.lineage, *part, 0, 0, Place.EXPIRED, "", span.ended)
+            OffsetRange(log, span.lineage, *part, 0, 0, _place_of_ended(span.ended), "", span.ended)
             for part in subtract_intervals(start, span.end_offset, covers[span.lineage])
         )
         reached[span.lineage] = max(reached[span.lineage], span.end_offset)
     return found
+
+
+def _place_of_ended(text: str) -> Place:
+    return Place.NOT_ARCHIVED if text.startswith(NOT_ARCHIVED) else Place.EXPIRED
 
 
 def _covered(pieces: Sequence[OffsetRange], lineage: int, gone: Sequence[ReleasedSpan]) -> list[Interval]:
