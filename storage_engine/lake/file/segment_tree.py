@@ -79,7 +79,7 @@ class SegmentTree:
         self._counts = self._sizes = np.empty(0, np.int64)
         self._first_us = self._last_us = np.empty(0, np.int64)
         self._scratch = np.empty(TREE_SCRATCH_BYTES, np.uint8)
-        # Of two threads that make the first one at once, one's is in no cache: it has to live while it is used.
+        # Two threads that ask first make two, of which no cache has one: it has to live while it is used.
         self._engine = sha256_engine()
         self._fault = ""
         self._forget()

@@ -165,7 +165,7 @@ class Receipt:
     def lacks_by_rules(self) -> bool:
         """Return whether streams never entered, by archive rules, and nothing of the segment left since.
 
-        Whether such a rule permits a deletion is asked anew for each.
+        Whether such a rule permits a deletion is asked again for each.
         """
         return self.state == PARTIAL and _json_object(self.act).get("kind") == _ARCHIVE_RULE
 

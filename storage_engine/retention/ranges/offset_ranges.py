@@ -124,8 +124,15 @@ def offset_ranges(
     spans = [span for span in every_span if not span.ended]
     names = names_of_logs(present or {}, every_span, gone)
     local: dict[str, list[OffsetRange]] = defaultdict(list)
+    in_part = {
+        (span.log, span.lineage, span.start_offset): f", but {span.ended}"
+        for span in every_span
+        if span.ended.startswith(NOT_ARCHIVED)
+    }
     for decision in decisions:
-        one = _local(decision, ends[decision.segment.log], lakes, lineages)
+        log, base_offset = decision.segment.id
+        but = in_part.get((log, lineages.of(log), base_offset), "")
+        one = _local(decision, ends[log], lakes, lineages, but)
         if one.start_offset < one.end_offset:
             local[one.log].append(one)
     archived, missing = by_log(spans, names.name_of), by_log(gone, names.name_of)
@@ -162,10 +169,11 @@ def offset_ranges(
     return tuple(found)
 
 
-def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages) -> OffsetRange:
+def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages, but: str) -> OffsetRange:
+    """:param but: what a lake that has the segment lacks of it, as a clause."""
     segment = decision.segment
     if segment.id in lakes.proven:
-        where, beside = Place.BOTH, "a lake has it"
+        where, beside = Place.BOTH, f"a lake has it{but}"
     elif segment.id in lakes.faulty:
         where, beside = Place.LOCAL, _FAULTY_BESIDE
     elif lakes.unasked and segment.state is SegmentState.SEALED:
@@ -177,6 +185,8 @@ def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages
         detail, reason = f"{decision.detail}; {beside}", FAULTY
     if decision.deletes:
         where, detail = Place.DUE, f"{decision.detail}; {beside}"
+    elif where is Place.BOTH and but:
+        detail = f"{decision.detail}; {beside}"
     return OffsetRange(
         segment.log,
         lineages.of(segment.log),
@@ -327,4 +337,5 @@ def _is_same(run: OffsetRange, one: OffsetRange) -> bool:
         or run.reason == FAULTY
         or run.detail == one.detail
     )
-    return alike and told and run.end_offset == one.start_offset
+    in_part = (NOT_ARCHIVED in run.detail, NOT_ARCHIVED in one.detail)
+    return alike and told and in_part[0] == in_part[1] and run.end_offset == one.start_offset
