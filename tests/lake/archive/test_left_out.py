@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from storage_engine.core.clock import DAY_MS
 from storage_engine.lake.acts.unarchived import ArchivePermits
 from storage_engine.lake.archive.archive import archive_segment, segment_jobs
 from storage_engine.lake.archive.commit import commit_segments
@@ -36,11 +35,11 @@ from storage_engine.model.settings.policy import Policy
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.proof.proofs import LakeProofs, Proofs
+from tests.archive_rules import NOW_MS, permits_of
 from tests.rocketmq.conftest import MAGIC_BLANK, Message, make_frame
 from tests.rounds import rounds
 
 EXAMPLES = rounds("STORAGE_ENGINE_LEFT_OUT_EXAMPLES", 40, 1000)
-NOW_MS = 100 * DAY_MS
 TOPICS = ("debug-a", "debug-b", "orders", "%RETRY%debug-a", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC")
 SYSTEM = frozenset(TOPICS[4:])
 PATTERNS = st.sampled_from(
@@ -72,12 +71,6 @@ HOLDS = st.just([]) | st.lists(
     st.builds(Hold, st.just("h" * 64), st.builds(Scope, PATTERNS), st.just(""), st.just(""), st.just(0)),
     max_size=1,
 )
-
-
-def permits_of(rules: Iterable[ArchiveRule], holds: Iterable[Hold] = ()) -> ArchivePermits:
-    rules = tuple(rules)
-    recorded = {rule.rule_id: rule.at_ms for rule in rules}
-    return ArchivePermits("s", ("name",), "rocketmq", (rules,), recorded, NOW_MS, tuple(holds))
 
 
 def segment_bytes(pieces: Iterable[Message | bytes], base_offset: int) -> bytes:
