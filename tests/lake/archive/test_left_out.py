@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.lake.acts.unarchived import ArchivePermits
@@ -54,7 +54,7 @@ MESSAGES = st.builds(
     queue_id=st.integers(0, 3),
     store_timestamp_ms=st.integers(1_700_000_000_000, 1_700_000_900_000),
 )
-PIECES = st.lists(MESSAGES | st.binary(min_size=40, max_size=70), min_size=1, max_size=40)
+PIECES = st.lists(MESSAGES | st.binary(min_size=40, max_size=70), min_size=4, max_size=40)
 RULES = st.lists(
     st.builds(
         ArchiveRule,
@@ -71,6 +71,9 @@ HOLDS = st.just([]) | st.lists(
     st.builds(Hold, st.just("h" * 64), st.builds(Scope, PATTERNS), st.just(""), st.just(""), st.just(0)),
     max_size=1,
 )
+
+
+ALL_OUT = ArchiveRule("a" * 64, Scope(), False, "anna", 0)
 
 
 def segment_bytes(pieces: Iterable[Message | bytes], base_offset: int) -> bytes:
@@ -111,23 +114,24 @@ def test_what_enters_is_all_else_and_the_gate_asks_for_each_topic_that_does_not(
     directory.mkdir(parents=True)
     ends = [0]
     proven: list[ProvenSegment] = []
-    seen: set[tuple[bool, Passage]] = set()
+    seen: set[tuple[bool, bool, Passage]] = set()
 
     @settings(
         max_examples=EXAMPLES,
         deadline=None,
         derandomize=True,
         suppress_health_check=list(HealthCheck),
-        phases=(Phase.generate,),
+        phases=(Phase.explicit, Phase.generate),
     )
-    @given(PIECES, RULES.filter(len), HOLDS, RULES, HOLDS, st.sampled_from([True, False]))
+    @given(PIECES, RULES.filter(len), HOLDS, RULES, HOLDS, st.sampled_from(["same", "exception", "other"]))
+    @example([Message(topic=topic.encode()) for topic in TOPICS], [ALL_OUT], [], [], [], "exception")
     def archive_one(
         pieces: list[Message | bytes],
         rules: list[ArchiveRule],
         holds: list[Hold],
         rules_then: list[ArchiveRule],
         holds_then: list[Hold],
-        same: bool,
+        change: str,
     ) -> None:
         base_offset = ends[-1]
         data = segment_bytes(pieces, base_offset)
@@ -169,14 +173,22 @@ def test_what_enters_is_all_else_and_the_gate_asks_for_each_topic_that_does_not(
             for found in rows
         ]
         assert counts[0] == counts[1]
-        then = permits if same else permits_of(rules_then, holds_then)
-        covered = all(then.rule_of("commitlog", topic) is not None for topic in left_out)
+        if change == "exception" and left_out:
+            exception = ArchiveRule("e" * 64, Scope(topic=max(left_out)), True, "anna", 0)
+            rules_then, holds_then = [it for it in rules if it.scope != exception.scope], []
+            rules_then.append(exception)
+        then = permits if change == "same" else permits_of(rules_then, holds_then)
+        covered = {topic for topic in left_out if then.rule_of("commitlog", topic) is not None}
         passage = judged(lakes[1], segment, row, then)
-        assert passage is (Passage.PROVEN if covered else Passage.REFUSED)
-        seen.add((bool(left_out), passage))
+        assert passage is (Passage.PROVEN if covered == left_out else Passage.REFUSED)
+        seen.add((bool(left_out), bool(covered), passage))
 
     archive_one()
-    assert seen == {(False, Passage.PROVEN), (True, Passage.PROVEN), (True, Passage.REFUSED)}
+    assert seen >= {
+        (False, False, Passage.PROVEN),
+        (True, True, Passage.PROVEN),
+        (True, True, Passage.REFUSED),
+    }
     commit_segments(lakes[1], proven)
     found = verify(lakes[1], VerifyLevel.BYTES)[0]
     assert [one for one in found.findings if one.status is Status.FAILURE] == []

@@ -20,7 +20,7 @@ from storage_engine.model.plan.plan import (
     Urgency,
 )
 from storage_engine.model.proof.companions import Companion, companions_text
-from storage_engine.model.proof.receipt import PROOF_VERSION, SETTLED, Receipt
+from storage_engine.model.proof.receipt import EXPIRED, PARTIAL, PROOF_VERSION, SETTLED, Receipt, act_text
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.proof.gate import (
@@ -340,3 +340,23 @@ def test_a_rule_does_without_a_receipt_and_nothing_else(
         assert found.passage is (REFUSED if change else Passage.NOT_ARCHIVED)
         assert found.receipt is None
         assert change or found.detail == clause
+
+
+@pytest.mark.parametrize("kind", ["archive", "expire", "undo"])
+@pytest.mark.parametrize("state", [PARTIAL, EXPIRED])
+@pytest.mark.parametrize("lacking", ["", "debug not archived, by rule 0123456789ab of topic debug"])
+def test_a_receipt_that_lacks_topics_proves_only_what_rules_permit(
+    kind: str, state: str, lacking: str
+) -> None:
+    row = replace(receipt(0), state=state, act=act_text("0" * 64, kind))
+    found = judge(decision(0), segment(0), [row], {}, REQUIRED, None, lacking=lacking)
+    if (kind, state) == ("archive", PARTIAL) and lacking:
+        assert (found.passage, found.receipt) == (Passage.PROVEN, row)
+        assert found.detail == f"as it was when its copy was proven, but for {lacking}"
+        faulty = judge(
+            decision(0), segment(0), [row], {row.identity: "lost"}, REQUIRED, None, lacking=lacking
+        )
+        assert faulty.passage is REFUSED
+    else:
+        assert found.passage is REFUSED
+        assert found.detail.startswith("its receipt proves no bytes: ")
