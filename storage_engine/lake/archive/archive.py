@@ -434,13 +434,13 @@ def _prove_others(
     def compare(
         first: int, found: memoryview, of_rows: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]
     ) -> None:
-        # One where a row has the byte, zero elsewhere, where nothing was written.
-        marks = np.zeros(len(found) + 1, np.int8)
+        # One where a row has the byte, zero elsewhere, where nothing was written; then the source's bytes.
+        marks = np.zeros(len(found) + 1, np.uint8)
         marks[of_rows - first] += 1
         marks[of_rows - first + lengths] -= 1
-        are_there = np.cumsum(marks[:-1], dtype=np.int8).view(np.uint8)
-        source = np.frombuffer(data[first - origin :][: len(found)], np.uint8)
-        _compare(job, data_file, first, (source * are_there).data, found)
+        expected = np.add.accumulate(marks, out=marks)[:-1]
+        expected *= np.frombuffer(data[first - origin :][: len(found)], np.uint8)
+        _compare(job, data_file, first, expected.data, found)
         starts.append(of_rows)
         sizes.append(lengths)
 
