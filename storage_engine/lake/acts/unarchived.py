@@ -102,11 +102,13 @@ class ArchivePermits:
 
     @property
     def old_rules(self) -> tuple[ArchiveRule, ...]:
-        """Return the rules by which something may go without a copy, unless another or a hold keeps it."""
+        """Return the rules by which messages may go without a copy; another rule or a hold may keep them."""
+        names = (self.store_id, *self.store_names[-1:])
         return tuple(
             rule
             for rule in (self.lakes[0] if self.lakes else None) or ()
             if not rule.archives
+            and any(matches(rule.scope.store, name) for name in names)
             and rule.rule_id in self.recorded_ms
             and self.now_ms - max(self.recorded_ms[rule.rule_id], rule.at_ms) >= WAIT_MS
         )

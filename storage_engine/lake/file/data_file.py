@@ -31,14 +31,14 @@ from storage_engine.model.broker.codec import Columns, Damage, SegmentCodec
 from storage_engine.model.keep.rules import ArchiveRule
 
 MIN_CHUNK_BYTES = 32 << 20
+CHUNKS_PER_SEGMENT = 4
+"""Clustering larger chunks skips more when one topic is read; a quarter keeps memory within bounds."""
+
 _VIEW = np.dtype("V16")
 """Arrow's view of some bytes: their length, and where they are."""
 
 CompareRows = Callable[[int, memoryview, np.ndarray[Any, Any], np.ndarray[Any, Any]], None]
 """Called with the position of some bytes, these, and positions and sizes of the rows among them."""
-
-CHUNKS_PER_SEGMENT = 4
-"""Clustering larger chunks skips more when one topic is read; a quarter keeps memory within bounds."""
 
 
 @dataclass(frozen=True, slots=True)

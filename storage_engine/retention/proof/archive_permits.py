@@ -51,7 +51,7 @@ def unarchived_notices(permits: ArchivePermits, segments: Sequence[Segment]) -> 
     """Return which segments, or which topics' messages, go without a copy, by which rule, as sentences."""
     if permits.of_rows is not None:
         return tuple(
-            f"messages go without a copy, as far as no lake has them: {not_archived_text(rule)}. "
+            f"messages may go without a copy, as far as no lake has them: {not_archived_text(rule)}. "
             f"{COPIES_ENTER}"
             for rule in permits.old_rules
             if segments
