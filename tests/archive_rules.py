@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import pytest
 
-from storage_engine.core.clock import clock_ms
+from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.journal.writing import stores
 from storage_engine.lake.acts import act_files
+from storage_engine.lake.acts.unarchived import ArchivePermits
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.keep.acts import decide_archive, policy_of
-from storage_engine.model.keep.rules import ArchiveRule, Scope
+from storage_engine.model.keep.rules import ArchiveRule, Hold, Scope
 from storage_engine.retention.housekeeping.keeping import record_archive_rules
 from storage_engine.retention.store.managed_store import ManagedStore
 
 HOUR_MS = 3_600_000
 OLD_MS = 25 * HOUR_MS
+NOW_MS = 100 * DAY_MS
+"""When :func:`permits_of` is asked."""
+
+
+def permits_of(rules: Iterable[ArchiveRule], holds: Iterable[Hold] = ()) -> ArchivePermits:
+    """Return what rules permit of a store of RocketMQ whose journal recorded them when they were made."""
+    rules = tuple(rules)
+    recorded = {rule.rule_id: rule.at_ms for rule in rules}
+    return ArchivePermits("s", ("name",), "rocketmq", (rules,), recorded, NOW_MS, tuple(holds))
 
 
 def record_rule(

@@ -162,7 +162,7 @@ def collect_lake(
     history = receipt_history(lake, store_id)
     rows = whole(current(history))
     table = lake.messages()
-    reader = Reader(table, live_data_files(table, store_id, statistics=full) if rows else ())
+    reader = Reader(table, live_data_files(table, store_id, statistics=full) if history else ())
     if full:
         close, shallow = list(rows), []
     elif deep is None:
@@ -197,7 +197,9 @@ def collect_lake(
             else:
                 data_files |= {fact.subject: fact for fact in files}
             advance(receipt.size_bytes)
-    if unread := len(rows) - len(looks):
+    unread = len(rows) - len(looks)
+    looks |= _looks_in_part(reader, history, deep, full=full)
+    if unread:
         notes.append(f"data files of {unread} segments that the run did not touch were not looked at")
     if shallow:
         notes.append(
@@ -214,6 +216,16 @@ def collect_lake(
         ended=ended(current(history)),
         expiries=merged_expiries([(lake, ended(current(history)))]),
     )
+
+
+def _looks_in_part(
+    reader: Reader, history: Sequence[Receipt], deep: AbstractSet[Slot] | None, *, full: bool
+) -> Iterator[tuple[SegmentIdentity, Look]]:
+    """Look at files of segments of which archive rules left topics out: their rows are no whole run."""
+    for receipt in (row for row in current(history) if row.lacks_by_rules):
+        is_close = full or (deep is not None and (receipt.log, receipt.base_offset) in deep)
+        look = reader.look(receipt, Depth.FILES if is_close else Depth.SIZES)
+        yield receipt.identity, reader.look(receipt, Depth.ROWS) if look.is_displaced else look
 
 
 def _faults(

@@ -6,6 +6,7 @@ Which rows there are decides, not what is in them: that each byte is right is fo
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -22,7 +23,7 @@ from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.segment_reader import origin_of
 from storage_engine.model.broker.codec import SegmentCodec, offsets_count_bytes
-from storage_engine.model.proof.receipt import Receipt, ended, whole
+from storage_engine.model.proof.receipt import Receipt, end_word, ended, whole
 from storage_engine.model.report.validation import CheckResult, ValidationResult
 from storage_engine.quality.facts import archived_lakes
 from storage_engine.quality.validate import output_directory, save_validation
@@ -177,8 +178,8 @@ def _look_at(spark: SparkSession, config: LakeConfig, request: ValidateRowsReque
         f"{count_text(len(files), 'data file')}{where}; looked at one by one in "
         f"{count_text(odd_count, 'segment')}"
     )
-    if expired:
-        note += f"; {count_text(len(expired), 'segment')} EXPIRED"
+    for word, count in Counter(end_word(row.end_text) for row in expired).items():
+        note += f"; {count_text(count, 'segment')} {word}"
     return _Looked(_segment_facts(segments, single), _queue_facts(queues, single, codec), (note,))
 
 

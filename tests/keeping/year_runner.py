@@ -24,6 +24,7 @@ def main(work: Path, rounds: int, days: float) -> None:
         world.store.seal()
         if number % 3 == 0:
             world.run("archive", world.store_dir, "--lake", world.lake_dir)
+        world.leave_out()
         world.clean()
         world.expire()
         if number % 5 == 2:

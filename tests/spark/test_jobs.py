@@ -5,6 +5,7 @@ The first test looks at how it starts, the last but one ends it.
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import shutil
@@ -54,12 +55,14 @@ from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.lag_job import LagRequest
+from storage_engine.model.keep.rules import ArchiveRule, Scope
 from storage_engine.model.lag.lag import QueueLag
+from storage_engine.model.proof.receipt import PARTIAL
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
 from storage_engine.retention.lag.lag_table import lag_part, merge, read_lag_table
 from storage_engine.rocketmq import BROKER
 from storage_engine.rocketmq.format.layout import LOG
-from storage_engine.spark.archive_segments import archive_segments
+from storage_engine.spark.archive_segments import ArchiveRequest, archive_segments
 from storage_engine.spark.consumer_lag import (
     ConsumerLagRequest,
     ConsumerLagResult,
@@ -70,6 +73,7 @@ from storage_engine.spark.consumer_lag import (
 from storage_engine.spark.job_io import read_result, run_job, write_request
 from storage_engine.spark.python_daemon import DRIVER_VERSIONS, TASK_MODULE, versions
 from storage_engine.spark.session import spark_session
+from tests.archive_rules import permits_of
 from tests.kafka_fixture import unpack as unpack_node
 from tests.lakes import path_of
 from tests.services.command_line import run_command
@@ -217,6 +221,22 @@ def wait_for_executor(directory: Path, running: Future[Any]) -> None:
         assert not running.done()
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+@pytest.mark.integration
+def test_tasks_leave_out_the_topics_that_rules_leave_out(
+    spark: Any, lake: Lake, segments: list[Path]
+) -> None:
+    permits = permits_of([ArchiveRule("a" * 64, Scope(topic="o*"), False, "anna", 0)])
+    jobs = tuple(replace(job, permits=permits) for job in _jobs(lake, segments))
+    crossed = from_jsonable(ArchiveRequest, json.loads(json.dumps(to_jsonable(ArchiveRequest(jobs)))))
+    rows = archive_segments(spark, crossed.jobs)
+    assert [set(row.gone_streams) for row in rows] == [{"orders"}] * 3
+    assert {row.state for row in rows} == {PARTIAL}
+    assert broken_receipts(lake, rows, Depth.ROWS) == {}
+    topics = lake.messages().scan(selected_fields=("topic",)).to_arrow()["topic"].unique().to_pylist()
+    assert len(topics) > 1
+    assert "orders" not in topics
 
 
 @pytest.mark.integration

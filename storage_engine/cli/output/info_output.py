@@ -61,6 +61,8 @@ def _facts(store: ManagedOverview, lakes_known: bool) -> Iterator[tuple[str, str
             yield "", f"{log} [{start}, {end}), lineage {lineage}"
         for log, lineage, start, end in part.expired:
             yield "", f"{log} [{start}, {end}), lineage {lineage}: EXPIRED"
+        for log, lineage, start, end in part.in_part:
+            yield "", f"{log} [{start}, {end}), lineage {lineage}: in part NOT ARCHIVED"
     if store.standing is None:
         yield "last run", "not known"
     else:

@@ -65,7 +65,11 @@ def print_info(found: LakeInfo) -> None:
                 f"[{start}, {end}){said}",
             )
             for store in found.stores
-            for ranges, said in ((store.ranges, ""), (store.expired, " EXPIRED"))
+            for ranges, said in (
+                (store.ranges, ""),
+                (store.expired, " EXPIRED"),
+                (store.in_part, " in part NOT ARCHIVED"),
+            )
             for log, lineage, start, end in ranges
         ),
     )

@@ -11,11 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyiceberg.io import FileIO, OutputStream, load_file_io
 from pyiceberg.table import Table
 
@@ -29,16 +32,24 @@ from storage_engine.exceptions import (
     StorageEngineError,
     StoreLayoutError,
 )
+from storage_engine.lake.acts.unarchived import NO_PERMITS, ArchivePermits
 from storage_engine.lake.archive.commit import commit_segments
 from storage_engine.lake.archive.threads import threads_for
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.kind import settle_broker
-from storage_engine.lake.catalog.tables import has_trees
+from storage_engine.lake.catalog.tables import LEAF_KEY, has_trees
 from storage_engine.lake.durable_io import local_path, new_data_file, open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import (
+    DataFileStats,
+    LeftOut,
     RowCounter,
     WindowMemory,
+    check_disjoint,
+    check_tiled,
+    decoded_chunks,
+    encode_rows,
     open_rows,
+    push_rows,
     segment_bytes,
     write_data_file,
 )
@@ -53,7 +64,7 @@ from storage_engine.lake.file.jobs import (
 )
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.file.manifest_entry import packed_facts
-from storage_engine.lake.file.segment_tree import tree_of_file
+from storage_engine.lake.file.segment_tree import NOTHING_GONE, SegmentTree, new_leaf_keys, tree_of_file
 from storage_engine.lake.file.source_file import (
     companions_of_proven,
     facts_of_proven,
@@ -67,8 +78,16 @@ from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
 from storage_engine.lake.storage.pace import pace_at
 from storage_engine.model.broker.codec import Damage, SegmentCodec
+from storage_engine.model.keep.acts import SHOWN_CHARACTERS
 from storage_engine.model.proof.companions import check_size, companions_text
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, proof_version_of, settled_with
+from storage_engine.model.proof.receipt import (
+    PARTIAL,
+    Receipt,
+    SegmentIdentity,
+    proof_version_of,
+    rules_text,
+    settled_with,
+)
 from storage_engine.model.store.store import Segment, SegmentContext, SegmentId
 
 __all__ = ["ProvenSegment", "SegmentJob", "archive_all", "archive_segment", "segment_jobs"]
@@ -92,6 +111,7 @@ def segment_jobs(
     store_name: str | None = None,
     store_host: str | None = None,
     contexts: Mapping[SegmentId, SegmentContext] | None = None,
+    permits: ArchivePermits = NO_PERMITS,
 ) -> tuple[SegmentJob, ...]:
     """Describe what to archive; the only place that asks the lake where its data files go.
 
@@ -101,6 +121,7 @@ def segment_jobs(
     :param store_name: for the receipts; None: they don't say.
     :param store_host: likewise, the machine on which the store lies.
     :param contexts: what their broker knows of them beside their files; None: nothing.
+    :param permits: by which rows of some topics stay out of the lake, where a log has several.
     :raises BadInputError: the lake has another broker's segments.
     :raises StoreLayoutError: a segment is empty, or its companions are too long.
     :raises LakeUnavailableError: when the lake can't be read.
@@ -139,6 +160,7 @@ def segment_jobs(
             companions=segment.companions,
             context=(contexts or {}).get(segment.id, SegmentContext()),
             trees=trees,
+            permits=permits.of_rows if trees else None,
         )
         for segment in segments
     )
@@ -312,11 +334,15 @@ def _prove(
     ):
         counter, memory, origin = RowCounter(codec.columns), _window_memory(), codec.origin(job.base_offset)
         leaves = tree_of_file(parquet, codec.columns, data_file, trees=job.trees)
-        chunks = segment_bytes(parquet, codec, origin, len(data), data_file, counter, memory, leaves)
-        for position, found in chunks:
-            _compare(job, data_file, position, data[position - origin :][: len(found)], found)
-        tree = None if leaves is None else leaves.tree(job.base_offset, len(data), sha256)
-        stats = counter.stats()
+        left_out = _LeftOutStreams()
+        if job.permits is not None and leaves is not None and _row_bytes(parquet) < len(data):
+            left_out = _prove_others(job, job.permits, codec, data, data_file, parquet, counter, leaves)
+        else:
+            chunks = segment_bytes(parquet, codec, origin, len(data), data_file, counter, memory, leaves)
+            for position, found in chunks:
+                _compare(job, data_file, position, data[position - origin :][: len(found)], found)
+        tree = None if leaves is None else leaves.tree(job.base_offset, len(data), sha256, left_out.streams)
+        stats = left_out.widened(counter.stats())
         stored_bytes, stored_sha256 = stored.size(), sha256_of_file(stored)
         manifest_facts = packed_facts(parquet.metadata, codec)
     return ProvenSegment(
@@ -352,7 +378,96 @@ def _prove(
         end_offset=job.end_offset,
         root=None if tree is None else tree.root,
         streams=None if tree is None else tree.streams,
+        state=PARTIAL if left_out.streams else None,
+        act=rules_text(left_out.rules) if left_out.streams else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _LeftOutStreams:
+    """Streams of a segment that stay out of the lake.
+
+    :param streams: by name, as receipts have those that are gone.
+    :param rules: by which they do, by the SHA-256 of their acts.
+    """
+
+    streams: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING_GONE)
+    rules: tuple[str, ...] = ()
+
+    def widened(self, stats: DataFileStats) -> DataFileStats:
+        """Return what a file's rows say of their segment, with the times of what isn't among them."""
+        firsts = [stats.first_store_timestamp_ms, *(it["first_ms"] for it in self.streams.values())]
+        lasts = [stats.last_store_timestamp_ms, *(it["last_ms"] for it in self.streams.values())]
+        return replace(
+            stats,
+            first_store_timestamp_ms=min((it for it in firsts if it is not None), default=None),
+            last_store_timestamp_ms=max((it for it in lasts if it is not None), default=None),
+        )
+
+
+def _row_bytes(parquet: pq.ParquetFile) -> int:
+    return pc.sum(parquet.read(columns=["size"])["size"]).as_py() or 0
+
+
+def _prove_others(
+    job: SegmentJob,
+    permits: ArchivePermits,
+    codec: SegmentCodec,
+    data: memoryview,
+    data_file: str,
+    parquet: pq.ParquetFile,
+    counter: RowCounter,
+    leaves: SegmentTree,
+) -> _LeftOutStreams:
+    """Prove a data file without the rows that archive rules leave out.
+
+    Each row that is there has the bytes of the segment, and so has each row that stays out, turned back from
+    what was decoded; together they are all of it.
+
+    :param leaves: is given all leaves of the file.
+    :raises ProofError: they aren't.
+    """
+    origin = codec.origin(job.base_offset)
+    end = origin + len(data)
+    starts, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+
+    def compare(
+        first: int, found: memoryview, of_rows: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]
+    ) -> None:
+        # One where a row has the byte, zero elsewhere, where nothing was written; then the source's bytes.
+        marks = np.zeros(len(found) + 1, np.uint8)
+        marks[of_rows - first] += 1
+        marks[of_rows - first + lengths] -= 1
+        expected = np.add.accumulate(marks, out=marks)[:-1]
+        expected *= np.frombuffer(data[first - origin :][: len(found)], np.uint8)
+        _compare(job, data_file, first, expected.data, found)
+        starts.append(of_rows)
+        sizes.append(lengths)
+
+    push_rows(
+        parquet, codec, origin, len(data), data_file, leaves, lambda _, rows: counter.add(rows), compare
+    )
+    left_out, tree = LeftOut(permits, job.log, codec.columns), SegmentTree(codec.columns, data_file)
+    for rows in left_out.split(decoded_chunks(job, codec, data), left_out=True):
+        at, lengths = rows["physical_offset"].to_numpy(), rows["size"].to_numpy().astype(np.int64)
+        order = check_disjoint(at, lengths, origin, end, job.path)
+        first = int(at.min())
+        size_bytes = int((at + lengths).max()) - first
+        out = next(_window_memory().buffers(size_bytes))[:size_bytes]
+        np.frombuffer(out, np.uint8).fill(0)
+        encode_rows(codec, rows, out, first, job.path)
+        compare(first, out, at[order], lengths[order])
+        tree.add(rows.append_column(LEAF_KEY, new_leaf_keys(rows, codec.columns)))
+        tree.push(order, at, lengths, out, first)
+        del rows
+    every_start = np.concatenate(starts)
+    check_tiled(every_start, every_start + np.concatenate(sizes), origin, end, data_file)
+    rules = {name: left_out.rule_of(name) for name in tree.streams()}
+    rule_ids = {name: rule.rule_id for name, rule in rules.items() if rule is not None}
+    streams = {
+        name: {**stream, "gone": rule_ids[name][:SHOWN_CHARACTERS]} for name, stream in tree.streams().items()
+    }
+    return _LeftOutStreams(streams, tuple(rule_ids.values()))
 
 
 def _kept_as_codes(codec: SegmentCodec) -> list[str]:

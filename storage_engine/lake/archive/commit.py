@@ -9,6 +9,7 @@ is left of the old, and the new receipt supersedes the one that is there.
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -276,7 +277,7 @@ def _look(
                 continue
             if row.sha256 != segment.sha256:
                 raise _conflict(segment, row.sha256)
-            if row_fault(row) or not row.is_whole:
+            if row_fault(row) or not _has_as_much(row, segment):
                 # The same bytes again are archived again; other bytes need another lineage even so.
                 continue
             _check_extent(segment, row)
@@ -288,6 +289,14 @@ def _look(
     broken = broken_receipts(lake, others, Depth.FILES)
     settled |= {row.identity: row for row in others if row.identity not in broken}
     return [segment for segment in proven if segment.identity not in settled], settled
+
+
+def _has_as_much(row: Receipt, segment: ProvenSegment) -> bool:
+    """Return whether a receipt lacks nothing of a segment but what archive rules leave out of it now, too."""
+    if row.is_whole or not row.lacks_by_rules:
+        return row.is_whole
+    lacks = {stream["name"] for stream in json.loads(segment.streams or "[]") if stream["gone"] is not None}
+    return row.gone_streams.keys() <= lacks
 
 
 def _next_step(lake: Lake, proven: Sequence[ProvenSegment]) -> CommitStep | None:

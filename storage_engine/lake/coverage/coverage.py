@@ -276,7 +276,13 @@ def _judge(
         stores = " and ".join(sorted({span.store_id for span in replicas}))
         where, place = Where.ARCHIVED, f"in the lake only, by receipts of another replica: store {stores}"
     elif expired:
-        where, place = Where.EXPIRED, "; ".join(sorted(expired))
+        by_rules = all(text.startswith(NOT_ARCHIVED) for text in expired)
+        where, place = Where.NOT_ARCHIVED if by_rules else Where.EXPIRED, "; ".join(sorted(expired))
+        faults += [
+            (Status.FAILURE, f"{_name(r)}: {broken[r.identity]}")
+            for r in ended(counting)
+            if r.identity in broken
+        ]
         faults += [(Status.WARNING, unread_text)] if unread else []
     elif by_journal := sorted({span.unasked for span in released if span.unasked}):
         where, place = (

@@ -12,24 +12,33 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from storage_engine.arrow.name_columns import one_array
 from storage_engine.exceptions import CorruptFrameError, ProofError, StorageEngineError
+from storage_engine.lake.acts.unarchived import ArchivePermits
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS, LEAF_KEY, TREE_COLUMNS, messages_arrow_schema
 from storage_engine.lake.file.file_options import writer_options
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.file.row_groups import cut_rows
 from storage_engine.lake.file.segment_tree import SegmentTree, new_leaf_keys, tree_columns
 from storage_engine.model.broker.codec import Columns, Damage, SegmentCodec
+from storage_engine.model.keep.rules import ArchiveRule
 
 MIN_CHUNK_BYTES = 32 << 20
 CHUNKS_PER_SEGMENT = 4
 """Clustering larger chunks skips more when one topic is read; a quarter keeps memory within bounds."""
+
+_VIEW = np.dtype("V16")
+"""Arrow's view of some bytes: their length, and where they are."""
+
+CompareRows = Callable[[int, memoryview, np.ndarray[Any, Any], np.ndarray[Any, Any]], None]
+"""Called with the position of some bytes, these, and positions and sizes of the rows among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +72,96 @@ def write_data_file(job: SegmentJob, codec: SegmentCodec, data: memoryview, sink
     :raises ProofError: the codec fails, or its rows aren't as its schema says.
     :raises OSError: when the sink can't take it.
     """
-    chunk_bytes = max(MIN_CHUNK_BYTES, -(-len(data) // CHUNKS_PER_SEGMENT))
-
-    def chunks() -> Iterator[pa.Table]:
-        with codec_errors(job.path):
-            rows_of = partial(codec.decode, chunk_bytes=chunk_bytes, context=job.context.codec)
-            decoded = iter(rows_of(_read_only(data), job.base_offset))
-        while True:
-            with codec_errors(job.path):
-                rows, damage = next(decoded, _END)
-                if rows is not None and not isinstance(rows, pa.Table):
-                    raise TypeError(f"rows that are {type(rows).__name__}, no Arrow table")
-                refused = () if job.accept_damage else (one for one in damage if not one.as_written)
-                first = next(iter(refused), None)
-            if rows is None:
-                return
-            if first is not None:
-                raise CorruptFrameError.at(job.path, first.offset, first.expected, first.found)
-            if not job.trees:
-                with codec_errors(job.path):
-                    rows = codec.older_rows(rows)
-            yield rows
-            del rows
-
     with _row_errors(job.path):
-        write_rows(job, codec, chunks(), sink)
+        chunks = decoded_chunks(job, codec, data)
+        if job.permits is not None:
+            chunks = LeftOut(job.permits, job.log, codec.columns).split(chunks, left_out=False)
+        write_rows(job, codec, chunks, sink)
+
+
+class LeftOut:
+    """Tells the rows of a segment that stay out of the lake, by archive rules.
+
+    :param columns: of the codec that makes the rows.
+    """
+
+    def __init__(self, permits: ArchivePermits, log: str, columns: Columns) -> None:
+        self._permits, self._log = permits, log
+        self._topic = columns.streams[0]
+        self._rules: dict[str, ArchiveRule | None] = {}
+
+    def rule_of(self, topic: str) -> ArchiveRule | None:
+        """Return the rule by which a topic's rows stay out; None: they enter."""
+        if topic not in self._rules:
+            self._rules[topic] = self._permits.rule_of(self._log, topic)
+        return self._rules[topic]
+
+    def split(self, chunks: Iterable[pa.Table], *, left_out: bool) -> Iterator[pa.Table]:
+        """Yield the rows that stay out, or the others, of each chunk that has some."""
+        for rows in chunks:
+            names = one_array(rows[self._topic])
+            by_rule = [self.rule_of(name or "") is not None for name in names.dictionary.to_pylist()]
+            # The last is for rows without a topic, which always enter.
+            wanted = np.array([*by_rule, False]) == left_out
+            indices: Any = names.indices
+            chosen = wanted[pc.fill_null(indices.cast(pa.int64()), len(by_rule)).to_numpy()]
+            if chosen.any():
+                yield rows if chosen.all() else _chosen_rows(rows, chosen)
+            del rows, names
+
+
+def _chosen_rows(rows: pa.Table, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Table:
+    """Return some of the rows. Arrow can't choose among views: of these the bytes stay where they are."""
+    mask = pa.array(chosen)
+    columns = [
+        _chosen_views(column, chosen) if pa.types.is_binary_view(column.type) else column.filter(mask)
+        for column in rows.columns
+    ]
+    return pa.Table.from_arrays(columns, schema=rows.schema)
+
+
+def _chosen_views(
+    column: pa.ChunkedArray[Any], chosen: np.ndarray[Any, np.dtype[np.bool_]]
+) -> pa.ChunkedArray[Any]:
+    found, first = [], 0
+    for chunk in column.chunks:
+        here = chosen[first : first + len(chunk)]
+        first += len(chunk)
+        _, views, *data = chunk.buffers()
+        kept = np.frombuffer(cast("Any", views), _VIEW)[chunk.offset : chunk.offset + len(chunk)][here]
+        valid = pa.array(chunk.is_valid().to_numpy(zero_copy_only=False)[here])
+        buffers = [valid.buffers()[1], pa.py_buffer(kept.tobytes()), *data]
+        found.append(pa.Array.from_buffers(column.type, len(kept), buffers))
+    return pa.chunked_array(found, column.type)
+
+
+def decoded_chunks(job: SegmentJob, codec: SegmentCodec, data: memoryview) -> Iterator[pa.Table]:
+    """Yield a segment's rows, some megabytes of it at a time. Only the last ones are valid.
+
+    :param data: the whole segment.
+    :raises CorruptFrameError: as of :func:`write_data_file`.
+    :raises ProofError: the codec fails.
+    """
+    chunk_bytes = max(MIN_CHUNK_BYTES, -(-len(data) // CHUNKS_PER_SEGMENT))
+    with codec_errors(job.path):
+        rows_of = partial(codec.decode, chunk_bytes=chunk_bytes, context=job.context.codec)
+        decoded = iter(rows_of(_read_only(data), job.base_offset))
+    while True:
+        with codec_errors(job.path):
+            rows, damage = next(decoded, _END)
+            if rows is not None and not isinstance(rows, pa.Table):
+                raise TypeError(f"rows that are {type(rows).__name__}, no Arrow table")
+            refused = () if job.accept_damage else (one for one in damage if not one.as_written)
+            first = next(iter(refused), None)
+        if rows is None:
+            return
+        if first is not None:
+            raise CorruptFrameError.at(job.path, first.offset, first.expected, first.found)
+        if not job.trees:
+            with codec_errors(job.path):
+                rows = codec.older_rows(rows)
+        yield rows
+        del rows
 
 
 _END: tuple[None, tuple[Damage, ...]] = (None, ())
@@ -383,6 +457,7 @@ def push_rows(
     name: str,
     tree: SegmentTree,
     take: Callable[[int, pa.Table], None] | None = None,
+    compare: CompareRows | None = None,
 ) -> None:
     """Give a tree the leaves of rows that are a part of their segment. The file is read once, a window of
     row groups at a time.
@@ -391,6 +466,7 @@ def push_rows(
     :param name: of the data file, for messages.
     :param take: is given each row group with all columns, after its number; None: only those are read that
         the leaves are made of.
+    :param compare: is given the bytes of each window's rows.
     :raises ProofError: rows overlap, or lie outside of the segment.
     """
     needed = list(dict.fromkeys((*codec.encoded_columns, *tree_columns(codec.columns))))
@@ -418,6 +494,8 @@ def push_rows(
             raise ProofError(
                 f"{name}: expected {int(sizes.sum())} bytes of its rows, found {written} encoded."
             )
+        if compare is not None:
+            compare(first, out, starts[order], sizes[order])
         tree.push(order, starts, sizes, out, first)
 
 

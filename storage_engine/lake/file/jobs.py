@@ -7,6 +7,7 @@ import uuid
 from dataclasses import dataclass, field, fields
 from pathlib import PurePosixPath
 
+from storage_engine.lake.acts.unarchived import ArchivePermits
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store.log_names import in_file_name
@@ -35,6 +36,7 @@ class SegmentJob:
     :param companions: see ``Segment``, as they were when they were chosen.
     :param context: what its broker knows of it beside its files.
     :param trees: the lake is of a version that has trees.
+    :param permits: by which rows of some topics stay out of the lake; None: all rows enter.
     """
 
     store_id: str
@@ -56,6 +58,7 @@ class SegmentJob:
     companions: tuple[FileFacts, ...] = ()
     context: SegmentContext = field(default_factory=SegmentContext)
     trees: bool = False
+    permits: ArchivePermits | None = None
 
     @property
     def path(self) -> str:
@@ -73,7 +76,8 @@ class SegmentJob:
 
 @dataclass(frozen=True, slots=True)
 class ProvenSegment:
-    """A segment whose data file was read back from the lake and is the source file, byte for byte.
+    """A segment whose data file was read back from the lake and is the source file, byte for byte; or what of
+    it isn't of topics that archive rules leave out.
 
     The fields are those of :class:`Receipt`, without those that make the chain; ``data_file`` is the whole
     location.
@@ -116,6 +120,8 @@ class ProvenSegment:
     files: str | None = field(default=None, repr=False)
     root: str | None = None
     streams: str | None = field(default=None, repr=False)
+    state: str | None = None
+    act: str | None = None
 
     @property
     def identity(self) -> SegmentIdentity:

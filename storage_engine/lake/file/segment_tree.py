@@ -79,6 +79,8 @@ class SegmentTree:
         self._counts = self._sizes = np.empty(0, np.int64)
         self._first_us = self._last_us = np.empty(0, np.int64)
         self._scratch = np.empty(TREE_SCRATCH_BYTES, np.uint8)
+        # Two threads that ask first make two, of which no cache has one: it has to live while it is used.
+        self._engine = sha256_engine()
         self._fault = ""
         self._forget()
 
@@ -140,7 +142,7 @@ class SegmentTree:
             return
         memory, secret = np.frombuffer(data, np.uint8), np.frombuffer(self._secrets, np.uint8)
         push_leaves(
-            address_of(sha256_engine()),
+            address_of(self._engine),
             address_of(self._scratch),
             address_of(memory),
             first_position,
@@ -172,15 +174,11 @@ class SegmentTree:
         :param gone: streams without rows, by name, whose recorded hashes stand for them.
         :raises ProofError: the rows lack what a tree is made of, or a stream that is gone has some.
         """
-        if self._fault:
-            raise ProofError(f"{self._name}: {self._fault}. The root of its rows can't be computed.")
-        kept = {name for name, number in self._numbers.items() if self._counts[number]}
-        if odd := kept & gone.keys():
+        kept = self.streams()
+        if odd := kept.keys() & gone.keys():
             raise ProofError(f"{self._name}: expected no row of {min(odd)}, which is gone, found some.")
-        streams = [
-            dict(gone[name]) if name in gone else self._stream(name, self._numbers[name])
-            for name in sorted(kept | gone.keys())
-        ]
+        every_stream = {**kept, **gone}
+        streams = [dict(every_stream[name]) for name in sorted(every_stream)]
         root = hashlib.sha256(
             _ROOT
             + _FORMAT
@@ -192,6 +190,17 @@ class SegmentTree:
             root.update(bytes.fromhex(stream["root"]))
         text = json.dumps(streams, separators=(",", ":")) if len(streams) > 1 else None
         return Tree(root.hexdigest(), text)
+
+    def streams(self) -> dict[str, Mapping[str, Any]]:
+        """Return the streams of all that was pushed, by name, as a receipt has them.
+
+        :raises ProofError: the rows lack what a tree is made of.
+        """
+        if self._fault:
+            raise ProofError(f"{self._name}: {self._fault}. The root of its rows can't be computed.")
+        return {
+            name: self._stream(name, number) for name, number in self._numbers.items() if self._counts[number]
+        }
 
     def _stream(self, name: str, number: int) -> dict[str, Any]:
         leaves, size_bytes = int(self._counts[number]), int(self._sizes[number])

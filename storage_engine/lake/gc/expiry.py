@@ -66,6 +66,7 @@ from storage_engine.model.proof.receipt import (
     Receipt,
     SegmentIdentity,
     StoredFile,
+    act_text,
     back_from,
     gone_by,
 )
@@ -425,8 +426,7 @@ def _span(batch: Sequence[SegmentIdentity]) -> tuple[int, int]:
 
 
 def _act_text(act: RecordedAct) -> str:
-    fields = {"id": act.sha256[:SHOWN_CHARACTERS], "kind": act.act.decision.kind.value, "sha256": act.sha256}
-    return json.dumps(fields)
+    return act_text(act.sha256, act.act.decision.kind.value)
 
 
 def _facts_of(messages: Table, location: str, broker: str) -> bytes:

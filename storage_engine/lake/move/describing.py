@@ -74,6 +74,7 @@ class TableInfo:
 class StoreInfo:
     """:param ranges: per log and lineage the runs of bytes, as (log, lineage, from, to).
     :param expired: the same of segments that expired; they count in nothing else.
+    :param in_part: likewise of segments of which archive rules left topics out.
     :param head_sequence: number of the last receipt of the chain.
     :param root: where it lay when its last receipt was written.
     """
@@ -87,6 +88,7 @@ class StoreInfo:
     head_hash: str
     root: str
     expired: tuple[tuple[str, int, int, int], ...] = ()
+    in_part: tuple[tuple[str, int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +286,7 @@ def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
     stores = []
     for store, of_store in by_store(list(rows)).items():
         counting = whole(current(of_store))
-        head = ChainHead.of(of_store)
+        head, gone = ChainHead.of(of_store), ended(current(of_store))
         stores.append(
             StoreInfo(
                 store_id=store,
@@ -295,7 +297,8 @@ def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
                 head_sequence=head.sequence,
                 head_hash=head.row_hash,
                 root=of_store[-1].store_root,
-                expired=tuple(_ranges(ended(current(of_store)))),
+                expired=tuple(_ranges([row for row in gone if not row.lacks_by_rules])),
+                in_part=tuple(_ranges([row for row in gone if row.lacks_by_rules])),
             )
         )
     return stores

@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 from storage_engine.brokers import find_broker
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import RestoreError
-from storage_engine.model.proof.receipt import NO_EXPIRIES, Receipt, end_text
+from storage_engine.model.proof.receipt import NO_EXPIRIES, Receipt, end_text, end_word
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +208,9 @@ def expired_ranges(
 
 
 def expired_line(one: LineageRange) -> str:
-    """Say that a range expired."""
-    return f"{one.log} [{one.start_offset}, {one.end_offset}) EXPIRED: {one.end_text}"
+    """Say that a range expired, or wasn't archived."""
+    word = end_word(one.end_text)
+    return f"{one.log} [{one.start_offset}, {one.end_offset}) {word}: {one.end_text}"
 
 
 def _who_has(left: Receipt, right: Receipt, replicas: Sequence[Receipt]) -> str:

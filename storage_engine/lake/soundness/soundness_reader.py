@@ -119,7 +119,8 @@ class Reader:
         files = proven_files(self._table, receipt)
         own = self._live.get(data_file_of(self._table, receipt), ())
         listed = [SeenFile(file, self._live.get(file.location, ())) for file in files]
-        if receipt.has_rows and not receipt.is_whole and not any(it.listed for it in listed):
+        may_be_replaced = receipt.has_rows and not (receipt.is_whole or receipt.lacks_by_rules)
+        if may_be_replaced and not any(it.listed for it in listed):
             listed = [replace(it, listed=self._replaced(receipt)) for it in listed]
         return own, tuple(listed)
 

@@ -225,7 +225,9 @@ class _Turn:
             if old and receipt.identity not in broken and receipt.identity not in self._looks:
                 broken[receipt.identity] = f"{old.fault} (found {time_text(old.at_ms)}, not looked at since)"
         proving, proves_nothing = in_either(whole(state.receipts), broken, whole(elsewhere))
-        everywhere = (*proving, *ended(state.receipts), *state.ended, *ended(elsewhere))
+        in_part = ended(state.receipts)
+        proves_nothing |= {row.identity: broken[row.identity] for row in in_part if row.identity in broken}
+        everywhere = (*proving, *in_part, *state.ended, *ended(elsewhere))
         gone, here = tuple(released), tuple(self._here.values())
         lay_over = partial(log_ranges, here, everywhere, released=gone, broken=proves_nothing)
         witnesses = self._witnesses[state.store_id]

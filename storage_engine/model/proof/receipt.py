@@ -33,6 +33,9 @@ PARTIAL = "partial"
 NOT_ARCHIVED = "not archived, by rule "
 """What a record begins with of bytes that went without a copy by a rule. Persisted: never changed."""
 
+_ARCHIVE_RULE = "archive"
+"""Kind of the act by which a receipt is partial from its beginning. Persisted."""
+
 NO_EXPIRIES: Mapping[str, str] = MappingProxyType({})
 
 _SHOWN_CHARACTERS = 12
@@ -159,6 +162,14 @@ class Receipt:
         return self.state != EXPIRED
 
     @property
+    def lacks_by_rules(self) -> bool:
+        """Return whether streams never entered, by archive rules, and nothing of the segment left since.
+
+        Whether such a rule permits a deletion is asked again for each.
+        """
+        return self.state == PARTIAL and _json_object(self.act).get("kind") == _ARCHIVE_RULE
+
+    @property
     def gone_streams(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the streams that went, by name, as ``streams`` has them."""
         streams = json.loads(self.streams or "[]")
@@ -242,9 +253,35 @@ def end_text(state: str | None, act: str | None, expiries: Mapping[str, str] = N
     """
     if state is None:
         return ""
+    named_act = _json_object(act)
+    if state == PARTIAL and named_act.get("kind") == _ARCHIVE_RULE:
+        return f"{NOT_ARCHIVED}{named_act.get('id')}, in part: the lake has what other topics have of it"
     what = "expired" if state == EXPIRED else f"in the lake in part only ({state})"
     named = act_sha256(act)
     return f"{what} {expiries.get(named) or 'by act ' + (named[:_SHOWN_CHARACTERS] or 'unknown')}"
+
+
+def end_word(text: str) -> str:
+    """Return the word for what became of bytes, by what :func:`end_text` says of them."""
+    return "NOT ARCHIVED" if text.startswith(NOT_ARCHIVED) else "EXPIRED"
+
+
+def act_text(sha256: str, kind: str, *others: str) -> str:
+    """Return what a receipt says of the act by which it was written.
+
+    :param others: SHA-256 of further acts by which it was.
+    """
+    act_id = " and ".join(it[:_SHOWN_CHARACTERS] for it in (sha256, *others))
+    return json.dumps({"id": act_id, "kind": kind, "sha256": sha256})
+
+
+def rules_text(rules: Iterable[str]) -> str:
+    """Return the ``act`` of a receipt of which streams never entered the lake.
+
+    :param rules: SHA-256 of the acts that record them.
+    """
+    first, *others = sorted(set(rules))
+    return act_text(first, _ARCHIVE_RULE, *others)
 
 
 def gone_by(streams: str | None, act_id: str, names: Collection[str] | None = None) -> str | None:

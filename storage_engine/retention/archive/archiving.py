@@ -26,6 +26,7 @@ from storage_engine.exceptions import (
     StorageEngineError,
 )
 from storage_engine.journal.journal import Phase, Run, Step, Waiver
+from storage_engine.lake.acts.unarchived import ArchivePermits
 from storage_engine.lake.archive.archive import Progress, SegmentJob, archive_all, first_damage, segment_jobs
 from storage_engine.lake.archive.threads import threads_for
 from storage_engine.lake.catalog.catalog import open_lake
@@ -49,7 +50,7 @@ from storage_engine.retention.archive.planned_segments import (
     to_archive,
 )
 from storage_engine.retention.archive.recording_proofs import again_notices, record_proven
-from storage_engine.retention.proof.archive_permits import unarchived_notices
+from storage_engine.retention.proof.archive_permits import lacking_notices, unarchived_notices
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.proof.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.proof.refusing import REFUSED, RefusedLog, refusal, refused_logs
@@ -133,7 +134,8 @@ def archive_jobs(
         record_intents(context, run, Step.ARCHIVE, segments)
         if not proofs.asked:
             raise none_reachable([reason for _, reason in proofs.unreachable])
-        return _jobs(context, proofs.asked[0].lake.config, proofs.unproven(segments), accept_damage)
+        config, unproven = proofs.asked[0].lake.config, proofs.unproven(segments)
+        return _jobs(context, config, unproven, accept_damage, proofs.permits)
 
 
 def archive_planned(
@@ -316,7 +318,7 @@ def archive_somewhere(
             return ArchiveResult((), notices=notices, wrong_lakes=proofs.wrong_lakes)
         if any(config == unreachable for unreachable, _ in proofs.unreachable):
             continue
-        jobs = _jobs(context, config, wanted, accept_damage)
+        jobs = _jobs(context, config, wanted, accept_damage, proofs.permits)
         started_ns = time.monotonic_ns()
         try:
             # All of a turn may have gone away meanwhile.
@@ -335,6 +337,7 @@ def archive_somewhere(
         known = {row.row_hash for one in proofs.asked for slot in one.rows for row in one.valid(slot)}
         said = record_proven(context, run, step, jobs, receipts, took_ms, faults, known, ran)
         notices = (*notices, *said, *again_notices(faults), *_damage_notices(jobs, receipts))
+        notices = (*notices, *lacking_notices(proofs.permits, receipts))
         return ArchiveResult(
             tuple(row for row in receipts if row.row_hash not in known),
             hashed_again=tuple(row for row in receipts if row.row_hash in known),
@@ -433,7 +436,11 @@ def _read(context: Context, segments: Sequence[Segment], *, read_files: bool) ->
 
 
 def _jobs(
-    context: Context, config: LakeConfig, segments: Sequence[Segment], accept_damage: bool
+    context: Context,
+    config: LakeConfig,
+    segments: Sequence[Segment],
+    accept_damage: bool,
+    permits: ArchivePermits,
 ) -> tuple[SegmentJob, ...]:
     if not segments:
         return ()
@@ -456,6 +463,7 @@ def _jobs(
             store_name=context.name,
             store_host=this_host(),
             contexts=contexts,
+            permits=permits,
         )
     )
 

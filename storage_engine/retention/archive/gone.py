@@ -13,6 +13,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import FileGoneError, GateRefusedError
 from storage_engine.journal.drift import hold_memory, record_drift
 from storage_engine.journal.journal import Run
+from storage_engine.lake.acts.unarchived import NO_PERMITS
 from storage_engine.model.hold.hold import Drift, DriftKind
 from storage_engine.model.plan.plan import LogPlan
 from storage_engine.model.settings.policy import ArchiveMode
@@ -25,7 +26,6 @@ from storage_engine.retention.archive.unproven import Unproven, prove_gone
 from storage_engine.retention.proof.archive_permits import read_store_permits
 from storage_engine.retention.proof.refusing import Refusal, refusal
 from storage_engine.retention.proof.shielding import kept_text
-from storage_engine.retention.proof.unarchived import NO_PERMITS
 from storage_engine.retention.ranges.missing_logs import present_logs
 from storage_engine.retention.ranges.offset_ranges import Interval, merge_intervals
 from storage_engine.retention.ranges.seen_log_records import kept_logs

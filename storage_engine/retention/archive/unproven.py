@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.journal.journal import Journal, Step, StoreRecord
+from storage_engine.lake.acts.unarchived import NO_PERMITS
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.proof.gate import same_files
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.proof.proofs import Proofs, read_proofs
-from storage_engine.retention.proof.unarchived import NO_PERMITS
 from storage_engine.retention.replicas.replicas import archived_by_replicas
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.known_heads import known_heads

@@ -42,6 +42,7 @@ class ArchivedPart:
 
     :param ranges: per log and lineage the runs of bytes, as (log, lineage, from, to).
     :param expired: the same of what expired.
+    :param in_part: likewise of segments of which archive rules left topics out.
     """
 
     lake: str
@@ -49,6 +50,7 @@ class ArchivedPart:
     size_bytes: int
     ranges: tuple[tuple[str, int, int, int], ...]
     expired: tuple[tuple[str, int, int, int], ...] = ()
+    in_part: tuple[tuple[str, int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,13 @@ def _archived(store_id: str, infos: Sequence[LakeInfo]) -> tuple[ArchivedPart, .
         (info, one) for info in infos for one in info.stores if one.store_id == store_id
     ]
     return tuple(
-        ArchivedPart(info.location, store.segment_count, store.size_bytes, store.ranges, store.expired)
+        ArchivedPart(
+            info.location,
+            store.segment_count,
+            store.size_bytes,
+            store.ranges,
+            store.expired,
+            store.in_part,
+        )
         for info, store in found
     )

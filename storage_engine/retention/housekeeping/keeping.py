@@ -17,6 +17,7 @@ from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.tables.topic_days import Slot, SlotTopic
 from storage_engine.lake.acts.act_files import Acts
 from storage_engine.lake.acts.held_stores import read_store_names
+from storage_engine.lake.acts.unarchived import leaves_out_rows, may_leave_out
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history
 from storage_engine.model.keep.acts import Act, KeepDecision, RecordedAct, policies_of, policy_of
@@ -25,6 +26,7 @@ from storage_engine.model.keep.keep_policy import age_begins_ms
 from storage_engine.model.keep.rules import Scope, Stream, matches
 from storage_engine.model.proof.heads import LakeHead
 from storage_engine.model.proof.receipt import Receipt, with_rows
+from storage_engine.retention.proof.archive_permits import COPIES_ENTER
 from storage_engine.retention.store.known_heads import journalled_heads
 
 
@@ -96,14 +98,13 @@ def other_lakes(journal_url: str | None, named: Sequence[str | None]) -> tuple[t
 def check_archive_rule(lake: Lake, scope: Scope) -> None:
     """Make sure that a rule by which messages don't enter a lake may leave some out.
 
-    :raises BadInputError: it names a topic of the broker's own, or logs have messages of several topics.
+    :raises BadInputError: it names a topic of the broker's own, or nothing tells topics apart.
     """
     broker = find_broker(lake.broker) if lake.broker else None
-    if broker is not None and not broker.has_logs_of_topics:
+    if broker is not None and not may_leave_out(broker.name):
         raise BadInputError(
-            f"archive: expected a lake of logs with one topic each, as Kafka's are, found one of "
-            f"{broker.title}, whose logs have messages of several topics and are archived whole. Nothing was "
-            "changed. Leave the rule out."
+            f"archive: expected a lake of a broker whose logs or rows are of topics, found one of "
+            f"{broker.title}, whose logs are archived whole. Nothing was changed. Leave the rule out."
         )
     if broker is not None and broker.is_system_topic(scope.topic):
         raise BadInputError(
@@ -133,7 +134,11 @@ def record_archive_rules(lake: Lake, journal_url: str | None, acts: Acts, scope:
             journal.record_archive_rule(store.store_id, rule.rule_id, person())
             recorded = True
     if recorded:
-        return ("the stores of this journal go by the rule from 24 hours after it was recorded there first",)
+        copies = (COPIES_ENTER,) if lake.broker and leaves_out_rows(lake.broker) else ()
+        return (
+            "the stores of this journal go by the rule from 24 hours after it was recorded there first",
+            *copies,
+        )
     return (f"{journal.name} has no store that the rule is for: run this again once it has",)
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
-from storage_engine.brokers import find_broker
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, StoreRecord
+from storage_engine.lake.acts.unarchived import NO_PERMITS, ArchivePermits, may_leave_out
+from storage_engine.model.keep.acts import not_archived_text
+from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import Segment
 from storage_engine.retention.proof.proofs import read_proofs
-from storage_engine.retention.proof.unarchived import NO_PERMITS, ArchivePermits
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
+
+COPIES_ENTER = (
+    "Copies of them that the broker keeps under other topics are archived: for retries, dead letters, "
+    "delays, timers and transactions"
+)
 
 
 def read_store_permits(store: ManagedStore, journal: Journal, record: StoreRecord) -> ArchivePermits:
@@ -30,7 +37,7 @@ def read_store_permits(store: ManagedStore, journal: Journal, record: StoreRecor
 
 def look_up_permits(store: ManagedStore) -> ArchivePermits:
     """Return the same of a store that isn't open. Nothing is changed; what can't be told permits nothing."""
-    if not find_broker(store.broker).has_logs_of_topics:
+    if not may_leave_out(store.broker):
         return NO_PERMITS
     try:
         journal = Journal(store.journal_url, read_only=True)
@@ -41,7 +48,14 @@ def look_up_permits(store: ManagedStore) -> ArchivePermits:
 
 
 def unarchived_notices(permits: ArchivePermits, segments: Sequence[Segment]) -> tuple[str, ...]:
-    """Return which segments go without a copy, and by which rule, as sentences."""
+    """Return which segments, or which topics' messages, go without a copy, by which rule, as sentences."""
+    if permits.of_rows is not None:
+        return tuple(
+            f"messages may go without a copy, as far as no lake has them: {not_archived_text(rule)}. "
+            f"{COPIES_ENTER}"
+            for rule in permits.old_rules
+            if segments
+        )
     logs_of: dict[str, list[str]] = {}
     for log, clause in permits.unarchived(segments).items():
         logs_of.setdefault(clause, []).append(log)
@@ -49,4 +63,12 @@ def unarchived_notices(permits: ArchivePermits, segments: Sequence[Segment]) -> 
         f"{count_text(sum(one.log in logs for one in segments), 'segment')} of {named_in_short(logs)} go "
         f"without a copy, as far as no lake has them: {clause}"
         for clause, logs in logs_of.items()
+    )
+
+
+def lacking_notices(permits: ArchivePermits, receipts: Sequence[Receipt]) -> tuple[str, ...]:
+    """Return which topics stayed out of the lake when segments were archived, by which rule, as sentences."""
+    counts = Counter(map(permits.clause_of_receipt, receipts))
+    return tuple(
+        f"{count_text(count, 'segment')} archived without {it}" for it, count in counts.items() if it
     )

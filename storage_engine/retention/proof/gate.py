@@ -231,6 +231,7 @@ def judge(
     waiver: Waiver | None,
     acts: OwnActs = NO_ACTS,
     unarchived: str = "",
+    lacking: str = "",
     *,
     consent: Consent,
 ) -> Verdict:
@@ -244,6 +245,7 @@ def judge(
     :param acts: what we did ourselves to the store's files.
     :param unarchived: by which rule its log may go without a copy, as a clause of ``ArchivePermits``; "": it
         may not.
+    :param lacking: which topics the only receipt lacks, and by which rules it may, likewise.
     :param consent: what persons say of the approved plan, by :func:`consent_to`.
     """
     segment = decision.segment
@@ -254,7 +256,7 @@ def judge(
         if as_planned:
             return Verdict(decision, Passage.ARCHIVE_OFF, None, "the store's policy is archive: off")
         return Verdict(decision, Passage.REFUSED, None, _touched(planned))
-    receipt, doubt = _valid(receipts, faults)
+    receipt, doubt = _valid(receipts, faults, lacking)
     if receipt is None and unarchived:
         if as_planned:
             return Verdict(decision, Passage.NOT_ARCHIVED, None, unarchived)
@@ -268,11 +270,14 @@ def judge(
         return Verdict(decision, Passage.REFUSED, None, doubt)
     if fault := files_fault_of(segment, receipt):
         return Verdict(decision, Passage.REFUSED, None, fault)
+    but = "" if receipt.is_whole else f", but for {lacking}"
     if not is_proven_file(segment, receipt, acts):
-        return Verdict(decision, Passage.HASH_AGAIN, receipt, "touched since its copy was proven")
+        return Verdict(decision, Passage.HASH_AGAIN, receipt, f"touched since its copy was proven{but}")
     if not receipt.was_settled:
-        return Verdict(decision, Passage.HASH_AGAIN, receipt, "proven when a later write might not show")
-    return Verdict(decision, Passage.PROVEN, receipt, "as it was when its copy was proven")
+        return Verdict(
+            decision, Passage.HASH_AGAIN, receipt, f"proven when a later write might not show{but}"
+        )
+    return Verdict(decision, Passage.PROVEN, receipt, f"as it was when its copy was proven{but}")
 
 
 def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
@@ -343,15 +348,20 @@ def _content(segment: Segment) -> tuple[int | tuple[int, int, int, int] | None, 
     return (segment.end, *((file.device, file.inode, file.size_bytes, file.mtime_ns) for file in files))
 
 
-def _valid(receipts: Sequence[Receipt], faults: Mapping[SegmentIdentity, str]) -> tuple[Receipt | None, str]:
-    """The one receipt that counts, or None and why there is none."""
+def _valid(
+    receipts: Sequence[Receipt], faults: Mapping[SegmentIdentity, str], lacking: str
+) -> tuple[Receipt | None, str]:
+    """The one receipt that counts, or None and why there is none.
+
+    One that is partial by any act but archive rules proves nothing, whatever rules permit.
+    """
     if not receipts:
         return None, "no receipt in the lake"
     if len(receipts) > 1:
         hashes = ", ".join(receipt.sha256 for receipt in receipts)
         return None, f"several receipts for one segment, with SHA-256 {hashes}"
     (receipt,) = receipts
-    if not receipt.is_whole:
+    if not (receipt.is_whole or (receipt.lacks_by_rules and lacking)):
         return None, f"its receipt proves no bytes: {receipt.end_text}"
     if receipt.identity in faults:
         return None, f"its receipt is not valid: {faults[receipt.identity]}"

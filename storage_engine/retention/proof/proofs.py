@@ -17,6 +17,7 @@ from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError, R
 from storage_engine.journal.journal import StoreRecord, Waiver
 from storage_engine.lake.acts.act_files import read_acts
 from storage_engine.lake.acts.held_stores import read_store_names
+from storage_engine.lake.acts.unarchived import NO_PERMITS, WAIT_MS, ArchivePermits
 from storage_engine.lake.catalog.catalog import Lake, check_broker, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import copy_of, lake_id_of
@@ -42,7 +43,6 @@ from storage_engine.retention.proof.gate import (
     is_proven_file,
     judge,
 )
-from storage_engine.retention.proof.unarchived import NO_PERMITS, WAIT_MS, ArchivePermits
 from storage_engine.retention.store.known_heads import KnownHeads, acts_elsewhere
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
@@ -71,6 +71,7 @@ class LakeProofs:
     :param of_logs: all receipts by log, also those of other segments; empty where only segments were asked
         for.
     :param covers: other nodes' receipts that prove segments which none of the store's own does.
+    :param permits: by which a receipt may lack topics of its segment.
     """
 
     lake: Lake
@@ -78,12 +79,15 @@ class LakeProofs:
     faults: Mapping[SegmentIdentity, str]
     of_logs: Mapping[str, Sequence[Receipt]] = field(default_factory=dict)
     covers: Mapping[SegmentId, OtherNodesProof] = field(default_factory=dict)
+    permits: ArchivePermits = NO_PERMITS
 
     def of(self, slot: Slot) -> Sequence[Receipt]:
         return self.rows.get(slot, ())
 
     def valid(self, slot: Slot) -> list[Receipt]:
-        return [row for row in self.of(slot) if row.identity not in self.faults]
+        """Return the sound receipts of a segment that lack nothing but what archive rules leave out now."""
+        sound = (row for row in self.of(slot) if row.identity not in self.faults)
+        return [row for row in sound if row.is_whole or self.permits.clause_of_receipt(row)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +190,22 @@ class Proofs:
             )
             return Verdict(decision, Passage.REFUSED, None, f"its lakes disagree: {said}")
         found = [
-            judge(decision, planned, proofs.of(slot), proofs.faults, policy, None, self.acts, consent=consent)
+            judge(
+                decision,
+                planned,
+                proofs.of(slot),
+                proofs.faults,
+                policy,
+                None,
+                self.acts,
+                lacking=next(map(self.permits.clause_of_receipt, proofs.of(slot)), ""),
+                consent=consent,
+            )
             for proofs in self.asked
         ]
         for passage in (Passage.PROVEN, Passage.HASH_AGAIN):
-            for verdict in found:
+            # What one lake has whole isn't left out.
+            for verdict in sorted(found, key=lambda it: it.receipt is not None and not it.receipt.is_whole):
                 if verdict.passage is passage:
                     return verdict
         for proofs in () if consent.refuses else self.asked:
@@ -277,6 +292,7 @@ def read_proofs(
     acts = read_own_acts(record.real_path)
     all_asked = [proofs.lake for proofs in asked]
     permits = read_permits(all_asked, record, known) if not unreachable else NO_PERMITS
+    asked = [replace(proofs, permits=permits) for proofs in asked]
     return Proofs(tuple(asked), tuple(unreachable), acts, tuple(wrong_lakes), permits)
 
 
@@ -400,7 +416,8 @@ def _read(
     offsets = [base_offset for _, base_offset in wanted]
     span = None if whole_logs else (min(offsets, default=0), max(offsets, default=0))
     rows: dict[Slot, list[Receipt]] = {}
-    counting = current_receipts(lake, record, base_offsets=span)
+    every_row = current_receipts(lake, record, base_offsets=span, with_ended=True)
+    counting = [row for row in every_row if row.is_whole or row.lacks_by_rules]
     of_logs = by_log(counting) if whole_logs else {}
     for row in counting:
         if (row.log, row.base_offset) in wanted:

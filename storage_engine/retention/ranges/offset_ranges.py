@@ -15,6 +15,7 @@ from itertools import pairwise
 from storage_engine.lake.coverage.archived_spans import ArchivedSpan
 from storage_engine.lake.coverage.coverage import LocalSpan, ReleasedSpan, judge_absent, names_of_logs
 from storage_engine.model.plan.plan import Decision
+from storage_engine.model.proof.receipt import NOT_ARCHIVED
 from storage_engine.model.report.validation import Where
 from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.lineages import Lineages
@@ -123,8 +124,15 @@ def offset_ranges(
     spans = [span for span in every_span if not span.ended]
     names = names_of_logs(present or {}, every_span, gone)
     local: dict[str, list[OffsetRange]] = defaultdict(list)
+    in_part = {
+        (span.log, span.lineage, span.start_offset): f", but {span.ended}"
+        for span in every_span
+        if span.ended.startswith(NOT_ARCHIVED)
+    }
     for decision in decisions:
-        one = _local(decision, ends[decision.segment.log], lakes, lineages)
+        log, base_offset = decision.segment.id
+        but = in_part.get((log, lineages.of(log), base_offset), "")
+        one = _local(decision, ends[log], lakes, lineages, but)
         if one.start_offset < one.end_offset:
             local[one.log].append(one)
     archived, missing = by_log(spans, names.name_of), by_log(gone, names.name_of)
@@ -161,10 +169,11 @@ def offset_ranges(
     return tuple(found)
 
 
-def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages) -> OffsetRange:
+def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages, but: str) -> OffsetRange:
+    """:param but: what a lake that has the segment lacks of it, as a clause."""
     segment = decision.segment
     if segment.id in lakes.proven:
-        where, beside = Place.BOTH, "a lake has it"
+        where, beside = Place.BOTH, f"a lake has it{but}"
     elif segment.id in lakes.faulty:
         where, beside = Place.LOCAL, _FAULTY_BESIDE
     elif lakes.unasked and segment.state is SegmentState.SEALED:
@@ -176,6 +185,8 @@ def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages
         detail, reason = f"{decision.detail}; {beside}", FAULTY
     if decision.deletes:
         where, detail = Place.DUE, f"{decision.detail}; {beside}"
+    elif where is Place.BOTH and but:
+        detail = f"{decision.detail}; {beside}"
     return OffsetRange(
         segment.log,
         lineages.of(segment.log),
@@ -218,11 +229,15 @@ def _expired(log: str, spans: Sequence[ArchivedSpan], pieces: Sequence[OffsetRan
     for span in sorted(spans, key=lambda one: (one.start_offset, -one.end_offset, one.ended)):
         start = max(span.start_offset, reached[span.lineage])
         found += (
-            OffsetRange(log, span.lineage, *part, 0, 0, Place.EXPIRED, "", span.ended)
+            OffsetRange(log, span.lineage, *part, 0, 0, _place_of_ended(span.ended), "", span.ended)
             for part in subtract_intervals(start, span.end_offset, covers[span.lineage])
         )
         reached[span.lineage] = max(reached[span.lineage], span.end_offset)
     return found
+
+
+def _place_of_ended(text: str) -> Place:
+    return Place.NOT_ARCHIVED if text.startswith(NOT_ARCHIVED) else Place.EXPIRED
 
 
 def _covered(pieces: Sequence[OffsetRange], lineage: int, gone: Sequence[ReleasedSpan]) -> list[Interval]:
@@ -322,4 +337,5 @@ def _is_same(run: OffsetRange, one: OffsetRange) -> bool:
         or run.reason == FAULTY
         or run.detail == one.detail
     )
-    return alike and told and run.end_offset == one.start_offset
+    in_part = (NOT_ARCHIVED in run.detail, NOT_ARCHIVED in one.detail)
+    return alike and told and in_part[0] == in_part[1] and run.end_offset == one.start_offset

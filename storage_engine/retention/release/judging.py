@@ -285,21 +285,33 @@ def compared_last(
 
 
 def _no_longer_left_out(context: Context, verdicts: Sequence[Verdict]) -> list[Refusal]:
-    logs = {one.segment.log for one in verdicts if one.passage is Passage.NOT_ARCHIVED}
-    if not logs:
+    by_rule = [
+        one
+        for one in verdicts
+        if one.passage is Passage.NOT_ARCHIVED or (one.receipt is not None and one.receipt.lacks_by_rules)
+    ]
+    if not by_rule:
         return []
     permits = read_store_permits(context.store, context.journal, context.record)
+    refused = {
+        one.segment.log
+        for one in by_rule
+        if not (
+            permits.clause_of_log(one.segment.log)
+            if one.receipt is None
+            else permits.clause_of_receipt(one.receipt)
+        )
+    }
     return [
         refusal(
             log,
             GateRefusedError(
-                f"log {log}: expected an archive rule by which it may go without a copy, found none that "
-                f"permits it any more. {MAY_BE_GONE} Archive it, and run again."
+                f"log {log}: expected an archive rule by which it may go without a copy, or some of its "
+                f"topics, found none that permits it any more. {MAY_BE_GONE} Archive it, and run again."
             ),
             MAY_BE_GONE,
         )
-        for log in sorted(logs)
-        if not permits.clause_of_log(log)
+        for log in sorted(refused)
     ]
 
 

@@ -415,7 +415,15 @@ def read_lakes(context: Context, run: Run) -> InLakes:
         for key in wanted
         if key in found
     )
-    lacking = tuple(key for key in wanted if key not in found and not proofs.permits.clause_of_log(key.log))
+    lacking = tuple(
+        key
+        for key in wanted
+        if not (
+            proofs.permits.clause_of_log(key.log)
+            if key not in found
+            else found[key][1].is_whole or proofs.permits.clause_of_receipt(found[key][1])
+        )
+    )
     return archived, lacking, proofs.outages, proofs.wrong_lakes
 
 

@@ -30,7 +30,7 @@ from storage_engine.model.plan.plan import (
     Urgency,
 )
 from storage_engine.model.proof.companions import Companion, companions_text
-from storage_engine.model.proof.receipt import PROOF_VERSION, SETTLED, Receipt
+from storage_engine.model.proof.receipt import EXPIRED, PARTIAL, PROOF_VERSION, SETTLED, Receipt, act_text
 from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode, Policy
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.proof import gate
@@ -454,3 +454,23 @@ def test_settings_and_record_say_together_whether_somebody_is_asked(
     found = asks_for_approval([decision(0, reason)], request_, recorded, policy, waiver)
     assert why in found
     assert bool(found) is bool(why)
+
+
+@pytest.mark.parametrize("kind", ["archive", "expire", "undo"])
+@pytest.mark.parametrize("state", [PARTIAL, EXPIRED])
+@pytest.mark.parametrize("lacking", ["", "debug not archived, by rule 0123456789ab of topic debug"])
+def test_a_receipt_that_lacks_topics_proves_only_what_rules_permit(
+    kind: str, state: str, lacking: str
+) -> None:
+    row = replace(receipt(0), state=state, act=act_text("0" * 64, kind))
+    found = judge(decision(0), segment(0), [row], {}, REQUIRED, None, lacking=lacking)
+    if (kind, state) == ("archive", PARTIAL) and lacking:
+        assert (found.passage, found.receipt) == (Passage.PROVEN, row)
+        assert found.detail == f"as it was when its copy was proven, but for {lacking}"
+        faulty = judge(
+            decision(0), segment(0), [row], {row.identity: "lost"}, REQUIRED, None, lacking=lacking
+        )
+        assert faulty.passage is REFUSED
+    else:
+        assert found.passage is REFUSED
+        assert found.detail.startswith("its receipt proves no bytes: ")

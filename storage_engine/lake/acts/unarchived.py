@@ -1,4 +1,6 @@
-"""When may bytes go without a copy, by archive rules? Pure, beside the gate; nothing unknown permits it.
+"""When may bytes go without a copy, by archive rules? Pure; nothing unknown permits it.
+
+Archiving asks it, and so does the gate again before anything goes.
 
 A rule permits it where each lake of the store has it in force, the store's journal has recorded it under the
 same SHA-256 for 24 hours, and no lake has had a hold on it for as long. A topic of the broker's own is always
@@ -14,6 +16,8 @@ from storage_engine.brokers import find_broker
 from storage_engine.core.clock import DAY_MS
 from storage_engine.model.keep.acts import not_archived_text
 from storage_engine.model.keep.rules import ArchiveRule, Hold, Stream, archive_rule_for, matches
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.store.store import Segment
 
 WAIT_MS = DAY_MS
@@ -64,18 +68,20 @@ class ArchivePermits:
     now_ms: int = 0
     holds: tuple[Hold, ...] = ()
 
-    def rule_of_log(self, log: str) -> ArchiveRule | None:
-        """Return the rule by which all of a log may go without a copy; None: it may not."""
+    def rule_of(self, log: str, topic: str) -> ArchiveRule | None:
+        """Return the rule by which a log's messages of a topic may go without a copy; None: they may not."""
         if not self.lakes:
             return None
-        broker = find_broker(self.broker)
-        topic = broker.topic_of_log(log)
-        if topic is None:
-            return None
-        stream = Stream(self.store_id, self.store_names, log, topic, broker.is_system_topic(topic))
+        is_system = find_broker(self.broker).is_system_topic(topic)
+        stream = Stream(self.store_id, self.store_names, log, topic, is_system)
         if any(hold.covers(stream) for hold in self.holds):
             return None
         return permitting_rule(stream, self.lakes, self.recorded_ms, self.now_ms)
+
+    def rule_of_log(self, log: str) -> ArchiveRule | None:
+        """Return the rule by which all of a log may go without a copy; None: it may not."""
+        topic = find_broker(self.broker).topic_of_log(log) if self.lakes else None
+        return None if topic is None else self.rule_of(log, topic)
 
     def may_lack(self, topic: str) -> bool:
         """Return whether some log's messages of a topic may go without a copy."""
@@ -93,6 +99,54 @@ class ArchivePermits:
         """Return which logs of segments aren't archived, by which rule, by name."""
         logs = dict.fromkeys(segment.log for segment in segments)
         return {log: clause for log in logs if (clause := self.clause_of_log(log))}
+
+    @property
+    def old_rules(self) -> tuple[ArchiveRule, ...]:
+        """Return the rules by which messages may go without a copy; another rule or a hold may keep them."""
+        names = (self.store_id, *self.store_names[-1:])
+        return tuple(
+            rule
+            for rule in (self.lakes[0] if self.lakes else None) or ()
+            if not rule.archives
+            and any(matches(rule.scope.store, name) for name in names)
+            and rule.rule_id in self.recorded_ms
+            and self.now_ms - max(self.recorded_ms[rule.rule_id], rule.at_ms) >= WAIT_MS
+        )
+
+    @property
+    def of_rows(self) -> ArchivePermits | None:
+        """Return these where a log has rows of several topics, each of which may enter or not; else None."""
+        return self if self.lakes and leaves_out_rows(self.broker) else None
+
+    def clause_of_receipt(self, receipt: Receipt) -> str:
+        """Return which topics a segment's copy lacks, and by which rules; "": it is no copy to delete by."""
+        if not receipt.lacks_by_rules:
+            return ""
+        rules = {topic: self.rule_of(receipt.log, topic) for topic in receipt.gone_streams}
+        permitting = {topic: rule for topic, rule in rules.items() if rule is not None}
+        return left_out_text(permitting) if len(permitting) == len(rules) else ""
+
+
+def left_out_text(rules: Mapping[str, ArchiveRule]) -> str:
+    """Return which topics of a segment aren't archived, as a clause.
+
+    :param rules: by topic.
+    """
+    topics_of: dict[str, list[str]] = {}
+    for topic, rule in sorted(rules.items()):
+        topics_of.setdefault(not_archived_text(rule), []).append(topic)
+    return "; ".join(f"{named_in_short(topics)} {text}" for text, topics in topics_of.items())
+
+
+def leaves_out_rows(broker: str) -> bool:
+    """Return whether rows of some topics of a segment may stay out of a lake: they lie side by side in it."""
+    found = find_broker(broker)
+    return not found.has_logs_of_topics and bool(found.codec.columns.streams)
+
+
+def may_leave_out(broker: str) -> bool:
+    """Return whether archive rules may leave out anything of a kind of broker."""
+    return find_broker(broker).has_logs_of_topics or leaves_out_rows(broker)
 
 
 NO_PERMITS = ArchivePermits()

@@ -1,0 +1,228 @@
+"""Topics of a commitlog that go without a copy, by an archive rule, and only where it permits that."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_engine.core.clock import clock_ms
+from storage_engine.cycle import archive_here
+from storage_engine.exceptions import GateRefusedError, RestoreError
+from storage_engine.journal.journal import Journal, Step
+from storage_engine.lake.acts.act_files import record_act
+from storage_engine.lake.archive.deletions import read_deletions
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.move.describing import describe
+from storage_engine.lake.restore.export import export_messages
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.restore.selection import Selection
+from storage_engine.lake.soundness.receipts import receipt_history, receipts
+from storage_engine.model.keep.acts import decide_hold
+from storage_engine.model.keep.rules import Scope
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.proof.receipt import NOT_ARCHIVED, PARTIAL, Receipt
+from storage_engine.model.report.validation import Status, Where
+from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.retention import steps
+from storage_engine.retention.archive.sealed import archive_lag, measure_lag
+from storage_engine.retention.monitor.recording_ranges import store_ranges
+from storage_engine.retention.plan.preview import preview
+from storage_engine.retention.proof.gate import Passage
+from storage_engine.retention.proof.history import releases
+from storage_engine.retention.ranges.offset_ranges import Place
+from storage_engine.retention.ranges.verification import verify_store
+from storage_engine.retention.release import releasing
+from storage_engine.retention.report.finishing import finish
+from storage_engine.retention.report.report import build_report
+from storage_engine.retention.store.context import opened
+from storage_engine.retention.store.managed_store import ManagedStore
+from tests.archive_rules import record_rule
+from tests.keeping.store import SEGMENT_BYTES, TopicStore
+from tests.keeping.world import rows_by_topic
+from tests.lakes import damage, make_lakes, path_of
+from tests.retention.whole_runs import MANUAL, do_everything
+
+RULE = Scope(topic="debug-*")
+TOPICS = ("debug-a", "orders", "debug-b", "%RETRY%debug-a", "orders")
+LEFT_OUT = {"debug-a", "debug-b"}
+GOING = 2
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ManagedStore:
+    """A store whose journal knows it, of two segments that expired and no lake has; each has all topics."""
+    made = TopicStore(tmp_path / "store", lambda _: TOPICS)
+    for _ in range(GOING):
+        made.seal()
+    old_ns = clock_ms() * 10**6 - 100 * 3600 * 10**9
+    for path in (made.root / "commitlog").iterdir():
+        os.utime(path, ns=(old_ns, old_ns))
+    overrides = {"mappedFileSizeCommitLog": str(SEGMENT_BYTES), "deleteWhen": "99"}
+    found = make_lakes(
+        ManagedStore.local("s", str(made.root), tmp_path / "managed", overrides=overrides, time_zone="UTC")
+    )
+    with opened(found):
+        return found
+
+
+def store_id(store: ManagedStore) -> str:
+    (record,) = Journal(store.journal_url).all_stores()
+    return record.store_id
+
+
+def current_rows(store: ManagedStore) -> list[Receipt]:
+    return list(receipts(open_lake(store.lake), store_id(store), with_ended=True))
+
+
+def files(store: ManagedStore) -> list[str]:
+    return sorted(path.name for path in Path(store.root, "commitlog").iterdir())
+
+
+def places(store: ManagedStore) -> list[tuple[Where, Status, str]]:
+    (found,) = verify_store(store, VerifyLevel.BYTES)
+    assert [one for one in found.findings if one.status is Status.FAILURE] == []
+    return [(row.where, row.status, row.detail) for row in found.ranges]
+
+
+def test_topics_under_a_rule_go_without_a_copy_and_are_never_lost(
+    store: ManagedStore, tmp_path: Path
+) -> None:
+    rule = record_rule(store, RULE)
+    clause = f"debug-a, debug-b {NOT_ARCHIVED}{rule.rule_id[:12]} of topic debug-*"
+    done = steps.archive_sealed(store, "ahead", archive_here)
+    assert f"2 segments archived without {clause}" in done.notices
+    assert [(row.state, set(row.gone_streams)) for row in done.receipts] == [(PARTIAL, LEFT_OUT)] * GOING
+    assert {stream["gone"] for row in done.receipts for stream in row.gone_streams.values()} == {
+        rule.rule_id[:12]
+    }
+    lake = open_lake(store.lake)
+    counts = rows_by_topic(lake)
+    assert {topic for _, topic in counts} == {"orders", "%RETRY%debug-a", None}
+    assert archive_lag(store).segments == 0
+    # Nothing is archived twice.
+    assert steps.archive_sealed(store, "again", archive_here).receipts == ()
+    with opened(store) as context:
+        measured = measure_lag(context)
+        (shown, *_) = store_ranges(context, measured.snapshot, measured)
+    assert shown.where is Place.BOTH
+    assert f"a lake has it, but {NOT_ARCHIVED}{rule.rule_id[:12]}, in part" in shown.detail
+    (notice,) = [it for it in preview(store, PlanRequest(manual=True)).plan.notices if NOT_ARCHIVED in it]
+    assert "Copies of them" in notice
+    do_everything(store)
+    finish(store, "r")
+    assert len(files(store)) == 1
+    journal = Journal(store.journal_url)
+    released, _ = releases(journal.events(journal.run(store_id(store), "r"), Step.RELEASE))
+    assert {it.passage for it in released.values()} == {Passage.PROVEN}
+    assert all(clause in it.passage_detail for it in released.values())
+    with opened(store) as context:
+        report = build_report(context, "r")
+    assert report.unproven == ()
+    assert report.ok
+    assert notice in report.notices
+    (row,) = read_deletions(lake, store_id(store))
+    assert clause in row.detail
+    assert (row.start_offset, row.end_offset) == (0, GOING * SEGMENT_BYTES)
+    (gone, local) = places(store)
+    assert gone[:2] == (Where.NOT_ARCHIVED, Status.OK)
+    assert gone[2] == f"{NOT_ARCHIVED}{rule.rule_id[:12]}, in part: the lake has what other topics have of it"
+    assert local[0] is Where.LOCAL
+    assert describe(store.lake).stores[0].in_part == (("commitlog", 1, 0, GOING * SEGMENT_BYTES),)
+    with pytest.raises(RestoreError, match=r"NOT ARCHIVED: not archived, by rule"):
+        restore(lake, store_id(store), tmp_path / "restored")
+    exported = export_messages(lake, tmp_path / "out", Selection())
+    assert [one.end_text for one in exported.expired] == [gone[2]]
+    # Lifted, what went by it stays told as that.
+    record_rule(store, RULE, archives=True)
+    assert places(store)[0] == gone
+    # What other topics have of it proves itself still, or it is told.
+    damage(path_of(lake, current_rows(store)[0]))
+    (found,) = verify_store(store, VerifyLevel.BYTES)
+    assert found.ranges[0].status is Status.FAILURE
+    assert found.overall is Status.FAILURE
+
+
+CHANGES: dict[str, Callable[[ManagedStore], object]] = {
+    "lifted": lambda store: record_rule(store, RULE, archives=True),
+    "with an exception": lambda store: record_rule(store, Scope(topic="debug-b"), archives=True),
+    "held": lambda store: record_act(
+        open_lake(store.lake), partial(decide_hold, scope=Scope(topic="debug-a"), reason="a case")
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_no_rule_permits_any_more_is_archived_again_whole(store: ManagedStore, change: str) -> None:
+    record_rule(store, RULE)
+    steps.archive_sealed(store, "ahead", archive_here)
+    steps.make_plan(store, "r", MANUAL)
+    CHANGES[change](store)
+    before = files(store)
+    with pytest.raises(GateRefusedError, match="its receipt proves no bytes: not archived, by rule"):
+        steps.release(store, "r")
+    assert files(store) == before
+    assert archive_lag(store).segments == GOING
+    steps.archive_planned(store, "r", archive_here)
+    left_out = {"with an exception": {"debug-a"}, "held": {"debug-b"}}.get(change, set())
+    rows = current_rows(store)
+    assert [set(row.gone_streams) for row in rows] == [left_out] * GOING
+    assert len(receipt_history(open_lake(store.lake), store_id(store))) == 2 * GOING
+    assert {topic for _, topic in rows_by_topic(open_lake(store.lake))} == {*TOPICS, None} - left_out
+    steps.release(store, "r")
+    assert len(files(store)) == 1
+    where = Where.NOT_ARCHIVED if left_out else Where.ARCHIVED
+    assert places(store)[0][:2] == (where, Status.OK)
+
+
+def test_a_rule_that_is_lifted_while_a_run_deletes_lets_nothing_more_go(
+    store: ManagedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_rule(store, RULE)
+    steps.make_plan(store, "r", MANUAL)
+    steps.archive_planned(store, "r", archive_here)
+    before, begin = files(store), releasing.remover
+
+    def lift(*arguments: Any, **more: Any) -> Any:
+        record_rule(store, RULE, archives=True)
+        return begin(*arguments, **more)
+
+    monkeypatch.setattr(releasing, "remover", lift)
+    with pytest.raises(GateRefusedError, match="found none that permits it any more"):
+        steps.release(store, "r")
+    assert files(store) == before
+
+
+DOUBTS: dict[str, Callable[[ManagedStore], object]] = {
+    "younger than a day": lambda store: record_rule(store, RULE, age_ms=23 * 3_600_000),
+    "in the lake alone": lambda store: record_rule(store, RULE, in_journal=False),
+    "held": lambda store: (record_rule(store, RULE), CHANGES["held"](store)),
+}
+
+
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_what_no_rule_certainly_permits_enters(store: ManagedStore, doubt: str) -> None:
+    DOUBTS[doubt](store)
+    steps.make_plan(store, "r", MANUAL)
+    rows = steps.archive_planned(store, "r", archive_here).receipts
+    left_out = {"debug-b"} if doubt == "held" else set()
+    assert [set(row.gone_streams) for row in rows] == [left_out] * GOING
+    assert {topic for _, topic in rows_by_topic(open_lake(store.lake))} == {*TOPICS, None} - left_out
+
+
+def test_what_the_lake_has_whole_stays_whole(store: ManagedStore) -> None:
+    steps.make_plan(store, "r", MANUAL)
+    steps.archive_planned(store, "r", archive_here)
+    record_rule(store, RULE)
+    for path in Path(store.root, "commitlog").iterdir():
+        os.utime(path, ns=(path.stat().st_mtime_ns - 1, path.stat().st_mtime_ns - 1))
+    steps.archive_sealed(store, "again", archive_here)
+    assert [row.state for row in current_rows(store)] == [None] * GOING
+    steps.release(store, "r")
+    assert places(store)[0][:2] == (Where.ARCHIVED, Status.OK)
+    assert all(json.loads(row.streams or "[]") for row in current_rows(store))
