@@ -22,7 +22,12 @@ from airflow.providers.common.compat.sdk import (
     BaseSensorOperator,
     PokeReturnValue,
 )
-from airflow.sdk.exceptions import AirflowRuntimeError, TaskDeferralTimeout
+from airflow.sdk.exceptions import AirflowRuntimeError
+
+try:
+    from airflow.sdk.exceptions import TaskDeferralTimeout
+except ImportError:  # Airflow 3.1
+    from airflow.exceptions import TaskDeferralTimeout  # type: ignore[no-redef]
 
 from storage_engine.assets import archive_due, cleanup_due, tell
 from storage_engine.core.jsonable import to_jsonable
