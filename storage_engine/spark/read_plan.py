@@ -289,7 +289,7 @@ def _may_have(
     """Return whether a hole may have had rows that are asked for."""
     inside = [row for row in ended(rows) if row.base_offset < hole.end_offset and hole.start_offset < row.end]
     evaluator, log = _InclusiveMetricsEvaluator(schema, where), rows[0].log if rows else hole.log
-    if not inside or hole.where is not Where.EXPIRED:
+    if not inside or hole.where not in (Where.EXPIRED, Where.NOT_ARCHIVED):
         return evaluator.eval(_bounds(schema, log=(log, log)))
     times = "" if columns.stored_at is None else columns.stored_at
     for row in inside:

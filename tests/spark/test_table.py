@@ -25,9 +25,11 @@ from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.model.keep.rules import ArchiveRule, Scope
 from storage_engine.model.store.store import Segment
 from storage_engine.spark.session import spark_session
 from storage_engine.spark.table import Options, ReadTask, StoreReader, StoreTable, table
+from tests.archive_rules import permits_of
 from tests.docs.code_blocks import blocks_under
 from tests.fixture_stores import unpack
 from tests.integration.broker import FIXTURE_SIZES
@@ -193,6 +195,23 @@ def test_expired_rows_are_named_unless_none_of_them_is_asked_for(place: Place) -
     assert min(skipped["physical_offset"].to_pylist()) >= 1048576
     of_thinned = [row["topic"] for row in skipped.to_pylist() if row["physical_offset"] < 2097152]
     assert set(of_thinned) == {ORDERS, None}
+
+
+def test_topics_that_a_rule_left_out_are_named_unless_others_are_asked_for(place: Place) -> None:
+    sealed, root = place.sealed, str(place.root.resolve())
+    rule = ArchiveRule("a" * 64, Scope(topic=LEDGER), False, "anna", 0)
+    known = {"store_id": STORE, "lineage": 1, "broker": "rocketmq", "store_root": root}
+    archive_all(place.lake, segment_jobs(place.lake, sealed[:2], **known, permits=permits_of([rule])))
+    assert frames_of(read(place.reader())) == TRUTH.frames
+    place.release(sealed[:2])
+    with pytest.raises(RowsMissingError, match=r"NOT ARCHIVED: not archived, by rule aaaaaaaaaaaa"):
+        planned(place.reader())
+    with pytest.raises(RowsMissingError, match="NOT ARCHIVED"):
+        planned(place.reader(where=f"topic = '{LEDGER}'"))
+    every = read(place.reader("physical_offset", "topic", holes="skip")).to_pylist()
+    orders = read(place.reader("physical_offset", where=f"topic = '{ORDERS}'"))
+    assert orders.num_rows == sum(row["topic"] == ORDERS for row in every) > 0
+    assert all(row["topic"] != LEDGER for row in every if row["physical_offset"] < 2097152)
 
 
 def test_a_segment_on_disk_is_whole_where_the_lake_has_a_part(place: Place) -> None:
