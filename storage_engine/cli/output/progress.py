@@ -8,64 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-from rich.text import Text
 
 from storage_engine.cli.shell.command import held_back
 from storage_engine.core.long_work import Advance, LongWork, listening
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-
-
-_BAR_WIDTH = 20
-"""Leaves 80 columns room for the longest figures."""
-
-
-class _Figures(ProgressColumn):
-    """How much is done of how much, at what rate, and how long the rest takes; where no total is known, the
-    time since the beginning."""
-
-    _bytes = (
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(compact=True),
-    )
-    _counted = TimeRemainingColumn(compact=True)
-    _elapsed = TimeElapsedColumn()
-
-    def render(self, task: Task) -> Text:
-        if task.total is None:
-            return self._elapsed.render(task)
-        unit = task.fields["unit"]
-        if not unit:
-            return Text(" ").join(column.render(task) for column in self._bytes)
-        rate = "?" if task.speed is None else f"{task.speed:,.0f}/s"
-        done = Text(f"{task.completed:,.0f}/{task.total:,.0f} {unit} {rate} ")
-        return done + self._counted.render(task)
-
-
-def progress_bar(*, quiet: bool) -> Progress:
-    """Return a bar on stderr. :param quiet: it shows nothing."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=_BAR_WIDTH),
-        _Figures(),
-        console=Console(stderr=True, highlight=False),
-        transient=True,
-        disable=quiet,
-    )
 
 
 @contextmanager
@@ -118,6 +66,8 @@ def _shown(bar: Progress, work: LongWork) -> Iterator[Advance]:
 
 def _bar() -> Progress:
     # Rich's bars, which a command's help doesn't need.
+    from storage_engine.cli.output.progress_bar import progress_bar
+
     context = click.get_current_context(silent=True)
     for_program = context is not None and bool(context.params.get("as_json"))
     return progress_bar(quiet=held_back() is not None or for_program or not sys.stderr.isatty())

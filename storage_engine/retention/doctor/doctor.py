@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,23 +11,13 @@ from typing import TYPE_CHECKING
 from storage_engine.brokers import find_broker, kind_option
 from storage_engine.core.clock import DAY_MS, jumped_forward_ms, read_clock
 from storage_engine.core.extras import SparkPair
-from storage_engine.core.jsonable import from_jsonable
-from storage_engine.core.wording import count_text, reason_text, shortened
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError, StoreNotFoundError
-from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
-from storage_engine.lake.coverage.coverage import ReleasedSpan, lost_ranges
 from storage_engine.model.broker.broker_store import BrokerStore
 from storage_engine.model.broker.held_store import UnheldSegments
 from storage_engine.model.hold.hold import HoldMemory
 from storage_engine.model.proof.heads import LakeHead
-from storage_engine.model.report.diagnosis import (
-    BrokerDiagnosis,
-    Finding,
-    Severity,
-    by_severity,
-    named_in_short,
-)
-from storage_engine.model.report.validation import RangeStatus
+from storage_engine.model.report.diagnosis import BrokerDiagnosis, Finding, Severity, by_severity
 from storage_engine.model.settings.spark_from import in_spark
 from storage_engine.model.store.store import Segment
 from storage_engine.retention.doctor.figures import Figures, due_now, take_figures
@@ -65,9 +55,6 @@ from storage_engine.retention.doctor.space_and_time import (
     space_findings,
 )
 from storage_engine.retention.doctor.usage_advice import usage_findings
-from storage_engine.retention.proof.refusing import LOGS_SHOWN, REFUSED, RefusedLog
-from storage_engine.retention.ranges.drift import gone_ranges
-from storage_engine.retention.ranges.losses import accepted_losses, excused_parts
 from storage_engine.retention.ranges.seen_logs import Missing
 from storage_engine.retention.store.answering import check_answers
 from storage_engine.retention.store.broker_answers import ask
@@ -79,74 +66,6 @@ from storage_engine.retention.store.unnamed_lakes import directory_of
 if TYPE_CHECKING:
     from storage_engine.journal.journal import Journal, StoreRecord
     from storage_engine.retention.doctor.lake_check import CheckedLake
-
-
-_WHY_WIDTH = 600
-
-
-def refused_by_last_archive(
-    journal: Journal | None, record: StoreRecord | None, unproven: Sequence[Segment]
-) -> tuple[RefusedLog, ...]:
-    """Return the logs with unproven segments that the last archive refused, by name.
-
-    :param journal: None: there is none yet, so that nothing was archived; likewise the store's record.
-    :raises StorageEngineError: the journal can't be read.
-    """
-    if journal is None or record is None or not unproven:
-        return ()
-    logs = {segment.log for segment in unproven}
-    last = journal.last_result(record.store_id, Step.SEALED)
-    found: dict[str, RefusedLog] = {}
-    for event in journal.store_events(record.store_id, Step.SEALED, Phase.ERROR):
-        is_last = last is None or event.event_id > last.event_id or event.run_key == last.run_key
-        if is_last and event.subject in logs and REFUSED in event.payload:
-            found[event.subject] = from_jsonable(RefusedLog, event.payload[REFUSED])
-    return tuple(found[log] for log in sorted(found))
-
-
-def refused_findings(refused: Sequence[RefusedLog]) -> Iterator[Finding]:
-    """Yield each log with why it was refused, and what to do; of many the first."""
-    for one in refused[:LOGS_SHOWN]:
-        why = shortened(one.why, _WHY_WIDTH).rstrip(".")
-        what = f"log {one.log} was refused by the last archive: {why}"
-        yield Finding(Severity.WARNING, "archive-refused", what, one.remedy.rstrip("."))
-    if (more := len(refused) - LOGS_SHOWN) > 0:
-        what = f"the last archive refused {count_text(more, 'more log')}, as its report says"
-        yield Finding(Severity.WARNING, "archive-refused", what)
-
-
-_ADVICE = "see why: storage-engine verify; then bring it back, or accept the loss: storage-engine accept-loss"
-
-
-def missing_findings(
-    store: ManagedStore, journal: Journal, record: StoreRecord, missing: Sequence[Missing]
-) -> Iterator[Finding]:
-    """Yield what no lake has of logs that are missing, and what nobody can tell, but for what was accepted.
-
-    :param store: whose lakes all answer.
-    :raises StorageEngineError: lake or journal can't be read.
-    """
-    accepted = accepted_losses(journal, record)
-    for is_unknown, severity, what in (
-        (False, Severity.URGENT, "of missing logs lost, as no lake has it"),
-        (True, Severity.WARNING, "of missing logs in no lake, and whether it should be on disk isn't known"),
-    ):
-        named = [
-            f"{row.log} [{part.start_offset}, {part.end_offset})"
-            for one in missing
-            if one.is_unknown is is_unknown
-            for row in lost_ranges(gone_ranges(journal, record, store, (), missing=[one]))
-            for part in excused_parts(_span(one, row), accepted)
-            if not part.excused
-        ]
-        if named:
-            said = f"{count_text(len(named), 'range')} {what}: {named_in_short(named)}"
-            yield Finding(severity, "logs-unknown" if is_unknown else "logs-lost", said, _ADVICE)
-
-
-def _span(one: Missing, row: RangeStatus) -> ReleasedSpan:
-    start, end = max(one.start_offset, row.start_offset), min(one.end_offset, row.end_offset)
-    return ReleasedSpan(one.log, start, end, log_id=one.log_id)
 
 
 _READINGS = 500
@@ -530,6 +449,7 @@ def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
         look_at_lakes,
         unproven_segments,
     )
+    from storage_engine.retention.doctor.refused_archives import refused_by_last_archive, refused_findings
 
     segments = looked.figures.archivable.segments
     known.lakes = look_at_lakes(store, known.record, known.journal is not None)
@@ -552,6 +472,8 @@ def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
         return
     known.some_unasked = bool(notices) or any(one.refused for one in known.lakes)
     if looked.missing and known.journal and known.record and not known.some_unasked:
+        from storage_engine.retention.doctor.missing_check import missing_findings
+
         known.findings += missing_findings(store, known.journal, known.record, looked.missing)
     known.refused = frozenset(one.log for one in mend)
     known.findings += refused_findings(mend)

@@ -170,7 +170,7 @@ def _losing(
 
 
 def _loss_error(context: Context, run: Run, snapshot: StoreSnapshot, unread: Unread) -> GateRefusedError:
-    lines = "; ".join(unread_lines(context.store, unread, done=False))
+    lines = "; ".join(unread_lines(context, unread, done=False))
     return GateRefusedError(
         f"run {run.run_key!r} of {snapshot.root}: expected consumers to have read what goes, as "
         f"lag_policy is block, found otherwise: {lines}. {_NOTHING} Positions have changed "

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from storage_engine.core.wording import count_text, reason_text, time_text
@@ -23,6 +24,9 @@ from storage_engine.retention.lag.shielded_unread import (
 )
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.managed_store import ManagedStore
+
+if TYPE_CHECKING:
+    from storage_engine.retention.store.context import AnyStore
 
 ROWS_KEPT = 100
 ROWS_SHOWN = 10
@@ -104,18 +108,20 @@ def _added(one: UnreadMessages, other: UnreadMessages) -> UnreadMessages:
     )
 
 
-def unread_lines(store: ManagedStore, unread: Unread, *, done: bool, waived: bool = False) -> tuple[str, ...]:
+def unread_lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool = False) -> tuple[str, ...]:
     """Say what consumers lose and how to get it back, a line a group and topic; empty where it is nothing.
 
+    :param place: the store; where it is open, its own journal is asked.
     :param done: it is deleted.
     :param waived: segments go without receipts.
     """
-    return tuple(_lines(store, unread, done=done, waived=waived))
+    return tuple(_lines(place, unread, done=done, waived=waived))
 
 
-def _lines(store: ManagedStore, unread: Unread, *, done: bool, waived: bool) -> Iterator[str]:
+def _lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool) -> Iterator[str]:
+    store = place if isinstance(place, ManagedStore) else place.store
     in_lake = store.policy.archive is not ArchiveMode.OFF and not waived
-    unarchived = _unarchived_topics(store, unread.rows[:ROWS_SHOWN]) if in_lake else frozenset()
+    unarchived = _unarchived_topics(place, store, unread.rows[:ROWS_SHOWN]) if in_lake else frozenset()
     if unread.error:
         yield f"what consumers have not read of what goes is not known: {unread.error}"
     for row in unread.rows[:ROWS_SHOWN]:
@@ -138,13 +144,15 @@ def _lines(store: ManagedStore, unread: Unread, *, done: bool, waived: bool) -> 
         yield f"so it is for at least {count_text(more, 'more group and topic')} that report.json names"
 
 
-def _unarchived_topics(store: ManagedStore, rows: Sequence[UnreadMessages]) -> frozenset[str]:
+def _unarchived_topics(
+    place: AnyStore, store: ManagedStore, rows: Sequence[UnreadMessages]
+) -> frozenset[str]:
     """Return the topics of which something may go without a copy, by rule."""
     if not rows or not store.may_have_journal:
         return frozenset()
     from storage_engine.retention.proof.archive_permits import look_up_permits
 
-    permits = look_up_permits(store)
+    permits = look_up_permits(place)
     return frozenset(row.topic for row in rows if permits.may_lack(row.topic))
 
 

@@ -204,5 +204,5 @@ def _result(context: Context, run: Run) -> PlanResult:
         new_min_offset=of_only_log({log.log: log.new_min_offset for log in plan.logs}),
         notices=plan.notices,
         unread_messages=loss_count(unread.rows),
-        unread=unread_lines(context.store, unread, done=False),
+        unread=unread_lines(context, unread, done=False),
     )

@@ -15,6 +15,7 @@ from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import Segment
 from storage_engine.retention.proof.proofs import read_proofs
+from storage_engine.retention.store.context import AnyStore, Context, managed_of
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
 
@@ -35,11 +36,14 @@ def read_store_permits(store: ManagedStore, journal: Journal, record: StoreRecor
     return read_proofs(store.lakes, record, (), known=known).permits
 
 
-def look_up_permits(store: ManagedStore) -> ArchivePermits:
-    """Return the same of a store that isn't open. Nothing is changed; what can't be told permits nothing."""
+def look_up_permits(place: AnyStore) -> ArchivePermits:
+    """Return the same of any store. Nothing is changed; what can't be told permits nothing."""
+    store = managed_of(place)
     if not may_leave_out(store.broker):
         return NO_PERMITS
     try:
+        if isinstance(place, Context):
+            return read_store_permits(store, place.journal, place.record)
         journal = Journal(store.journal_url, read_only=True)
         record = journal.find_store(store.real_root, store.host)
         return NO_PERMITS if record is None else read_store_permits(store, journal, record)

@@ -357,7 +357,7 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
         # What it is compared with is for an undo alone, and long.
         quarantine=None if quarantine is None else replace(quarantine, signs={}),
         unread=unread,
-        unread_lines=unread_lines(store, unread, done=bool(gone), waived=waiver is not None),
+        unread_lines=unread_lines(context, unread, done=bool(gone), waived=waiver is not None),
         refused=refused,
         lake_directory=lake_directory(store.lake),
         wrong_lakes=wrong_lakes,
