@@ -182,7 +182,7 @@ def verify_store(
     )
     missing += tuple(
         Finding(Status.WARNING, "restored store", f"{note}; no receipt proves these bytes", _ADOPT)
-        for note in filled_notes(store.real_root, _unproven(snapshot, record, rows))
+        for note in _filled_notes(store, snapshot, record, rows)
     )
     return tuple(
         replace(
@@ -220,17 +220,18 @@ def _proven_ends(
     return proven_ends(snapshot, lambda id_: by_id.get(id_, ()), read_own_acts(record.real_path))
 
 
-def _unproven(
-    snapshot: StoreSnapshot, record: StoreRecord, rows: Sequence[Sequence[Receipt]]
-) -> set[tuple[str, int]]:
-    """Return the segments on disk, by log and base offset, that have no receipt in their log's lineage."""
+def _filled_notes(
+    store: ManagedStore, snapshot: StoreSnapshot, record: StoreRecord, rows: Sequence[Sequence[Receipt]]
+) -> tuple[str, ...]:
+    """Say which segments on disk were restored with filler and have no receipt in their log's lineage."""
+    there = {(log.name, one.base_offset) for log in snapshot.logs for one in log.segments}
     proven = {
-        (row.log, row.base_offset)
+        (row.log, row.base_offset, row.sha256)
         for of_lake in rows
         for row in whole(of_lake)
         if row.lineage == record.lineage_of(row.log)
     }
-    return {(log.name, one.base_offset) for log in snapshot.logs for one in log.segments} - proven
+    return filled_notes(store.real_root, there, proven)
 
 
 def _credited_count(journal: Journal, record: StoreRecord, lake: Lake, snapshot: StoreSnapshot) -> int:
