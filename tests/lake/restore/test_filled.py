@@ -23,7 +23,7 @@ from storage_engine.lake.restore.restore_span import Span
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.codec.frame import FILLER_TOPIC
 from tests.lake.conftest import MakeJobs
-from tests.lake.gc.test_expiry import STORE, every_receipt, path_of
+from tests.lake.gc.test_expiry import STORE, every_receipt, expire, path_of
 from tests.lake.gc.test_thinning import EVENTS, LEDGER, ORDERS, thin
 from tests.retention.kill_runner import Moment, count_durable_operations, not_killed
 from tests.rounds import ALL
@@ -104,6 +104,20 @@ def test_a_second_lake_that_has_all_of_it_is_taken(
         assert [Path(it.path).read_bytes() for it in done] == [path.read_bytes() for path in segments[:2]]
         assert read_filled(back) == ()
         assert not (back / FILLED_FILE).exists()
+
+
+def test_of_two_lakes_that_have_a_part_the_one_that_has_more_is_taken(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, tmp_path: Path
+) -> None:
+    second = make_lake(LakeConfig.local(tmp_path / "second"))
+    archive_all(second, make_jobs(second, segments[0]))
+    thin(second, every_receipt(second), EVENTS)
+    for number, (first, other) in enumerate(((lake, second), (second, lake))):
+        done = restore(first, STORE, tmp_path / f"back {number}", second=other, with_filler=True)
+        check_filled(Path(done[0].path).read_bytes(), segments[0].read_bytes(), {EVENTS})
+    expire(lake, every_receipt(lake)[:1])
+    done = restore(lake, STORE, tmp_path / "rest", second=second, with_filler=True)
+    check_filled(Path(done[0].path).read_bytes(), segments[0].read_bytes(), {EVENTS})
 
 
 def test_a_topic_with_a_gap_is_refused_by_name(filled: Callable[[int], Lake], tmp_path: Path) -> None:
