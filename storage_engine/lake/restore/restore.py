@@ -358,12 +358,16 @@ class _Source:
         return self._queues[receipt.row_hash]
 
     def streams(self, receipt: Receipt) -> frozenset[str]:
-        """Return the streams of which a segment has rows; of one that has a single one its rows know it."""
+        """Return the streams of which a segment has rows, but filler; of one that has a single one its rows
+        know it.
+        """
+        columns, place = find_broker(receipt.broker).codec.columns, self._place(receipt)
         if receipt.streams is not None:
-            return receipt.kept_streams
-        names, place = find_broker(receipt.broker).codec.columns.streams[:1], self._place(receipt)
+            return receipt.kept_streams - {columns.filler}
+        names = columns.streams[:1]
         found = narrow_rows(self._tables[place], receipt, names, self._untouched[place])
-        return frozenset(name or "" for rows in found for name in pc.unique(rows[names[0]]).to_pylist())
+        there = {name or "" for rows in found for name in pc.unique(rows[names[0]]).to_pylist()}
+        return frozenset(there - {columns.filler})
 
     def filled(self, partly: Sequence[Receipt]) -> dict[str, FilledSegment]:
         """Return what segments of which some streams are gone are with filler, by the hashes of their rows.

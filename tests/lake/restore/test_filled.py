@@ -120,6 +120,22 @@ def test_of_two_lakes_that_have_a_part_the_one_that_has_more_is_taken(
     check_filled(Path(done[0].path).read_bytes(), segments[0].read_bytes(), {EVENTS})
 
 
+def test_filler_that_was_archived_is_no_topic_of_a_restored_store(
+    filled: Callable[[int], Lake], make_jobs: MakeJobs, tmp_path: Path
+) -> None:
+    lake = filled(3)
+    thin(lake, every_receipt(lake), EVENTS)
+    paths = [Path(it.path) for it in restore(lake, STORE, tmp_path / "back", with_filler=True)]
+    archive_all(lake, make_jobs(lake, *paths, store_id="store-2"))
+    thin(lake, every_receipt(lake, "store-2")[1:2], FILLER_TOPIC)
+    done = restore(lake, "store-2", tmp_path / "again", with_filler=True)
+    assert [Path(it.path).read_bytes() for it in done] == [path.read_bytes() for path in paths]
+    for name in ("back", "again"):
+        topics = json.loads((tmp_path / name / "config" / "topics.json").read_text())["topicConfigTable"]
+        assert {LEDGER, ORDERS} <= topics.keys()
+        assert not {EVENTS, FILLER_TOPIC} & topics.keys()
+
+
 def test_a_topic_with_a_gap_is_refused_by_name(filled: Callable[[int], Lake], tmp_path: Path) -> None:
     lake = filled(3)
     thin(lake, every_receipt(lake)[1:2], LEDGER)
