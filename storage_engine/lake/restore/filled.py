@@ -73,8 +73,8 @@ def filled_notes(
     """Say which segments that are there were restored with filler, or why that isn't known.
 
     :param there: logs and base offsets.
-    :param proven: logs, base offsets and SHA-256 that receipts are of. One of the archived segment's own bytes
-        says nothing of those that are there.
+    :param proven: logs, base offsets and SHA-256 that receipts are of. One of the archived segment's own
+        bytes says nothing of those that are there.
     """
     receipts = Counter((log, base_offset) for log, base_offset, _ in proven)
     try:
