@@ -196,6 +196,19 @@ def test_a_broker_that_would_not_take_filler_is_named(lake: Lake, setting: str, 
     assert not (tmp_path / "back").exists()
 
 
+@pytest.mark.parametrize("setting", ["forceVerifyPropCRC=true", "enableLmq=true"])
+def test_a_broker_that_would_not_take_filler_that_was_archived_is_named(
+    lake: Lake, make_jobs: MakeJobs, setting: str, tmp_path: Path
+) -> None:
+    paths = [Path(it.path) for it in restore(lake, STORE, tmp_path / "filled", with_filler=True)]
+    archive_all(lake, make_jobs(lake, *paths, store_id="store-2"))
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"{setting}\n")
+    with pytest.raises(RestoreError, match=f"found {setting}: .* Nothing was written"):
+        restore(lake, "store-2", tmp_path / "back", serving=[conf])
+    assert not (tmp_path / "back").exists()
+
+
 def test_a_note_that_says_nothing_is_an_error(lake: Lake, tmp_path: Path) -> None:
     restore(lake, STORE, tmp_path / "back", with_filler=True)
     (tmp_path / "back" / FILLED_FILE).write_text("{}")
