@@ -110,6 +110,8 @@ def test_what_was_restored_with_filler_proposes_a_lineage_and_no_old_receipt_pro
         assert len(list((store / "commitlog").iterdir())) == 8
 
     assert cli("adopt", *one, "--reason", "its disk was lost").exit_code == 0
+    assert cli("archive", *one).exit_code == 0
+    assert cli("verify", *one, "--json").json["stores"][0]["findings"] == []
     cleaned = cli("clean", *one, "--manual", "--set", "deleteWhen=99", "--max-segments", 3)
     assert cleaned.exit_code == 0, cleaned.out + cleaned.err
     assert len(list((store / "commitlog").iterdir())) == 5

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Collection, Set
+from collections.abc import Collection
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -65,25 +64,13 @@ class FilledSegments:
         return json.dumps(to_jsonable(self), indent=1).encode()
 
 
-def filled_notes(
-    root: str | PathLike[str],
-    there: Collection[tuple[str, int]],
-    proven: Set[tuple[str, int, str]] = frozenset(),
-) -> tuple[str, ...]:
+def filled_notes(root: str | PathLike[str], there: Collection[tuple[str, int]]) -> tuple[str, ...]:
     """Say which segments that are there were restored with filler, or why that isn't known.
 
     :param there: logs and base offsets.
-    :param proven: logs, base offsets and SHA-256 that receipts are of. One of the archived segment's own
-        bytes says nothing of those that are there.
     """
-    receipts = Counter((log, base_offset) for log, base_offset, _ in proven)
     try:
-        return tuple(
-            str(one)
-            for one in read_filled(root)
-            for place in ((one.log, one.base_offset),)
-            if place in there and receipts[place] == ((*place, one.archived_sha256) in proven)
-        )
+        return tuple(str(one) for one in read_filled(root) if (one.log, one.base_offset) in there)
     except StoreIdentityError as error:
         return (str(error).removesuffix("."),)
 
