@@ -16,6 +16,7 @@ import pyarrow as pa
 from storage_engine.exceptions import RestoreError
 from storage_engine.model.broker.codec import RestoredConfig, RestoredSetting
 from storage_engine.model.proof.receipt import Receipt
+from storage_engine.rocketmq.codec.frame import FILLER_TOPIC
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings, deciding_setting, settings_for
 from storage_engine.rocketmq.engine.recovering import REBUILT, rebuild_queues
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
@@ -112,16 +113,20 @@ class RestoredStore(RestoredConfig):
                 f"queues can be made. {_STILL_POSSIBLE} What lies before it is served: "
                 f"--to-offset {row.base_offset}; what lies behind it: --from-offset {row.end}."
             )
-        if not all(row.is_whole for row in receipts):
-            self._check_filler(config)
-        if config.raw.get(ROLE, "").strip() == SLAVE:
+        is_slave, is_filled = (
+            config.raw.get(ROLE, "").strip() == SLAVE,
+            not all(it.is_whole for it in receipts),
+        )
+        if is_filled or any(FILLER_TOPIC in it.kept_streams for it in receipts):
+            self._check_filler(config, is_slave=is_slave and is_filled)
+        if is_slave:
             check_goes_on(config, receipts, read_segment)
 
-    def _check_filler(self, config: BrokerConfig) -> None:
+    def _check_filler(self, config: BrokerConfig, *, is_slave: bool) -> None:
         """
+        :param is_slave: of a master that may have what is filled here.
         :raises RestoreError: the broker would not take filler for messages that are gone.
         """
-        is_slave = config.raw.get(ROLE, "").strip() == SLAVE
         for setting, is_set, why in (
             (f"{ROLE}={SLAVE}", is_slave, "its master has the messages themselves"),
             *(

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.archive.archive import archive_all, segment_jobs
+from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.soundness.receipts import list_stores, receipts
+from storage_engine.model.proof.receipt import Receipt
 from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.engine_settings import settings_for
 from storage_engine.rocketmq.engine.message_store import MessageStore
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.layout import resolve_layout
+from storage_engine.rocketmq.store.store import RocketMQStore
 from tests.lake.gc.test_thinning import EVENTS, LEDGER, thin
 
 SEGMENT_BYTES = 1 << 20
@@ -76,9 +79,11 @@ def test_what_was_restored_with_filler_proposes_a_lineage_and_no_old_receipt_pro
     assert cli("init-lake", "--lake", second).exit_code == 0
     one, both = (store, "--lake", lake, "--broker-conf", conf), ("--second-lake", second)
     assert cli("archive", *one, *both).exit_code == 0
-    # The second lake has the whole segments still.
     (summary,) = list_stores(opened := open_lake(LakeConfig.local(lake)))
-    thin(opened, receipts(opened, summary.store_id)[:2], EVENTS, LEDGER)
+    partly = receipts(opened, summary.store_id)[:2]
+    thin(opened, partly, EVENTS, LEDGER)
+    # The second lake has them whole.
+    _archive(open_lake(LakeConfig.local(second)), store, partly[0])
     shutil.rmtree(store)
     restored = cli("restore", "--lake", lake, "--to", store, "--for-store", conf, "--with-filler", "--json")
     assert restored.exit_code == 0, restored.err
@@ -90,8 +95,10 @@ def test_what_was_restored_with_filler_proposes_a_lineage_and_no_old_receipt_pro
 
     (shown,) = cli("info", "--lake", lake, "--json").json["stores"]
     assert [note.partition(" was restored with ")[0][-20:] for note in shown["filled"]] == NAMES
-    told = [it["detail"] for it in cli("verify", *one, "--json").json["stores"][0]["findings"]]
-    assert ["no receipt proves these bytes" in detail for detail in told] == [True, True]
+    for lakes in ((), both):
+        for verified in cli("verify", *one, *lakes, "--json").json["stores"]:
+            told = [it["detail"] for it in verified["findings"]]
+            assert ["no receipt proves these bytes" in detail for detail in told] == [True, True]
     notes = cli("validate", *one, "--json").json["notes"]
     assert [note in shown["filled"] for note in notes if "filler" in note] == [True, True]
     for lakes in ((), both):
@@ -103,12 +110,22 @@ def test_what_was_restored_with_filler_proposes_a_lineage_and_no_old_receipt_pro
         assert len(list((store / "commitlog").iterdir())) == 8
 
     assert cli("adopt", *one, "--reason", "its disk was lost").exit_code == 0
+    assert cli("archive", *one).exit_code == 0
+    assert cli("verify", *one, "--json").json["stores"][0]["findings"] == []
     cleaned = cli("clean", *one, "--manual", "--set", "deleteWhen=99", "--max-segments", 3)
     assert cleaned.exit_code == 0, cleaned.out + cleaned.err
     assert len(list((store / "commitlog").iterdir())) == 5
     verified = cli("verify", *one, "--json").json["stores"][0]
     assert (verified["overall"], verified["findings"]) == ("OK", [])
     assert cli("info", "--lake", lake, "--json").json["stores"][0]["filled"] == []
+
+
+def _archive(lake: Lake, root: Path, receipt: Receipt) -> None:
+    """Archive a store's first two segments as those of a receipt's store."""
+    snapshot = RocketMQStore.open(load_broker_config(None, SIZES, root=root)).snapshot(0)
+    of_store = {"store_id": receipt.store_id, "lineage": receipt.lineage, "store_root": receipt.store_root}
+    sealed = snapshot.logs[0].sealed[:2]
+    archive_all(lake, segment_jobs(lake, sealed, broker=snapshot.broker, **of_store))
 
 
 def _write(root: Path, count: int) -> None:

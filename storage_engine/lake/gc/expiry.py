@@ -94,19 +94,7 @@ def finish_acts(lake: Lake, *, rebuilt: bool = False, kept: Set[SegmentIdentity]
     # The newest first: what one left was taken further by a later one, which an undo brings back.
     for expiry in reversed(expiries_of(acts)):
         for batch in _batches(expiry) if expiry.files else ():
-            # Again: a hold or an undo may have been recorded since.
-            acts = read_acts(lake)
-            now = _now(acts, expiry)
-            if now.is_undone:
-                undo = next(it for it in acts if it.act.decision.kind is ActKind.UNDO and _is_of(it, now))
-                _commit(lake, partial(_next_undo_step, lake, now, undo, batch))
-                continue
-            # What was held when its act was recorded isn't in it.
-            if (is_current := _is_current(acts, now)) or not held_stores(lake, acts).holds_of(
-                batch[0].store_id
-            ):
-                leaving = set(batch) - kept if is_current and not rebuilt else set()
-                _commit(lake, partial(_next_expiry_step, lake, acts, now, batch, leaving))
+            _commit(lake, partial(_next_step, lake, expiry, batch, None if rebuilt else kept))
 
 
 def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
@@ -220,6 +208,27 @@ def _is_current(acts: Acts, expiry: RecordedExpiry) -> bool:
 
 def _is_of(act: RecordedAct, expiry: RecordedExpiry) -> bool:
     return act.act.decision.expiry == expiry.recorded.sha256
+
+
+def _next_step(
+    lake: Lake, expiry: RecordedExpiry, batch: Sequence[SegmentIdentity], kept: Set[SegmentIdentity] | None
+) -> CommitStep | None:
+    """Return what is next of an expiry, or of its undo.
+
+    :param kept: segments that don't leave any more; None: all of them.
+    """
+    # Read here: while a commit waited for its turn, a hold or an undo may have been recorded.
+    acts = read_acts(lake)
+    now = _now(acts, expiry)
+    if now.is_undone:
+        undo = next(it for it in acts if it.act.decision.kind is ActKind.UNDO and _is_of(it, now))
+        return _next_undo_step(lake, now, undo, batch)
+    # What was held when its act was recorded isn't in it.
+    is_current = _is_current(acts, now)
+    if not is_current and held_stores(lake, acts).holds_of(batch[0].store_id):
+        return None
+    leaving = set(batch) - kept if is_current and kept is not None else set()
+    return _next_expiry_step(lake, acts, now, batch, leaving)
 
 
 def _next_expiry_step(

@@ -358,12 +358,16 @@ class _Source:
         return self._queues[receipt.row_hash]
 
     def streams(self, receipt: Receipt) -> frozenset[str]:
-        """Return the streams of which a segment has rows; of one that has a single one its rows know it."""
+        """Return the streams of which a segment has rows, but filler; of one that has a single one its rows
+        know it.
+        """
+        columns, place = find_broker(receipt.broker).codec.columns, self._place(receipt)
         if receipt.streams is not None:
-            return receipt.kept_streams
-        names, place = find_broker(receipt.broker).codec.columns.streams[:1], self._place(receipt)
+            return receipt.kept_streams - {columns.filler}
+        names = columns.streams[:1]
         found = narrow_rows(self._tables[place], receipt, names, self._untouched[place])
-        return frozenset(name or "" for rows in found for name in pc.unique(rows[names[0]]).to_pylist())
+        there = {name or "" for rows in found for name in pc.unique(rows[names[0]]).to_pylist()}
+        return frozenset(there - {columns.filler})
 
     def filled(self, partly: Sequence[Receipt]) -> dict[str, FilledSegment]:
         """Return what segments of which some streams are gone are with filler, by the hashes of their rows.
@@ -397,7 +401,8 @@ def _archived_in(
 ) -> tuple[tuple[Receipt, ...], tuple[Receipt, ...]]:
     """A store's receipts in a lake, or in two: each segment once, by a receipt that holds where there is one.
 
-    :param with_filler: with those of which some streams are gone, where no lake has all.
+    :param with_filler: with those of which some streams are gone, where no lake has all; of two the one of
+        which less is.
     :return: with those of segments that neither lake has.
     :raises LakeUnavailableError: one can't be read.
     """
@@ -410,12 +415,18 @@ def _archived_in(
         holding = [row for row in others if row.identity not in broken]
         found, _ = in_either(found, losses(find_faults(lake, found)), holding)
         proven = {row.identity for row in found}
-        each = {row.identity: row for row in (*ended(every_other), *gone) if row.identity not in proven}
+        by_loss = sorted((*ended(every_other), *gone), key=_gone_bytes, reverse=True)
+        each = {row.identity: row for row in by_loss if row.identity not in proven}
         gone = tuple(each.values())
     if not with_filler:
         return found, gone
     rows = sorted((*found, *with_rows(gone)), key=lambda row: (row.log, row.lineage, row.base_offset))
     return tuple(rows), tuple(row for row in gone if not row.has_rows)
+
+
+def _gone_bytes(row: Receipt) -> int:
+    streams = row.gone_streams.values()
+    return sum(it["bytes"] for it in streams) if row.has_rows else row.size_bytes
 
 
 def _check_receipts(chosen: Sequence[Receipt]) -> None:

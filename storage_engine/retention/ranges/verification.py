@@ -29,7 +29,7 @@ from storage_engine.lake.verify.verify import verify
 from storage_engine.model.proof.deleted_range import RunDigest
 from storage_engine.model.proof.heads import ChainHead, LakeHead
 from storage_engine.model.proof.receipt import Receipt, ended, whole, with_rows
-from storage_engine.model.report.validation import Status
+from storage_engine.model.report.validation import RangeStatus, Status, Where
 from storage_engine.model.report.verification import Finding, StoreVerification, VerifyLevel
 from storage_engine.model.store.store import SegmentId, StoreSnapshot
 from storage_engine.retention.proof.history import compared_receipts, released_spans
@@ -54,6 +54,7 @@ from storage_engine.retention.store.unnamed_lakes import (
 )
 from storage_engine.same_bytes.own_acts import read_own_acts
 
+_PROVEN = (Where.BOTH, Status.OK)
 _ADOPT = (
     "Archive it. Where that is refused, as it is the archived store again, run storage-engine adopt first: "
     "its log goes on otherwise than the archived one."
@@ -182,7 +183,7 @@ def verify_store(
     )
     missing += tuple(
         Finding(Status.WARNING, "restored store", f"{note}; no receipt proves these bytes", _ADOPT)
-        for note in filled_notes(store.real_root, _unproven(snapshot, record, rows))
+        for note in filled_notes(store.real_root, _unproven(snapshot, results))
     )
     return tuple(
         replace(
@@ -220,17 +221,17 @@ def _proven_ends(
     return proven_ends(snapshot, lambda id_: by_id.get(id_, ()), read_own_acts(record.real_path))
 
 
-def _unproven(
-    snapshot: StoreSnapshot, record: StoreRecord, rows: Sequence[Sequence[Receipt]]
-) -> set[tuple[str, int]]:
-    """Return the segments on disk, by log and base offset, that have no receipt in their log's lineage."""
-    proven = {
-        (row.log, row.base_offset)
-        for of_lake in rows
-        for row in whole(of_lake)
-        if row.lineage == record.lineage_of(row.log)
+def _unproven(snapshot: StoreSnapshot, results: Sequence[StoreVerification]) -> set[tuple[str, int]]:
+    """Return the segments on disk, by log and base offset, that weren't found to have a receipt's bytes."""
+    proven: dict[str, list[RangeStatus]] = {}
+    for it in (it for result in results for it in result.ranges if (it.where, it.status) == _PROVEN):
+        proven.setdefault(it.log, []).append(it)
+    return {
+        (log.name, one.base_offset)
+        for log in snapshot.logs
+        for one in log.segments
+        if not any(it.start_offset <= one.base_offset < it.end_offset for it in proven.get(log.name, ()))
     }
-    return {(log.name, one.base_offset) for log in snapshot.logs for one in log.segments} - proven
 
 
 def _credited_count(journal: Journal, record: StoreRecord, lake: Lake, snapshot: StoreSnapshot) -> int:

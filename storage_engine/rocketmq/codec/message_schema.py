@@ -120,6 +120,7 @@ KINDS = pa.array(["message", "blank", "undecodable"], pa.string())
 
 COLUMNS = Columns(
     stored_at="store_timestamp",
+    filler=frame.FILLER_TOPIC,
     streams=("topic", "queue_id"),
     bounds=("topic", "queue_id", "queue_offset", "born_timestamp", "store_timestamp"),
     file_bounds=("keys", "unique_key"),

@@ -69,9 +69,11 @@ def queues_of(rows: pa.Table) -> pa.Table:
 
     :param rows: with :data:`COLUMNS`.
     """
-    # A topic that is no text is none that a broker has or serves.
+    # A topic that is no text is none that a broker has or serves, and what was rolled back is in no queue.
     named = pc.and_(pc.equal(rows["kind"], pa.scalar("message")), pc.is_valid(rows["topic"]))
     messages = rows.filter(named)
+    ended = pc.bit_wise_and(messages["sys_flag"].cast(pa.int32()), pa.scalar(frame.TRANSACTION_MASK))
+    messages = messages.filter(pc.not_equal(ended, pa.scalar(frame.TRANSACTION_ROLLBACK)))
     inner_batch = pc.bit_wise_and(messages["sys_flag"].cast(pa.int32()), pa.scalar(frame.INNER_BATCH))
     return merge_queues(
         pa.Table.from_arrays(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.table import Table
@@ -228,6 +229,28 @@ def test_by_an_act_that_another_rule_or_hold_followed_nothing_more_leaves(
     finish_acts(lake)
     assert states(lake) == [None, None]
     assert live(lake) == {data_file_of(lake.messages(), row) for row in rows}
+    check(lake)
+
+
+@pytest.mark.parametrize("kind", ["hold", "undo"])
+def test_what_is_recorded_while_a_commit_waits_for_its_turn_keeps(
+    filled: Callable[[int], Lake], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    lake = filled(1)
+    act = begin_to_expire(lake, every_receipt(lake))
+    commit = expiry._commit
+
+    def after_another(*work: Any) -> None:
+        monkeypatch.setattr(expiry, "_commit", commit)
+        if kind == "undo":
+            undo_expiry(lake, act)
+        else:
+            record_act(lake, lambda acts: decide_hold(acts, Scope(), "why"))
+        commit(*work)
+
+    monkeypatch.setattr(expiry, "_commit", after_another)
+    finish_acts(lake)
+    assert states(lake) == [None]
     check(lake)
 
 

@@ -23,7 +23,7 @@ from storage_engine.lake.restore.restore_span import Span
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.codec.frame import FILLER_TOPIC
 from tests.lake.conftest import MakeJobs
-from tests.lake.gc.test_expiry import STORE, every_receipt, path_of
+from tests.lake.gc.test_expiry import STORE, every_receipt, expire, path_of
 from tests.lake.gc.test_thinning import EVENTS, LEDGER, ORDERS, thin
 from tests.retention.kill_runner import Moment, count_durable_operations, not_killed
 from tests.rounds import ALL
@@ -106,6 +106,36 @@ def test_a_second_lake_that_has_all_of_it_is_taken(
         assert not (back / FILLED_FILE).exists()
 
 
+def test_of_two_lakes_that_have_a_part_the_one_that_has_more_is_taken(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, tmp_path: Path
+) -> None:
+    second = make_lake(LakeConfig.local(tmp_path / "second"))
+    archive_all(second, make_jobs(second, segments[0]))
+    thin(second, every_receipt(second), EVENTS)
+    for number, (first, other) in enumerate(((lake, second), (second, lake))):
+        done = restore(first, STORE, tmp_path / f"back {number}", second=other, with_filler=True)
+        check_filled(Path(done[0].path).read_bytes(), segments[0].read_bytes(), {EVENTS})
+    expire(lake, every_receipt(lake)[:1])
+    done = restore(lake, STORE, tmp_path / "rest", second=second, with_filler=True)
+    check_filled(Path(done[0].path).read_bytes(), segments[0].read_bytes(), {EVENTS})
+
+
+def test_filler_that_was_archived_is_no_topic_of_a_restored_store(
+    filled: Callable[[int], Lake], make_jobs: MakeJobs, tmp_path: Path
+) -> None:
+    lake = filled(3)
+    thin(lake, every_receipt(lake), EVENTS)
+    paths = [Path(it.path) for it in restore(lake, STORE, tmp_path / "back", with_filler=True)]
+    archive_all(lake, make_jobs(lake, *paths, store_id="store-2"))
+    thin(lake, every_receipt(lake, "store-2")[1:2], FILLER_TOPIC)
+    done = restore(lake, "store-2", tmp_path / "again", with_filler=True)
+    assert [Path(it.path).read_bytes() for it in done] == [path.read_bytes() for path in paths]
+    for name in ("back", "again"):
+        topics = json.loads((tmp_path / name / "config" / "topics.json").read_text())["topicConfigTable"]
+        assert {LEDGER, ORDERS} <= topics.keys()
+        assert not {EVENTS, FILLER_TOPIC} & topics.keys()
+
+
 def test_a_topic_with_a_gap_is_refused_by_name(filled: Callable[[int], Lake], tmp_path: Path) -> None:
     lake = filled(3)
     thin(lake, every_receipt(lake)[1:2], LEDGER)
@@ -163,6 +193,19 @@ def test_a_broker_that_would_not_take_filler_is_named(lake: Lake, setting: str, 
     conf.write_text(f"{setting}\n")
     with pytest.raises(RestoreError, match=f"found {setting}: .* Nothing was written"):
         restore(lake, STORE, tmp_path / "back", serving=[conf], with_filler=True)
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize("setting", ["forceVerifyPropCRC=true", "enableLmq=true"])
+def test_a_broker_that_would_not_take_filler_that_was_archived_is_named(
+    lake: Lake, make_jobs: MakeJobs, setting: str, tmp_path: Path
+) -> None:
+    paths = [Path(it.path) for it in restore(lake, STORE, tmp_path / "filled", with_filler=True)]
+    archive_all(lake, make_jobs(lake, *paths, store_id="store-2"))
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"{setting}\n")
+    with pytest.raises(RestoreError, match=f"found {setting}: .* Nothing was written"):
+        restore(lake, "store-2", tmp_path / "back", serving=[conf])
     assert not (tmp_path / "back").exists()
 
 
