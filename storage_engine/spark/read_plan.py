@@ -84,6 +84,7 @@ class StoreFile:
     """A segment of the store that the lake lacks, as it was seen.
 
     :param size_bytes: how much of it is read.
+    :param log_id: which log it is of, as receipts have it; "": it can't be told.
     :param end: offset behind what was there for good: of Kafka the high watermark; None: all was.
     :param context: of ``SegmentContext``, for the codec.
     """
@@ -92,6 +93,7 @@ class StoreFile:
     inode: int
     size_bytes: int
     slot: Slot
+    log_id: str
     end: int | None
     context: str
 
@@ -191,7 +193,9 @@ def plan_read(
     names = names_of_logs(present, rows, ())
     lineages = _lineages(rows, names, look)
     counting = tuple(row for row in rows if row.lineage == lineages[names.name_of(row)])
-    local = () if look is None else tuple(_local(look, whole(counting), lineages))
+    # What another log of a name had is nothing of the present one's.
+    own = tuple(row for row in whole(counting) if names.name_of(row) == row.log)
+    local = () if look is None else tuple(_local(look, own, lineages))
     gone = _gone(lake, store_id, columns, lineages, present)
     expiries = merged_expiries([(lake, ended(counting))])
     ranges = log_ranges(local, counting, released=gone, witnesses=Witnesses(present, expiries=expiries))
@@ -207,10 +211,14 @@ def plan_read(
     ]
     if faults or (holes and not skip_holes):
         raise _hole_error(lake, store_id, faults or holes, may_skip=not faults)
-    segments = () if look is None else tuple(_unarchived(look, whole(counting)))
+    segments = () if look is None else tuple(_unarchived(look, own))
     contexts = {} if look is None else look.contexts(segments)
     there = {segment.id for segment in segments}
-    read = [row for row in with_rows(counting) if row.is_whole or (row.log, row.base_offset) not in there]
+    read = [
+        row
+        for row in with_rows(counting)
+        if row.is_whole or SegmentId(names.name_of(row), row.base_offset) not in there
+    ]
     return ReadPlan(
         store_id,
         tuple(_lake_files(table, store_id, read, where)),
@@ -377,6 +385,7 @@ def _store_file(
         segment.facts.inode,
         size_bytes,
         (lineages[segment.log], segment.log, segment.base_offset),
+        look.present.get(segment.log, ""),
         None if is_whole else end,
         "" if context is None else context.codec,
     )

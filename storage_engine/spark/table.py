@@ -37,6 +37,7 @@ from storage_engine.lake.file.source_file import read_beginning
 from storage_engine.lake.soundness.message_batches import rows_of_file
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.broker.codec import Columns
+from storage_engine.model.store.known_logs import may_be_one
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.spark.read_plan import LakeFile, Slot, StoreFile, look_at_store, plan_read
 
@@ -370,7 +371,12 @@ def _released(scan: Scan, file: StoreFile) -> str:
     """
     lineage, log, base_offset = file.slot
     lake, span = open_lake(scan.lake), (base_offset, base_offset)
-    rows = receipts(lake, scan.store_id, lineage=lineage, log=log, base_offsets=span) if scan.store_id else ()
+    # A topic that was made again may have the name by now, or had it before.
+    rows = [
+        row
+        for row in receipts(lake, scan.store_id, lineage=lineage, log=log, base_offsets=span)
+        if may_be_one(row.log_id or "", file.log_id)
+    ]
     if not rows:
         raise RowsMissingError(
             f"{file.path}: expected the segment at offset {base_offset} of log {log} in the store or in lake "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from hypothesis import strategies as st
 from storage_engine.brokers import find_broker
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, RowsMissingError
 from storage_engine.kafka.format.checkpoints import HIGH_WATERMARK
+from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
+from storage_engine.kafka.format.partition_metadata import text_of
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
@@ -74,7 +77,8 @@ class Place:
         return reader_of({**named, **options}, columns)
 
 
-def reader_of(options: dict[str, str], columns: Sequence[str] = ()) -> StoreReader:
+def reader_of(options: dict[str, str], columns: Sequence[str] = (), **more: str) -> StoreReader:
+    options = options | more
     given_options = Options.read({**options, "columns": ",".join(columns)})
     return StoreReader(given_options, StoreTable({**options, "columns": ",".join(columns)}).schema().names)
 
@@ -322,6 +326,28 @@ def test_records_of_a_kafka_node_are_there_once(tmp_path: Path) -> None:
             true[log] += batch["count"]
     assert len(true) > 10
     assert Counter(log for log, _ in offsets) == true
+
+
+def test_a_topic_that_was_made_again_is_read_beside_the_one_before(tmp_path: Path) -> None:
+    node, lake = unpack_node(tmp_path / "node"), kafka_lakes.new_lake(tmp_path / "lake")
+    log = "tinyseg-0"
+    archivable = [one for one in kafka_lakes.archivable_segments(node) if one.log == log]
+    options = {"lake": str(tmp_path / "lake"), "store": str(node / "server.properties")}
+    options["storeId"] = kafka_lakes.STORE
+    kafka_lakes.archive(lake, node, archivable)
+    begin_of_active = kafka_lakes.segments_of(node, log)[-1].base_offset
+    where = f"log = '{log}' and kind = 'message'"
+    first = read(reader_of(options, ("offset",), where=where))["offset"].to_pylist()
+    (path,) = node.rglob(f"{log}/{PARTITION_METADATA}")
+    path.write_text(f"version: 0\ntopic_id: {text_of(uuid.UUID(int=7))}")
+    reader = reader_of(options, ("offset",), where=where)
+    tasks = planned(reader)
+    of_both = Counter(first) + Counter(offset for offset in first if offset < begin_of_active)
+    assert Counter(read(reader, tasks)["offset"].to_pylist()) == of_both
+    # What the one before had is not taken for what is gone of this one.
+    Path(archivable[0].facts.path).unlink()
+    with pytest.raises(RowsMissingError, match=rf"offset 0 of log {log} .* isn't in the lake"):
+        read(reader, tasks)
 
 
 def test_records_above_the_high_watermark_are_not_there_yet(tmp_path: Path) -> None:
