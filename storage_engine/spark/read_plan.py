@@ -7,6 +7,7 @@ deletes it, unless the lake has no more than a part of it.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -192,11 +193,12 @@ def plan_read(
     columns, present = find_broker(lake.broker).codec.columns, {} if look is None else look.present
     names = names_of_logs(present, rows, ())
     lineages = _lineages(rows, names, look)
-    counting = tuple(row for row in rows if row.lineage == lineages[names.name_of(row)])
+    limits = _limits(rows, names, lineages, look)
+    counting = tuple(row for row in rows if row.end <= limits[names.name_of(row), row.lineage])
     # What another log of a name had is nothing of the present one's.
     own = tuple(row for row in whole(counting) if names.name_of(row) == row.log)
     local = () if look is None else tuple(_local(look, own, lineages))
-    gone = _gone(lake, store_id, columns, lineages, present)
+    gone = (*_gone(lake, store_id, columns, lineages, present), *_cut_off(rows, names, limits))
     expiries = merged_expiries([(lake, ended(counting))])
     ranges = log_ranges(local, counting, released=gone, witnesses=Witnesses(present, expiries=expiries))
     of_log = by_log(counting, names.name_of)
@@ -252,7 +254,7 @@ def _store_id(lake: Lake, look: StoreLook | None) -> str:
 
 
 def _lineages(rows: Sequence[Receipt], names: LogNames, look: StoreLook | None) -> dict[str, int]:
-    """Return the lineage that counts of each log: the newest, which other bytes than before lie in."""
+    """Return the newest lineage of each log, which other bytes than before lie in."""
     newest: dict[str, int] = {}
     for row in rows:
         name = names.name_of(row)
@@ -261,6 +263,38 @@ def _lineages(rows: Sequence[Receipt], names: LogNames, look: StoreLook | None) 
         known = Lineages.archived(newest, look.lineages)
         newest |= {log.name: known.of(log.name) for log in look.snapshot.logs}
     return newest
+
+
+def _limits(
+    rows: Sequence[Receipt], names: LogNames, lineages: Mapping[str, int], look: StoreLook | None
+) -> Mapping[tuple[str, int], int]:
+    """Return the offset up to which each lineage of a log counts: where a newer one begins."""
+    firsts = defaultdict[str, dict[int, int]](dict)
+    for row in rows:
+        of_log = firsts[names.name_of(row)]
+        of_log[row.lineage] = min(row.base_offset, of_log.get(row.lineage, row.base_offset))
+    for log in () if look is None else look.snapshot.logs:
+        of_log, lineage = firsts[log.name], lineages[log.name]
+        of_log[lineage] = min(log.min_offset, of_log.get(lineage, log.min_offset))
+    return {
+        (name, lineage): min(
+            (first for newer, first in of_log.items() if newer > lineage), default=sys.maxsize
+        )
+        for name, of_log in firsts.items()
+        for lineage in of_log
+    }
+
+
+def _cut_off(
+    rows: Sequence[Receipt], names: LogNames, limits: Mapping[tuple[str, int], int]
+) -> Iterator[ReleasedSpan]:
+    """Yield the beginnings of segments that a newer lineage begins within."""
+    for row in rows:
+        limit = limits[names.name_of(row), row.lineage]
+        if row.base_offset < limit < row.end:
+            why = f"in the lake within a segment of lineage {row.lineage}, which a newer one cuts off"
+            log_id = row.log_id or ""
+            yield ReleasedSpan(row.log, row.base_offset, limit, others=why, unknown=True, log_id=log_id)
 
 
 def _local(look: StoreLook, rows: Sequence[Receipt], lineages: Mapping[str, int]) -> Iterator[LocalSpan]:

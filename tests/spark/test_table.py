@@ -7,7 +7,7 @@ import pickle
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,13 @@ from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.coverage.coverage import log_ranges, names_of_logs
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.model.report.validation import Where
 from storage_engine.model.store.store import Segment
+from storage_engine.spark.read_plan import _cut_off, _limits
 from storage_engine.spark.session import spark_session
 from storage_engine.spark.table import Options, ReadTask, StoreReader, StoreTable, table
 from tests.docs.code_blocks import blocks_under
@@ -222,6 +225,33 @@ def test_of_several_lineages_the_newest_counts(place: Place) -> None:
     rows = read(place.reader())
     assert frames_of(rows) == TRUTH.frames
     assert set(rows["lineage"].to_pylist()) == {2}
+
+
+def test_what_an_older_lineage_alone_has_is_read(place: Place) -> None:
+    sealed = place.sealed
+    place.archive(sealed[:4], lineage=1)
+    place.release(sealed[:2])
+    for lineage in 2, 3:
+        place.archive(sealed[lineage:5], lineage=lineage)
+    assert frames_of(read(place.reader())) == TRUTH.frames
+    rows = read(place.reader("lineage", "segment_base_offset", "kind"))
+    of_segments = {(row["segment_base_offset"] // 1048576, row["lineage"]) for row in rows.to_pylist()}
+    assert of_segments == {(0, 1), (1, 1), *((at, 3) for at in range(2, 8))}
+    alone = frames_of(read(reader_of({"lake": str(place.lake_dir)})))
+    assert alone == {at: sha for at, sha in TRUTH.frames.items() if at < 5 * 1048576}
+
+
+def test_a_segment_that_a_newer_lineage_begins_within_is_named(tmp_path: Path) -> None:
+    node, lake = unpack_node(tmp_path / "node"), kafka_lakes.new_lake(tmp_path / "lake")
+    (first, second, *_) = (one for one in kafka_lakes.archivable_segments(node) if one.log == "tinyseg-0")
+    (row,) = kafka_lakes.archive(lake, node, [first])
+    (newer,) = kafka_lakes.archive(lake, node, [second])
+    assert row.end == newer.base_offset
+    cut = replace(row, end_offset=row.end + 1), replace(newer, lineage=newer.lineage + 1)
+    names = names_of_logs({}, cut, ())
+    (span,) = _cut_off(cut, names, _limits(cut, names, {}, None))
+    (found,) = log_ranges([], cut[1:], released=[span])[:1]
+    assert (found.start_offset, found.end_offset, found.where) == (row.base_offset, row.end, Where.UNKNOWN)
 
 
 def test_a_lake_is_read_without_its_store(place: Place) -> None:
