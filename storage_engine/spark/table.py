@@ -141,7 +141,7 @@ _OPTIONS = ("lake", "store", "storeId", "where", "columns", "holes", "brokerConf
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +215,10 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]
         lake = open_lake(config)
         _check_kind(lake, store)
         iceberg_schema = lake.messages().schema()
-        where, keeps, deciding = _filter(iceberg_schema, options.where)
-        plan = plan_read(lake, look, where, store_id=options.store_id, skip_holes=options.skip_holes)
         every = _schema(lake, options)
+        where, keeps, deciding = _filter(iceberg_schema, options.where)
+        _check_stored(lake, deciding)
+        plan = plan_read(lake, look, where, store_id=options.store_id, skip_holes=options.skip_holes)
         schema = pa.schema([every.field(name) for name in self._columns])
         scan = Scan(config, plan.store_id, lake.broker, schema, keeps, deciding)
         groups: list[list[LakeFile]] = [[]]
@@ -275,6 +276,24 @@ def _filter(schema: Schema, where: str) -> tuple[BooleanExpression, Any, tuple[s
         ) from error
     names = {str(schema.find_column_name(field)) for field in extract_field_ids(bound)}
     return expression, expression_to_pyarrow(bound, schema), tuple(sorted(names)) or ("kind",)
+
+
+def _check_stored(lake: Lake, deciding: Iterable[str]) -> None:
+    """
+    :raises BadInputError: a column that decides isn't stored in each row that has a value of it.
+    """
+    codec = find_broker(lake.broker).codec
+    for name in deciding:
+        if name in codec.columns.views:
+            source, _ = codec.columns.views[name]
+            raise BadInputError(
+                f"Option where: expected stored columns, found {name}, which is made of {source} as it is "
+                "read. Nothing was read. Let Spark filter by it."
+            )
+        if name not in IDENTITY_COLUMNS.names and name not in codec.schema.names:
+            raise BadInputError(
+                f"Option where: expected columns of segments' rows, found {name}. Nothing was read."
+            )
 
 
 def _schema(lake: Lake, options: Options) -> pa.Schema:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -320,6 +321,30 @@ def test_a_column_or_an_expression_that_is_wrong_is_named(place: Place) -> None:
     for where in ("topic =", "topics = 'a'", "queue_id = 'a'"):
         with pytest.raises(BadInputError, match="Option where: expected an expression"):
             planned(place.reader(where=where))
+
+
+@pytest.mark.parametrize("name", ["properties", "gone"])
+def test_an_expression_over_what_isnt_stored_is_named(place: Place, name: str) -> None:
+    place.archive(place.sealed[:1])
+    with pytest.raises(BadInputError, match=f"Option where: expected .*, found {name}"):
+        planned(place.reader(where=f"{name} is null"))
+
+
+def test_a_column_that_decides_may_be_younger_than_a_data_file(place: Place) -> None:
+    place.archive(place.sealed[:2])
+    every = read(place.reader("physical_offset"))
+    (row, _) = receipts(place.lake, STORE)
+    path = local_path(data_file_of(place.lake.messages(), row))
+    assert path is not None
+    rows = pq.read_table(path)
+    pq.write_table(rows.drop_columns(["unique_key"]), path)
+    without, having = (
+        read(place.reader("physical_offset", where=f"unique_key is {word}")) for word in ("null", "not null")
+    )
+    assert without.num_rows > rows.num_rows
+    assert sorted(pa.concat_tables([without, having])["physical_offset"].to_pylist()) == sorted(
+        every["physical_offset"].to_pylist()
+    )
 
 
 def test_a_lake_of_another_broker_is_named(tmp_path: Path) -> None:
