@@ -24,6 +24,7 @@ from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import clock_ms
+from storage_engine.core.host import this_host
 from storage_engine.exceptions import BadInputError, FileGoneError, LakeUnavailableError, RowsMissingError
 from storage_engine.lake.acts.expiries import merged_expiries
 from storage_engine.lake.archive.deletions import read_deletions
@@ -188,7 +189,7 @@ def plan_read(
     :raises RowsMissingError: rows that may be asked for are in no place, or other bytes than were proven.
     :raises LakeUnavailableError: the lake can't be read, or lacks a file that a receipt names.
     """
-    store_id = store_id or _store_id(lake, look)
+    store_id = _store_id(lake, look, store_id)
     table, rows = lake.messages(), receipts(lake, store_id, with_ended=True)
     columns, present = find_broker(lake.broker).codec.columns, {} if look is None else look.present
     names = names_of_logs(present, rows, ())
@@ -233,23 +234,31 @@ def plan_read(
 _SOMEWHERE = (Where.LOCAL, Where.PENDING, Where.ARCHIVED, Where.BOTH)
 
 
-def _store_id(lake: Lake, look: StoreLook | None) -> str:
+def _store_id(lake: Lake, look: StoreLook | None, named: str | None) -> str:
     """
-    :raises BadInputError: it can't be told.
+    :raises BadInputError: it can't be told, or the store that is looked at is another one.
     """
     if look is not None and look.store_id is not None:
+        if named not in (None, look.store_id):
+            raise BadInputError(
+                f"{look.root}: expected store {named}, as option storeId says, found that of "
+                f"{look.store_id} by its stamp. Nothing was read. Leave one of the options out."
+            )
         return look.store_id
+    if named is not None:
+        return named
     stores = list_stores(lake)
     if look is not None:
         stores = tuple(one for one in stores if one.store_root == look.root)
         if not stores:
             return ""
-    if len(stores) == 1:
+    # At the same path of another machine there may be another store.
+    if len(stores) == 1 and (look is None or stores[0].store_host in (None, this_host())):
         return stores[0].store_id
-    named = ", ".join(f"{one.store_id} ({one.store_root})" for one in stores) or "none"
+    told = ", ".join(f"{one.store_id} ({one.store_root})" for one in stores) or "none"
     raise BadInputError(
-        f"lake {lake.location}: expected to be told which store's rows are read, found {named}. Nothing was "
-        "read. Name one: option store-id."
+        f"lake {lake.location}: expected to be told which store's rows are read, found {told}. Nothing was "
+        "read. Name one: option storeId. A store of which nothing is archived has to be archived first."
     )
 
 

@@ -31,7 +31,9 @@ from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.report.validation import Where
+from storage_engine.model.store.lineages import Lineages
 from storage_engine.model.store.store import Segment
+from storage_engine.retention.store.stamp import update_stamp
 from storage_engine.spark.read_plan import _cut_off, _limits
 from storage_engine.spark.session import spark_session
 from storage_engine.spark.table import Options, ReadTask, StoreReader, StoreTable, table
@@ -360,6 +362,25 @@ def test_a_lake_of_several_stores_asks_which_one(place: Place) -> None:
     archive_all(place.lake, segment_jobs(place.lake, place.sealed[:1], **known))
     with pytest.raises(BadInputError, match=r"found other \(/other\), store-1"):
         planned(reader_of({"lake": str(place.lake_dir)}))
+
+
+def test_another_machines_store_is_not_taken_for_one_at_its_path(place: Place) -> None:
+    root = str(place.root.resolve())
+    known: dict[str, Any] = {"store_id": "other", "lineage": 1, "broker": "rocketmq", "store_root": root}
+    archive_all(place.lake, segment_jobs(place.lake, place.sealed[:1], **known, store_host="another-machine"))
+    named = {"lake": str(place.lake_dir), "store": str(place.root), "set": SETTINGS}
+    with pytest.raises(BadInputError, match=r"expected to be told which .*found other .*option storeId"):
+        planned(reader_of(named))
+    assert read(reader_of(named, ("store_id",), storeId=STORE))["store_id"].unique().to_pylist() == [STORE]
+
+
+def test_rows_of_another_store_than_the_stamp_says_are_not_read(place: Place) -> None:
+    place.archive(place.sealed[:1])
+    update_stamp(str(place.root.resolve()), "other", Lineages(1), ())
+    with pytest.raises(
+        BadInputError, match=r"expected store store-1, as option storeId says, found .* other"
+    ):
+        planned(place.reader())
 
 
 def test_records_of_a_kafka_node_are_there_once(tmp_path: Path) -> None:
