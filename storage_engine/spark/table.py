@@ -36,7 +36,7 @@ from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
 from storage_engine.lake.file.source_file import read_beginning
 from storage_engine.lake.soundness.message_batches import rows_of_file
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.broker.codec import Columns
+from storage_engine.model.broker.codec import Columns, SegmentCodec
 from storage_engine.model.store.known_logs import may_be_one
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.spark.read_plan import LakeFile, Slot, StoreFile, look_at_store, plan_read
@@ -329,12 +329,13 @@ def _counting(slots: Sequence[Slot]) -> Any:
     return reduce(or_, logs)
 
 
-def _below_end(file: StoreFile, columns: Columns) -> Any:
+def _below_end(file: StoreFile, codec: SegmentCodec) -> Any:
     """Return which rows of a segment were there for good when it was seen, as Arrow has it."""
     compute: Any = pc
-    offset = compute.coalesce(*map(compute.field, _offsets(columns)))
+    offset = compute.coalesce(*map(compute.field, _offsets(codec.columns)))
     position, size = compute.field("physical_offset"), compute.field("size")
-    is_begun = (compute.field("kind") == "undecodable") & (position + size >= file.size_bytes)
+    end_of_file = codec.origin(file.slot[2]) + file.size_bytes
+    is_begun = (compute.field("kind") == "undecodable") & (position + size >= end_of_file)
     return (offset.is_null() | (offset < file.end)) & ~is_begun
 
 
@@ -354,7 +355,7 @@ def _of_lake(scan: Scan, location: str, keeps: Any, needed: Sequence[str]) -> It
 
 def _of_store(scan: Scan, file: StoreFile) -> Iterator[pa.Table]:
     codec, (lineage, log, base_offset) = find_broker(scan.broker).codec, file.slot
-    keeps = scan.keeps if file.end is None else scan.keeps & _below_end(file, codec.columns)
+    keeps = scan.keeps if file.end is None else scan.keeps & _below_end(file, codec)
     try:
         data = read_beginning(file.path, file.inode, file.size_bytes)
     except FileGoneError:

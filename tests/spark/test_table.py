@@ -257,6 +257,20 @@ def test_a_segment_that_a_newer_lineage_begins_within_is_named(tmp_path: Path) -
     assert (found.start_offset, found.end_offset, found.where) == (row.base_offset, row.end, Where.UNKNOWN)
 
 
+def test_damage_within_the_active_segment_is_a_row(place: Place) -> None:
+    place.release(open_store(place.root).snapshot(0).logs[0].segments[6:])
+    active = place.sealed[-1].end_offset
+    path = place.root / "commitlog" / f"{active:020d}"
+    before = read(place.reader("physical_offset", "size", "kind")).sort_by("physical_offset").to_pylist()
+    of_active = [row for row in before if row["physical_offset"] >= active]
+    damaged = of_active[len(of_active) // 2]
+    content = bytearray(path.read_bytes())
+    content[damaged["physical_offset"] - active + 5] ^= 0xFF
+    path.write_bytes(content)
+    after = read(place.reader("physical_offset", "size", "kind")).sort_by("physical_offset").to_pylist()
+    assert after == [{**row, "kind": "undecodable"} if row == damaged else row for row in before]
+
+
 def test_a_lake_is_read_without_its_store(place: Place) -> None:
     place.archive(place.sealed)
     options = {"lake": str(place.lake_dir)}
