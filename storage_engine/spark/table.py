@@ -209,6 +209,13 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]
 
         :raises StorageEngineError: as :func:`~storage_engine.spark.read_plan.plan_read` does.
         """
+        try:
+            return self._tasks()
+        except RowsMissingError:
+            # Between its two looks a segment may have been sealed and archived.
+            return self._tasks()
+
+    def _tasks(self) -> Sequence[InputPartition]:
         options, config = self._options, LakeConfig.local(self._options.lake)
         store = options.managed(config)
         look = None if store is None else look_at_store(store)

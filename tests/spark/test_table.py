@@ -32,9 +32,10 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.report.validation import Where
 from storage_engine.model.store.lineages import Lineages
-from storage_engine.model.store.store import Segment
+from storage_engine.model.store.store import Segment, SegmentState
+from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import update_stamp
-from storage_engine.spark.read_plan import _cut_off, _limits
+from storage_engine.spark.read_plan import StoreLook, _cut_off, _limits, look_at_store
 from storage_engine.spark.session import spark_session
 from storage_engine.spark.table import Options, ReadTask, StoreReader, StoreTable, table
 from tests.docs.code_blocks import blocks_under
@@ -146,6 +147,27 @@ def test_a_segment_that_leaves_between_planning_and_reading_is_read_from_the_lak
     place.archive(sealed[1:3])
     place.release(sealed[:3])
     assert frames_of(read(reader, tasks)) == TRUTH.frames
+
+
+def test_a_segment_that_is_sealed_and_archived_between_both_looks_is_none_that_differs(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.archive(place.sealed[:6])
+    last, looks = place.sealed[5], list[int]()
+
+    def look(store: ManagedStore) -> StoreLook:
+        looks.append(1)
+        found = look_at_store(store)
+        if len(looks) > 1:
+            return found
+        (log,) = found.snapshot.logs
+        segments = (*log.segments[:5], replace(last, state=SegmentState.ACTIVE))
+        log = replace(log, segments=segments, max_offset=last.end_offset - 1, dispatched_offset=0)
+        return replace(found, snapshot=replace(found.snapshot, logs=(log,)))
+
+    monkeypatch.setattr("storage_engine.spark.table.look_at_store", look)
+    assert frames_of(read(place.reader())) == TRUTH.frames
+    assert len(looks) == 2
 
 
 def test_a_segment_that_leaves_and_is_in_no_lake_ends_the_query(place: Place) -> None:
