@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +25,13 @@ from pyiceberg.table import Table
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import this_host
-from storage_engine.exceptions import BadInputError, FileGoneError, LakeUnavailableError, RowsMissingError
+from storage_engine.exceptions import (
+    BadInputError,
+    FileGoneError,
+    LakeUnavailableError,
+    RowsMissingError,
+    StoreNotFoundError,
+)
 from storage_engine.lake.acts.expiries import merged_expiries
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import Lake
@@ -48,7 +54,7 @@ from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, ended, who
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.report.validation import RangeStatus, Status, Where
 from storage_engine.model.store.by_log import by_log
-from storage_engine.model.store.known_logs import LogNames
+from storage_engine.model.store.known_logs import Absence, LogIdentity, LogNames
 from storage_engine.model.store.lineages import Lineages
 from storage_engine.model.store.store import (
     LogSnapshot,
@@ -119,6 +125,7 @@ class StoreLook:
     :param store_id: by its stamp, as are ``lineages``; None: it has none.
     :param present: identities of its logs, by name.
     :param contexts: tells of segments what its broker knows of them beside their files.
+    :param absences: tells of logs that aren't there why that is, where its broker can.
     """
 
     root: str
@@ -128,6 +135,7 @@ class StoreLook:
     lineages: Lineages | None = None
     present: Mapping[str, str] = field(default_factory=dict)
     contexts: Callable[[Sequence[Segment]], Mapping[SegmentId, SegmentContext]] = lambda _: {}
+    absences: Callable[[Mapping[str, LogIdentity]], Mapping[str, Absence]] = lambda _: {}
 
 
 def look_at_store(store: ManagedStore) -> StoreLook:
@@ -144,6 +152,12 @@ def look_at_store(store: ManagedStore) -> StoreLook:
 
 def _look(store: ManagedStore) -> StoreLook:
     with closing(open_store(store)) as broker:
+        for directory in broker.data_paths:
+            if not ask(store.broker, "tell its directories", partial(broker.is_present, directory)):
+                raise StoreNotFoundError(
+                    f"{directory}: expected a directory of the store with what its broker keeps there, found "
+                    "none of it. Nothing was read. Check that its disk is mounted."
+                )
         now_ms = clock_ms()
         snapshot = take_glance(broker, now_ms, store.broker)
         stamp = read_stamp(store.real_root)
@@ -155,7 +169,13 @@ def _look(store: ManagedStore) -> StoreLook:
             None if stamp is None else stamp.lineages,
             present_logs(broker, store.broker, snapshot),
             partial(_contexts, store),
+            partial(_absences, store),
         )
+
+
+def _absences(store: ManagedStore, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
+    with closing(open_store(store)) as broker:
+        return ask(store.broker, "tell why logs aren't here", partial(broker.absences, logs))
 
 
 def _contexts(store: ManagedStore, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
@@ -197,14 +217,15 @@ def plan_read(
     limits = _limits(rows, names, lineages, look)
     counting = tuple(row for row in rows if row.end <= limits[names.name_of(row), row.lineage])
     # What another log of a name had is nothing of the present one's.
-    own = tuple(row for row in whole(counting) if names.name_of(row) == row.log)
+    present_rows = [row for row in counting if names.name_of(row) == row.log]
+    own = whole(present_rows)
     local = () if look is None else tuple(_local(look, own, lineages))
     gone = (*_gone(lake, store_id, columns, lineages, present), *_cut_off(rows, names, limits))
     expiries = merged_expiries([(lake, ended(counting))])
     ranges = log_ranges(local, counting, released=gone, witnesses=Witnesses(present, expiries=expiries))
     of_log = by_log(counting, names.name_of)
     if look is not None:
-        ranges = (*ranges, *_unknown_ends(look))
+        ranges = (*ranges, *_unknown_ends(look), *_missing(look, present_rows))
     faults = [one for one in ranges if one.where in _SOMEWHERE and one.status is Status.FAILURE]
     holes = [
         one
@@ -401,11 +422,24 @@ def _unknown_ends(look: StoreLook) -> Iterator[RangeStatus]:
     for log in look.snapshot.logs:
         if _end(look, log) > 0 or log.max_offset == log.min_offset:
             continue
-        if look.at_ms - max(segment.mtime_ns for segment in log.segments) // 1_000_000 > _SOON_MS:
+        if look.at_ms - min(segment.mtime_ns for segment in log.segments) // 1_000_000 > _SOON_MS:
             why = "its high watermark isn't known"
             yield RangeStatus(
                 log.name, log.min_offset, log.max_offset, Where.UNKNOWN, Status.FAILURE, (), why
             )
+
+
+def _missing(look: StoreLook, rows: Iterable[Receipt]) -> Iterator[RangeStatus]:
+    """Yield the logs that should be on disk, and aren't: the lake may lack their last rows."""
+    here, ends, logs = {log.name for log in look.snapshot.logs}, dict[str, int](), dict[str, LogIdentity]()
+    for row in rows:
+        if row.log not in here:
+            ends[row.log] = max(row.end, ends.get(row.log, 0))
+            logs[row.log] = LogIdentity(row.log_id or "")
+    for log, absence in (look.absences(logs) if logs else {}).items():
+        if not absence.is_right:
+            why = f"what came behind it isn't on disk, {absence.why}"
+            yield RangeStatus(log, ends[log], ends[log], Where.UNKNOWN, Status.FAILURE, (), why)
 
 
 def _end(look: StoreLook, log: LogSnapshot) -> int:

@@ -18,7 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.brokers import find_broker
-from storage_engine.exceptions import BadInputError, LakeUnavailableError, RowsMissingError
+from storage_engine.exceptions import (
+    BadInputError,
+    LakeUnavailableError,
+    RowsMissingError,
+    StoreNotFoundError,
+)
 from storage_engine.kafka.format.checkpoints import HIGH_WATERMARK
 from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.format.partition_metadata import text_of
@@ -43,6 +48,7 @@ from tests.fixture_stores import unpack
 from tests.integration.broker import FIXTURE_SIZES
 from tests.integration.stores import Truth, open_store
 from tests.kafka import lakes as kafka_lakes
+from tests.kafka.stopped_nodes import make_node
 from tests.kafka_fixture import truth
 from tests.kafka_fixture import unpack as unpack_node
 from tests.lake.gc.test_expiry import expire
@@ -480,6 +486,27 @@ def test_records_above_the_high_watermark_are_not_there_yet(tmp_path: Path) -> N
         row["offset"] for row in rows.to_pylist() if row["log"] == log and row["offset"] is not None
     )
     assert highest < end - 1
+
+
+def test_a_log_that_should_be_on_disk_and_isnt_is_named(tmp_path: Path) -> None:
+    made, lake = make_node(tmp_path / "node"), kafka_lakes.new_lake(tmp_path / "lake")
+    kafka_lakes.archive(lake, made.root, kafka_lakes.archivable_segments(made.root))
+    options = {"lake": str(tmp_path / "lake"), "store": str(made.root / "server.properties")}
+    options["storeId"] = kafka_lakes.STORE
+    assert messages(read(reader_of(options, ("log", "kind")))) == {"a-0": 6, "b-0": 6}
+    log = next(made.root.rglob("b-0"))
+    log.rename(tmp_path / "away")
+    with pytest.raises(RowsMissingError, match=r"b-0 \[4, 4\) UNKNOWN: what came behind it isn't on disk"):
+        planned(reader_of(options))
+    assert messages(read(reader_of(options, ("log", "kind"), holes="skip"))) == {"a-0": 6, "b-0": 4}
+    assert messages(read(reader_of(options, ("log", "kind"), where="log = 'a-0'"))) == {"a-0": 6}
+    # Of an unmounted disk the mount point is left.
+    log.parent.rename(tmp_path / "disk")
+    log.parent.mkdir()
+    with pytest.raises(
+        StoreNotFoundError, match=f"{log.parent.name}: expected .* Check that its disk is mounted"
+    ):
+        planned(reader_of(options, holes="skip"))
 
 
 def messages(rows: pa.Table) -> dict[str, int]:
