@@ -57,6 +57,7 @@ from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.known_logs import Absence, LogIdentity, LogNames
 from storage_engine.model.store.lineages import Lineages
 from storage_engine.model.store.store import (
+    FileFacts,
     LogSnapshot,
     Segment,
     SegmentContext,
@@ -91,14 +92,16 @@ class LakeFile:
 class StoreFile:
     """A segment of the store that the lake lacks, as it was seen.
 
+    :param sealed_in: root of the store, where it doesn't change any more and its name may become another
+        file's, as offsets don't count bytes; "" otherwise.
     :param size_bytes: how much of it is read.
     :param log_id: which log it is of, as receipts have it; "": it can't be told.
     :param end: offset behind what was there for good: of Kafka the high watermark; None: all was.
     :param context: of ``SegmentContext``, for the codec.
     """
 
-    path: str
-    inode: int
+    facts: FileFacts
+    sealed_in: str
     size_bytes: int
     slot: Slot
     log_id: str
@@ -444,8 +447,11 @@ def _missing(look: StoreLook, rows: Iterable[Receipt]) -> Iterator[RangeStatus]:
 
 def _end(look: StoreLook, log: LogSnapshot) -> int:
     """Return the offset up to which a log's rows are there for good."""
-    is_by_bytes = offsets_count_bytes(find_broker(look.snapshot.broker).codec)
-    return log.max_offset if is_by_bytes else log.dispatched_offset
+    return log.max_offset if _is_by_bytes(look) else log.dispatched_offset
+
+
+def _is_by_bytes(look: StoreLook) -> bool:
+    return offsets_count_bytes(find_broker(look.snapshot.broker).codec)
 
 
 def _store_file(
@@ -453,13 +459,14 @@ def _store_file(
 ) -> StoreFile:
     log = next(log for log in look.snapshot.logs if log.name == segment.log)
     size_bytes, end = segment.facts.size_bytes, _end(look, log)
-    is_whole = segment.state is SegmentState.SEALED and segment.end_offset <= end
-    if not is_whole and offsets_count_bytes(find_broker(look.snapshot.broker).codec):
+    is_sealed, is_by_bytes = segment.state is SegmentState.SEALED, _is_by_bytes(look)
+    is_whole = is_sealed and segment.end_offset <= end
+    if not is_whole and is_by_bytes:
         # The rest of the file is preallocated, or is being written.
         size_bytes = min(size_bytes, end - segment.base_offset)
     return StoreFile(
-        segment.facts.path,
-        segment.facts.inode,
+        segment.facts,
+        look.root if is_sealed and not is_by_bytes else "",
         size_bytes,
         (lineages[segment.log], segment.log, segment.base_offset),
         look.present.get(segment.log, ""),

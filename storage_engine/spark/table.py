@@ -364,7 +364,7 @@ def _of_store(scan: Scan, file: StoreFile) -> Iterator[pa.Table]:
     codec, (lineage, log, base_offset) = find_broker(scan.broker).codec, file.slot
     keeps = scan.keeps if file.end is None else scan.keeps & _below_end(file, codec)
     try:
-        data = read_beginning(file.path, file.inode, file.size_bytes)
+        data = read_beginning(file.facts, file.size_bytes, file.sealed_in)
     except FileGoneError:
         needed = (*_PLACE, *_offsets(codec.columns))
         yield from _of_lake(scan, _released(scan, file), keeps, needed)
@@ -406,9 +406,9 @@ def _released(scan: Scan, file: StoreFile) -> str:
     ]
     if not rows:
         raise RowsMissingError(
-            f"{file.path}: expected the segment at offset {base_offset} of log {log} in the store or in lake "
-            f"{scan.lake.location}, found that it left the store meanwhile and isn't in the lake. Run the "
-            "query again, which names it where it is lost."
+            f"{file.facts.path}: expected the segment at offset {base_offset} of log {log} in the store or "
+            f"in lake {scan.lake.location}, found that it left the store or changed meanwhile and isn't in "
+            "the lake. Run the query again, which names it where it is lost."
         )
     return data_file_of(lake.messages(), rows[-1])
 

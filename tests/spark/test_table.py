@@ -446,6 +446,19 @@ def test_records_of_a_kafka_node_are_there_once(tmp_path: Path) -> None:
     assert Counter(log for log, _ in offsets) == true
 
 
+def test_another_file_with_a_segments_name_and_inode_is_not_read(tmp_path: Path) -> None:
+    node = unpack_node(tmp_path / "node")
+    kafka_lakes.new_lake(tmp_path / "lake")
+    options = {"lake": str(tmp_path / "lake"), "store": str(node / "server.properties")}
+    reader = reader_of(options, ("log", "kind"), where="log = 'tinyseg-0'")
+    tasks = planned(reader)
+    path = Path(kafka_lakes.segments_of(node, "tinyseg-0")[0].facts.path)
+    # As a file system does that gives the inode of a file that went to the next one.
+    path.write_bytes(path.read_bytes())
+    with pytest.raises(RowsMissingError, match=r"offset 0 of log tinyseg-0 .* left the store or changed"):
+        read(reader, tasks)
+
+
 def test_a_topic_that_was_made_again_is_read_beside_the_one_before(tmp_path: Path) -> None:
     node, lake = unpack_node(tmp_path / "node"), kafka_lakes.new_lake(tmp_path / "lake")
     log = "tinyseg-0"
