@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pyiceberg.conversions import to_bytes
@@ -155,7 +156,8 @@ def look_at_store(store: ManagedStore) -> StoreLook:
 
 def _look(store: ManagedStore) -> StoreLook:
     with closing(open_store(store)) as broker:
-        for directory in broker.data_paths:
+        # A directory that is none need not be there, or the look itself says that it should.
+        for directory in filter(Path.exists, broker.data_paths):
             if not ask(store.broker, "tell its directories", partial(broker.is_present, directory)):
                 raise StoreNotFoundError(
                     f"{directory}: expected a directory of the store with what its broker keeps there, found "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import shutil
 import uuid
 from collections import Counter
 from collections.abc import Sequence
@@ -297,6 +298,11 @@ def test_damage_within_the_active_segment_is_a_row(place: Place) -> None:
     path.write_bytes(content)
     after = read(place.reader("physical_offset", "size", "kind")).sort_by("physical_offset").to_pylist()
     assert after == [{**row, "kind": "undecodable"} if row == damaged else row for row in before]
+
+
+def test_a_store_needs_no_directory_that_its_broker_may_do_without(place: Place) -> None:
+    shutil.rmtree(place.root / "index")
+    assert frames_of(read(place.reader())) == TRUTH.frames
 
 
 def test_a_lake_is_read_without_its_store(place: Place) -> None:
