@@ -7,11 +7,13 @@ deletes it, unless the lake has no more than a part of it.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pyiceberg.conversions import to_bytes
@@ -23,7 +25,14 @@ from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import clock_ms
-from storage_engine.exceptions import BadInputError, FileGoneError, LakeUnavailableError, RowsMissingError
+from storage_engine.core.host import this_host
+from storage_engine.exceptions import (
+    BadInputError,
+    FileGoneError,
+    LakeUnavailableError,
+    RowsMissingError,
+    StoreNotFoundError,
+)
 from storage_engine.lake.acts.expiries import merged_expiries
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import Lake
@@ -46,9 +55,10 @@ from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, ended, who
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.report.validation import RangeStatus, Status, Where
 from storage_engine.model.store.by_log import by_log
-from storage_engine.model.store.known_logs import LogNames
+from storage_engine.model.store.known_logs import Absence, LogIdentity, LogNames
 from storage_engine.model.store.lineages import Lineages
 from storage_engine.model.store.store import (
+    FileFacts,
     LogSnapshot,
     Segment,
     SegmentContext,
@@ -83,15 +93,19 @@ class LakeFile:
 class StoreFile:
     """A segment of the store that the lake lacks, as it was seen.
 
+    :param sealed_in: root of the store, where it doesn't change any more and its name may become another
+        file's, as offsets don't count bytes; "" otherwise.
     :param size_bytes: how much of it is read.
+    :param log_id: which log it is of, as receipts have it; "": it can't be told.
     :param end: offset behind what was there for good: of Kafka the high watermark; None: all was.
     :param context: of ``SegmentContext``, for the codec.
     """
 
-    path: str
-    inode: int
+    facts: FileFacts
+    sealed_in: str
     size_bytes: int
     slot: Slot
+    log_id: str
     end: int | None
     context: str
 
@@ -115,6 +129,7 @@ class StoreLook:
     :param store_id: by its stamp, as are ``lineages``; None: it has none.
     :param present: identities of its logs, by name.
     :param contexts: tells of segments what its broker knows of them beside their files.
+    :param absences: tells of logs that aren't there why that is, where its broker can.
     """
 
     root: str
@@ -124,6 +139,7 @@ class StoreLook:
     lineages: Lineages | None = None
     present: Mapping[str, str] = field(default_factory=dict)
     contexts: Callable[[Sequence[Segment]], Mapping[SegmentId, SegmentContext]] = lambda _: {}
+    absences: Callable[[Mapping[str, LogIdentity]], Mapping[str, Absence]] = lambda _: {}
 
 
 def look_at_store(store: ManagedStore) -> StoreLook:
@@ -140,6 +156,13 @@ def look_at_store(store: ManagedStore) -> StoreLook:
 
 def _look(store: ManagedStore) -> StoreLook:
     with closing(open_store(store)) as broker:
+        # A directory that is none need not be there, or the look itself says that it should.
+        for directory in filter(Path.exists, broker.data_paths):
+            if not ask(store.broker, "tell its directories", partial(broker.is_present, directory)):
+                raise StoreNotFoundError(
+                    f"{directory}: expected a directory of the store with what its broker keeps there, found "
+                    "none of it. Nothing was read. Check that its disk is mounted."
+                )
         now_ms = clock_ms()
         snapshot = take_glance(broker, now_ms, store.broker)
         stamp = read_stamp(store.real_root)
@@ -151,7 +174,13 @@ def _look(store: ManagedStore) -> StoreLook:
             None if stamp is None else stamp.lineages,
             present_logs(broker, store.broker, snapshot),
             partial(_contexts, store),
+            partial(_absences, store),
         )
+
+
+def _absences(store: ManagedStore, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
+    with closing(open_store(store)) as broker:
+        return ask(store.broker, "tell why logs aren't here", partial(broker.absences, logs))
 
 
 def _contexts(store: ManagedStore, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
@@ -185,19 +214,23 @@ def plan_read(
     :raises RowsMissingError: rows that may be asked for are in no place, or other bytes than were proven.
     :raises LakeUnavailableError: the lake can't be read, or lacks a file that a receipt names.
     """
-    store_id = store_id or _store_id(lake, look)
+    store_id = _store_id(lake, look, store_id)
     table, rows = lake.messages(), receipts(lake, store_id, with_ended=True)
     columns, present = find_broker(lake.broker).codec.columns, {} if look is None else look.present
     names = names_of_logs(present, rows, ())
     lineages = _lineages(rows, names, look)
-    counting = tuple(row for row in rows if row.lineage == lineages[names.name_of(row)])
-    local = () if look is None else tuple(_local(look, whole(counting), lineages))
-    gone = _gone(lake, store_id, columns, lineages, present)
+    limits = _limits(rows, names, lineages, look)
+    counting = tuple(row for row in rows if row.end <= limits[names.name_of(row), row.lineage])
+    # What another log of a name had is nothing of the present one's.
+    present_rows = [row for row in counting if names.name_of(row) == row.log]
+    own = whole(present_rows)
+    local = () if look is None else tuple(_local(look, own, lineages))
+    gone = (*_gone(lake, store_id, columns, lineages, present), *_cut_off(rows, names, limits))
     expiries = merged_expiries([(lake, ended(counting))])
     ranges = log_ranges(local, counting, released=gone, witnesses=Witnesses(present, expiries=expiries))
     of_log = by_log(counting, names.name_of)
     if look is not None:
-        ranges = (*ranges, *_unknown_ends(look))
+        ranges = (*ranges, *_unknown_ends(look), *_missing(look, present_rows))
     faults = [one for one in ranges if one.where in _SOMEWHERE and one.status is Status.FAILURE]
     holes = [
         one
@@ -207,10 +240,14 @@ def plan_read(
     ]
     if faults or (holes and not skip_holes):
         raise _hole_error(lake, store_id, faults or holes, may_skip=not faults)
-    segments = () if look is None else tuple(_unarchived(look, whole(counting)))
+    segments = () if look is None else tuple(_unarchived(look, own))
     contexts = {} if look is None else look.contexts(segments)
     there = {segment.id for segment in segments}
-    read = [row for row in with_rows(counting) if row.is_whole or (row.log, row.base_offset) not in there]
+    read = [
+        row
+        for row in with_rows(counting)
+        if row.is_whole or SegmentId(names.name_of(row), row.base_offset) not in there
+    ]
     return ReadPlan(
         store_id,
         tuple(_lake_files(table, store_id, read, where)),
@@ -223,28 +260,36 @@ def plan_read(
 _SOMEWHERE = (Where.LOCAL, Where.PENDING, Where.ARCHIVED, Where.BOTH)
 
 
-def _store_id(lake: Lake, look: StoreLook | None) -> str:
+def _store_id(lake: Lake, look: StoreLook | None, named: str | None) -> str:
     """
-    :raises BadInputError: it can't be told.
+    :raises BadInputError: it can't be told, or the store that is looked at is another one.
     """
     if look is not None and look.store_id is not None:
+        if named not in (None, look.store_id):
+            raise BadInputError(
+                f"{look.root}: expected store {named}, as option storeId says, found that of "
+                f"{look.store_id} by its stamp. Nothing was read. Leave one of the options out."
+            )
         return look.store_id
+    if named is not None:
+        return named
     stores = list_stores(lake)
     if look is not None:
         stores = tuple(one for one in stores if one.store_root == look.root)
         if not stores:
             return ""
-    if len(stores) == 1:
+    # At the same path of another machine there may be another store.
+    if len(stores) == 1 and (look is None or stores[0].store_host in (None, this_host())):
         return stores[0].store_id
-    named = ", ".join(f"{one.store_id} ({one.store_root})" for one in stores) or "none"
+    told = ", ".join(f"{one.store_id} ({one.store_root})" for one in stores) or "none"
     raise BadInputError(
-        f"lake {lake.location}: expected to be told which store's rows are read, found {named}. Nothing was "
-        "read. Name one: option store-id."
+        f"lake {lake.location}: expected to be told which store's rows are read, found {told}. Nothing was "
+        "read. Name one: option storeId. A store of which nothing is archived has to be archived first."
     )
 
 
 def _lineages(rows: Sequence[Receipt], names: LogNames, look: StoreLook | None) -> dict[str, int]:
-    """Return the lineage that counts of each log: the newest, which other bytes than before lie in."""
+    """Return the newest lineage of each log, which other bytes than before lie in."""
     newest: dict[str, int] = {}
     for row in rows:
         name = names.name_of(row)
@@ -253,6 +298,38 @@ def _lineages(rows: Sequence[Receipt], names: LogNames, look: StoreLook | None) 
         known = Lineages.archived(newest, look.lineages)
         newest |= {log.name: known.of(log.name) for log in look.snapshot.logs}
     return newest
+
+
+def _limits(
+    rows: Sequence[Receipt], names: LogNames, lineages: Mapping[str, int], look: StoreLook | None
+) -> Mapping[tuple[str, int], int]:
+    """Return the offset up to which each lineage of a log counts: where a newer one begins."""
+    firsts = defaultdict[str, dict[int, int]](dict)
+    for row in rows:
+        of_log = firsts[names.name_of(row)]
+        of_log[row.lineage] = min(row.base_offset, of_log.get(row.lineage, row.base_offset))
+    for log in () if look is None else look.snapshot.logs:
+        of_log, lineage = firsts[log.name], lineages[log.name]
+        of_log[lineage] = min(log.min_offset, of_log.get(lineage, log.min_offset))
+    return {
+        (name, lineage): min(
+            (first for newer, first in of_log.items() if newer > lineage), default=sys.maxsize
+        )
+        for name, of_log in firsts.items()
+        for lineage in of_log
+    }
+
+
+def _cut_off(
+    rows: Sequence[Receipt], names: LogNames, limits: Mapping[tuple[str, int], int]
+) -> Iterator[ReleasedSpan]:
+    """Yield the beginnings of segments that a newer lineage begins within."""
+    for row in rows:
+        limit = limits[names.name_of(row), row.lineage]
+        if row.base_offset < limit < row.end:
+            why = f"in the lake within a segment of lineage {row.lineage}, which a newer one cuts off"
+            log_id = row.log_id or ""
+            yield ReleasedSpan(row.log, row.base_offset, limit, others=why, unknown=True, log_id=log_id)
 
 
 def _local(look: StoreLook, rows: Sequence[Receipt], lineages: Mapping[str, int]) -> Iterator[LocalSpan]:
@@ -350,17 +427,33 @@ def _unknown_ends(look: StoreLook) -> Iterator[RangeStatus]:
     for log in look.snapshot.logs:
         if _end(look, log) > 0 or log.max_offset == log.min_offset:
             continue
-        if look.at_ms - max(segment.mtime_ns for segment in log.segments) // 1_000_000 > _SOON_MS:
+        if look.at_ms - min(segment.mtime_ns for segment in log.segments) // 1_000_000 > _SOON_MS:
             why = "its high watermark isn't known"
             yield RangeStatus(
                 log.name, log.min_offset, log.max_offset, Where.UNKNOWN, Status.FAILURE, (), why
             )
 
 
+def _missing(look: StoreLook, rows: Iterable[Receipt]) -> Iterator[RangeStatus]:
+    """Yield the logs that should be on disk, and aren't: the lake may lack their last rows."""
+    here, ends, logs = {log.name for log in look.snapshot.logs}, dict[str, int](), dict[str, LogIdentity]()
+    for row in rows:
+        if row.log not in here:
+            ends[row.log] = max(row.end, ends.get(row.log, 0))
+            logs[row.log] = LogIdentity(row.log_id or "")
+    for log, absence in (look.absences(logs) if logs else {}).items():
+        if not absence.is_right:
+            why = f"what came behind it isn't on disk, {absence.why}"
+            yield RangeStatus(log, ends[log], ends[log], Where.UNKNOWN, Status.FAILURE, (), why)
+
+
 def _end(look: StoreLook, log: LogSnapshot) -> int:
     """Return the offset up to which a log's rows are there for good."""
-    is_by_bytes = offsets_count_bytes(find_broker(look.snapshot.broker).codec)
-    return log.max_offset if is_by_bytes else log.dispatched_offset
+    return log.max_offset if _is_by_bytes(look) else log.dispatched_offset
+
+
+def _is_by_bytes(look: StoreLook) -> bool:
+    return offsets_count_bytes(find_broker(look.snapshot.broker).codec)
 
 
 def _store_file(
@@ -368,15 +461,17 @@ def _store_file(
 ) -> StoreFile:
     log = next(log for log in look.snapshot.logs if log.name == segment.log)
     size_bytes, end = segment.facts.size_bytes, _end(look, log)
-    is_whole = segment.state is SegmentState.SEALED and segment.end_offset <= end
-    if not is_whole and offsets_count_bytes(find_broker(look.snapshot.broker).codec):
+    is_sealed, is_by_bytes = segment.state is SegmentState.SEALED, _is_by_bytes(look)
+    is_whole = is_sealed and segment.end_offset <= end
+    if not is_whole and is_by_bytes:
         # The rest of the file is preallocated, or is being written.
         size_bytes = min(size_bytes, end - segment.base_offset)
     return StoreFile(
-        segment.facts.path,
-        segment.facts.inode,
+        segment.facts,
+        look.root if is_sealed and not is_by_bytes else "",
         size_bytes,
         (lineages[segment.log], segment.log, segment.base_offset),
+        look.present.get(segment.log, ""),
         None if is_whole else end,
         "" if context is None else context.codec,
     )

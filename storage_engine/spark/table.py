@@ -36,7 +36,8 @@ from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
 from storage_engine.lake.file.source_file import read_beginning
 from storage_engine.lake.soundness.message_batches import rows_of_file
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.broker.codec import Columns
+from storage_engine.model.broker.codec import Columns, SegmentCodec
+from storage_engine.model.store.known_logs import may_be_one
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.spark.read_plan import LakeFile, Slot, StoreFile, look_at_store, plan_read
 
@@ -140,7 +141,7 @@ _OPTIONS = ("lake", "store", "storeId", "where", "columns", "holes", "brokerConf
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,15 +209,23 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]
 
         :raises StorageEngineError: as :func:`~storage_engine.spark.read_plan.plan_read` does.
         """
+        try:
+            return self._tasks()
+        except RowsMissingError:
+            # Between its two looks a segment may have been sealed and archived.
+            return self._tasks()
+
+    def _tasks(self) -> Sequence[InputPartition]:
         options, config = self._options, LakeConfig.local(self._options.lake)
         store = options.managed(config)
         look = None if store is None else look_at_store(store)
         lake = open_lake(config)
         _check_kind(lake, store)
         iceberg_schema = lake.messages().schema()
-        where, keeps, deciding = _filter(iceberg_schema, options.where)
-        plan = plan_read(lake, look, where, store_id=options.store_id, skip_holes=options.skip_holes)
         every = _schema(lake, options)
+        where, keeps, deciding = _filter(iceberg_schema, options.where)
+        _check_stored(lake, deciding)
+        plan = plan_read(lake, look, where, store_id=options.store_id, skip_holes=options.skip_holes)
         schema = pa.schema([every.field(name) for name in self._columns])
         scan = Scan(config, plan.store_id, lake.broker, schema, keeps, deciding)
         groups: list[list[LakeFile]] = [[]]
@@ -276,6 +285,24 @@ def _filter(schema: Schema, where: str) -> tuple[BooleanExpression, Any, tuple[s
     return expression, expression_to_pyarrow(bound, schema), tuple(sorted(names)) or ("kind",)
 
 
+def _check_stored(lake: Lake, deciding: Iterable[str]) -> None:
+    """
+    :raises BadInputError: a column that decides isn't stored in each row that has a value of it.
+    """
+    codec = find_broker(lake.broker).codec
+    for name in deciding:
+        if name in codec.columns.views:
+            source, _ = codec.columns.views[name]
+            raise BadInputError(
+                f"Option where: expected stored columns, found {name}, which is made of {source} as it is "
+                "read. Nothing was read. Let Spark filter by it."
+            )
+        if name not in IDENTITY_COLUMNS.names and name not in codec.schema.names:
+            raise BadInputError(
+                f"Option where: expected columns of segments' rows, found {name}. Nothing was read."
+            )
+
+
 def _schema(lake: Lake, options: Options) -> pa.Schema:
     """
     :raises BadInputError: there is no such column.
@@ -309,12 +336,13 @@ def _counting(slots: Sequence[Slot]) -> Any:
     return reduce(or_, logs)
 
 
-def _below_end(file: StoreFile, columns: Columns) -> Any:
+def _below_end(file: StoreFile, codec: SegmentCodec) -> Any:
     """Return which rows of a segment were there for good when it was seen, as Arrow has it."""
     compute: Any = pc
-    offset = compute.coalesce(*map(compute.field, _offsets(columns)))
+    offset = compute.coalesce(*map(compute.field, _offsets(codec.columns)))
     position, size = compute.field("physical_offset"), compute.field("size")
-    is_begun = (compute.field("kind") == "undecodable") & (position + size >= file.size_bytes)
+    end_of_file = codec.origin(file.slot[2]) + file.size_bytes
+    is_begun = (compute.field("kind") == "undecodable") & (position + size >= end_of_file)
     return (offset.is_null() | (offset < file.end)) & ~is_begun
 
 
@@ -334,9 +362,9 @@ def _of_lake(scan: Scan, location: str, keeps: Any, needed: Sequence[str]) -> It
 
 def _of_store(scan: Scan, file: StoreFile) -> Iterator[pa.Table]:
     codec, (lineage, log, base_offset) = find_broker(scan.broker).codec, file.slot
-    keeps = scan.keeps if file.end is None else scan.keeps & _below_end(file, codec.columns)
+    keeps = scan.keeps if file.end is None else scan.keeps & _below_end(file, codec)
     try:
-        data = read_beginning(file.path, file.inode, file.size_bytes)
+        data = read_beginning(file.facts, file.size_bytes, file.sealed_in)
     except FileGoneError:
         needed = (*_PLACE, *_offsets(codec.columns))
         yield from _of_lake(scan, _released(scan, file), keeps, needed)
@@ -370,12 +398,17 @@ def _released(scan: Scan, file: StoreFile) -> str:
     """
     lineage, log, base_offset = file.slot
     lake, span = open_lake(scan.lake), (base_offset, base_offset)
-    rows = receipts(lake, scan.store_id, lineage=lineage, log=log, base_offsets=span) if scan.store_id else ()
+    # A topic that was made again may have the name by now, or had it before.
+    rows = [
+        row
+        for row in receipts(lake, scan.store_id, lineage=lineage, log=log, base_offsets=span)
+        if may_be_one(row.log_id or "", file.log_id)
+    ]
     if not rows:
         raise RowsMissingError(
-            f"{file.path}: expected the segment at offset {base_offset} of log {log} in the store or in lake "
-            f"{scan.lake.location}, found that it left the store meanwhile and isn't in the lake. Run the "
-            "query again, which names it where it is lost."
+            f"{file.facts.path}: expected the segment at offset {base_offset} of log {log} in the store or "
+            f"in lake {scan.lake.location}, found that it left the store or changed meanwhile and isn't in "
+            "the lake. Run the query again, which names it where it is lost."
         )
     return data_file_of(lake.messages(), rows[-1])
 

@@ -4,29 +4,45 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import shutil
+import uuid
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.brokers import find_broker
-from storage_engine.exceptions import BadInputError, LakeUnavailableError, RowsMissingError
+from storage_engine.exceptions import (
+    BadInputError,
+    LakeUnavailableError,
+    RowsMissingError,
+    StoreNotFoundError,
+)
 from storage_engine.kafka.format.checkpoints import HIGH_WATERMARK
+from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
+from storage_engine.kafka.format.partition_metadata import text_of
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.coverage.coverage import log_ranges, names_of_logs
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.keep.rules import ArchiveRule, Scope
-from storage_engine.model.store.store import Segment
+from storage_engine.model.report.validation import Where
+from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.store import Segment, SegmentState
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.stamp import update_stamp
+from storage_engine.spark.read_plan import StoreLook, _cut_off, _limits, look_at_store
 from storage_engine.spark.session import spark_session
 from storage_engine.spark.table import Options, ReadTask, StoreReader, StoreTable, table
 from tests.archive_rules import permits_of
@@ -35,6 +51,7 @@ from tests.fixture_stores import unpack
 from tests.integration.broker import FIXTURE_SIZES
 from tests.integration.stores import Truth, open_store
 from tests.kafka import lakes as kafka_lakes
+from tests.kafka.stopped_nodes import make_node
 from tests.kafka_fixture import truth
 from tests.kafka_fixture import unpack as unpack_node
 from tests.lake.gc.test_expiry import expire
@@ -76,7 +93,8 @@ class Place:
         return reader_of({**named, **options}, columns)
 
 
-def reader_of(options: dict[str, str], columns: Sequence[str] = ()) -> StoreReader:
+def reader_of(options: dict[str, str], columns: Sequence[str] = (), **more: str) -> StoreReader:
+    options = options | more
     given_options = Options.read({**options, "columns": ",".join(columns)})
     return StoreReader(given_options, StoreTable({**options, "columns": ",".join(columns)}).schema().names)
 
@@ -138,6 +156,27 @@ def test_a_segment_that_leaves_between_planning_and_reading_is_read_from_the_lak
     place.archive(sealed[1:3])
     place.release(sealed[:3])
     assert frames_of(read(reader, tasks)) == TRUTH.frames
+
+
+def test_a_segment_that_is_sealed_and_archived_between_both_looks_is_none_that_differs(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.archive(place.sealed[:6])
+    last, looks = place.sealed[5], list[int]()
+
+    def look(store: ManagedStore) -> StoreLook:
+        looks.append(1)
+        found = look_at_store(store)
+        if len(looks) > 1:
+            return found
+        (log,) = found.snapshot.logs
+        segments = (*log.segments[:5], replace(last, state=SegmentState.ACTIVE))
+        log = replace(log, segments=segments, max_offset=last.end_offset - 1, dispatched_offset=0)
+        return replace(found, snapshot=replace(found.snapshot, logs=(log,)))
+
+    monkeypatch.setattr("storage_engine.spark.table.look_at_store", look)
+    assert frames_of(read(place.reader())) == TRUTH.frames
+    assert len(looks) == 2
 
 
 def test_a_segment_that_leaves_and_is_in_no_lake_ends_the_query(place: Place) -> None:
@@ -239,6 +278,52 @@ def test_of_several_lineages_the_newest_counts(place: Place) -> None:
     assert set(rows["lineage"].to_pylist()) == {2}
 
 
+def test_what_an_older_lineage_alone_has_is_read(place: Place) -> None:
+    sealed = place.sealed
+    place.archive(sealed[:4], lineage=1)
+    place.release(sealed[:2])
+    for lineage in 2, 3:
+        place.archive(sealed[lineage:5], lineage=lineage)
+    assert frames_of(read(place.reader())) == TRUTH.frames
+    rows = read(place.reader("lineage", "segment_base_offset", "kind"))
+    of_segments = {(row["segment_base_offset"] // 1048576, row["lineage"]) for row in rows.to_pylist()}
+    assert of_segments == {(0, 1), (1, 1), *((at, 3) for at in range(2, 8))}
+    alone = frames_of(read(reader_of({"lake": str(place.lake_dir)})))
+    assert alone == {at: sha for at, sha in TRUTH.frames.items() if at < 5 * 1048576}
+
+
+def test_a_segment_that_a_newer_lineage_begins_within_is_named(tmp_path: Path) -> None:
+    node, lake = unpack_node(tmp_path / "node"), kafka_lakes.new_lake(tmp_path / "lake")
+    (first, second, *_) = (one for one in kafka_lakes.archivable_segments(node) if one.log == "tinyseg-0")
+    (row,) = kafka_lakes.archive(lake, node, [first])
+    (newer,) = kafka_lakes.archive(lake, node, [second])
+    assert row.end == newer.base_offset
+    cut = replace(row, end_offset=row.end + 1), replace(newer, lineage=newer.lineage + 1)
+    names = names_of_logs({}, cut, ())
+    (span,) = _cut_off(cut, names, _limits(cut, names, {}, None))
+    (found,) = log_ranges([], cut[1:], released=[span])[:1]
+    assert (found.start_offset, found.end_offset, found.where) == (row.base_offset, row.end, Where.UNKNOWN)
+
+
+def test_damage_within_the_active_segment_is_a_row(place: Place) -> None:
+    place.release(open_store(place.root).snapshot(0).logs[0].segments[6:])
+    active = place.sealed[-1].end_offset
+    path = place.root / "commitlog" / f"{active:020d}"
+    before = read(place.reader("physical_offset", "size", "kind")).sort_by("physical_offset").to_pylist()
+    of_active = [row for row in before if row["physical_offset"] >= active]
+    damaged = of_active[len(of_active) // 2]
+    content = bytearray(path.read_bytes())
+    content[damaged["physical_offset"] - active + 5] ^= 0xFF
+    path.write_bytes(content)
+    after = read(place.reader("physical_offset", "size", "kind")).sort_by("physical_offset").to_pylist()
+    assert after == [{**row, "kind": "undecodable"} if row == damaged else row for row in before]
+
+
+def test_a_store_needs_no_directory_that_its_broker_may_do_without(place: Place) -> None:
+    shutil.rmtree(place.root / "index")
+    assert frames_of(read(place.reader())) == TRUTH.frames
+
+
 def test_a_lake_is_read_without_its_store(place: Place) -> None:
     place.archive(place.sealed)
     options = {"lake": str(place.lake_dir)}
@@ -307,6 +392,30 @@ def test_a_column_or_an_expression_that_is_wrong_is_named(place: Place) -> None:
             planned(place.reader(where=where))
 
 
+@pytest.mark.parametrize("name", ["properties", "gone"])
+def test_an_expression_over_what_isnt_stored_is_named(place: Place, name: str) -> None:
+    place.archive(place.sealed[:1])
+    with pytest.raises(BadInputError, match=f"Option where: expected .*, found {name}"):
+        planned(place.reader(where=f"{name} is null"))
+
+
+def test_a_column_that_decides_may_be_younger_than_a_data_file(place: Place) -> None:
+    place.archive(place.sealed[:2])
+    every = read(place.reader("physical_offset"))
+    (row, _) = receipts(place.lake, STORE)
+    path = local_path(data_file_of(place.lake.messages(), row))
+    assert path is not None
+    rows = pq.read_table(path)
+    pq.write_table(rows.drop_columns(["unique_key"]), path)
+    without, having = (
+        read(place.reader("physical_offset", where=f"unique_key is {word}")) for word in ("null", "not null")
+    )
+    assert without.num_rows > rows.num_rows
+    assert sorted(pa.concat_tables([without, having])["physical_offset"].to_pylist()) == sorted(
+        every["physical_offset"].to_pylist()
+    )
+
+
 def test_a_lake_of_another_broker_is_named(tmp_path: Path) -> None:
     node = unpack_node(tmp_path / "node")
     make_lake(LakeConfig.local(tmp_path / "lake"))
@@ -320,6 +429,25 @@ def test_a_lake_of_several_stores_asks_which_one(place: Place) -> None:
     archive_all(place.lake, segment_jobs(place.lake, place.sealed[:1], **known))
     with pytest.raises(BadInputError, match=r"found other \(/other\), store-1"):
         planned(reader_of({"lake": str(place.lake_dir)}))
+
+
+def test_another_machines_store_is_not_taken_for_one_at_its_path(place: Place) -> None:
+    root = str(place.root.resolve())
+    known: dict[str, Any] = {"store_id": "other", "lineage": 1, "broker": "rocketmq", "store_root": root}
+    archive_all(place.lake, segment_jobs(place.lake, place.sealed[:1], **known, store_host="another-machine"))
+    named = {"lake": str(place.lake_dir), "store": str(place.root), "set": SETTINGS}
+    with pytest.raises(BadInputError, match=r"expected to be told which .*found other .*option storeId"):
+        planned(reader_of(named))
+    assert read(reader_of(named, ("store_id",), storeId=STORE))["store_id"].unique().to_pylist() == [STORE]
+
+
+def test_rows_of_another_store_than_the_stamp_says_are_not_read(place: Place) -> None:
+    place.archive(place.sealed[:1])
+    update_stamp(str(place.root.resolve()), "other", Lineages(1), ())
+    with pytest.raises(
+        BadInputError, match=r"expected store store-1, as option storeId says, found .* other"
+    ):
+        planned(place.reader())
 
 
 def test_records_of_a_kafka_node_are_there_once(tmp_path: Path) -> None:
@@ -343,6 +471,41 @@ def test_records_of_a_kafka_node_are_there_once(tmp_path: Path) -> None:
     assert Counter(log for log, _ in offsets) == true
 
 
+def test_another_file_with_a_segments_name_and_inode_is_not_read(tmp_path: Path) -> None:
+    node = unpack_node(tmp_path / "node")
+    kafka_lakes.new_lake(tmp_path / "lake")
+    options = {"lake": str(tmp_path / "lake"), "store": str(node / "server.properties")}
+    reader = reader_of(options, ("log", "kind"), where="log = 'tinyseg-0'")
+    tasks = planned(reader)
+    path = Path(kafka_lakes.segments_of(node, "tinyseg-0")[0].facts.path)
+    # As a file system does that gives the inode of a file that went to the next one.
+    path.write_bytes(path.read_bytes())
+    with pytest.raises(RowsMissingError, match=r"offset 0 of log tinyseg-0 .* left the store or changed"):
+        read(reader, tasks)
+
+
+def test_a_topic_that_was_made_again_is_read_beside_the_one_before(tmp_path: Path) -> None:
+    node, lake = unpack_node(tmp_path / "node"), kafka_lakes.new_lake(tmp_path / "lake")
+    log = "tinyseg-0"
+    archivable = [one for one in kafka_lakes.archivable_segments(node) if one.log == log]
+    options = {"lake": str(tmp_path / "lake"), "store": str(node / "server.properties")}
+    options["storeId"] = kafka_lakes.STORE
+    kafka_lakes.archive(lake, node, archivable)
+    begin_of_active = kafka_lakes.segments_of(node, log)[-1].base_offset
+    where = f"log = '{log}' and kind = 'message'"
+    first = read(reader_of(options, ("offset",), where=where))["offset"].to_pylist()
+    (path,) = node.rglob(f"{log}/{PARTITION_METADATA}")
+    path.write_text(f"version: 0\ntopic_id: {text_of(uuid.UUID(int=7))}")
+    reader = reader_of(options, ("offset",), where=where)
+    tasks = planned(reader)
+    of_both = Counter(first) + Counter(offset for offset in first if offset < begin_of_active)
+    assert Counter(read(reader, tasks)["offset"].to_pylist()) == of_both
+    # What the one before had is not taken for what is gone of this one.
+    Path(archivable[0].facts.path).unlink()
+    with pytest.raises(RowsMissingError, match=rf"offset 0 of log {log} .* isn't in the lake"):
+        read(reader, tasks)
+
+
 def test_records_above_the_high_watermark_are_not_there_yet(tmp_path: Path) -> None:
     node, lake_dir = unpack_node(tmp_path / "node"), tmp_path / "lake"
     kafka_lakes.new_lake(lake_dir)
@@ -361,6 +524,27 @@ def test_records_above_the_high_watermark_are_not_there_yet(tmp_path: Path) -> N
         row["offset"] for row in rows.to_pylist() if row["log"] == log and row["offset"] is not None
     )
     assert highest < end - 1
+
+
+def test_a_log_that_should_be_on_disk_and_isnt_is_named(tmp_path: Path) -> None:
+    made, lake = make_node(tmp_path / "node"), kafka_lakes.new_lake(tmp_path / "lake")
+    kafka_lakes.archive(lake, made.root, kafka_lakes.archivable_segments(made.root))
+    options = {"lake": str(tmp_path / "lake"), "store": str(made.root / "server.properties")}
+    options["storeId"] = kafka_lakes.STORE
+    assert messages(read(reader_of(options, ("log", "kind")))) == {"a-0": 6, "b-0": 6}
+    log = next(made.root.rglob("b-0"))
+    log.rename(tmp_path / "away")
+    with pytest.raises(RowsMissingError, match=r"b-0 \[4, 4\) UNKNOWN: what came behind it isn't on disk"):
+        planned(reader_of(options))
+    assert messages(read(reader_of(options, ("log", "kind"), holes="skip"))) == {"a-0": 6, "b-0": 4}
+    assert messages(read(reader_of(options, ("log", "kind"), where="log = 'a-0'"))) == {"a-0": 6}
+    # Of an unmounted disk the mount point is left.
+    log.parent.rename(tmp_path / "disk")
+    log.parent.mkdir()
+    with pytest.raises(
+        StoreNotFoundError, match=f"{log.parent.name}: expected .* Check that its disk is mounted"
+    ):
+        planned(reader_of(options, holes="skip"))
 
 
 def messages(rows: pa.Table) -> dict[str, int]:

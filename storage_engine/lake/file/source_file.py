@@ -70,19 +70,24 @@ def read_source(job: SegmentJob) -> Source:
     return Source(data, digest.hexdigest(), facts)
 
 
-def read_beginning(path: str, inode: int, size_bytes: int) -> memoryview:
+def read_beginning(chosen: FileFacts, size_bytes: int, store_root: str) -> memoryview:
     """Read the first bytes of a segment's file, which its broker may still write behind them.
 
-    :param inode: of the file that was chosen.
+    :param chosen: the file as it was chosen.
+    :param store_root: "": it may have changed. Otherwise it may not, but by our own acts: its name and its
+        inode may be another file's by now.
     :raises FileGoneError: it went away since, or another file has its name.
     :raises StoreNotFoundError: it can't be seen from this host.
     :raises ProofError: it is shorter.
     """
     data = _source_memory(size_bytes)
-    done = 0
+    done, path = 0, chosen.path
     with _source_errors(path), Path(path).open("rb", buffering=0) as file:
-        found = os.fstat(file.fileno()).st_ino
-        if found != inode:
+        found = replace(FileFacts.of_stat(path, os.fstat(file.fileno())), device=chosen.device)
+        is_same = found.inode == chosen.inode
+        if store_root and found != chosen:
+            is_same = read_own_acts(store_root).same_file(found, chosen)
+        if not is_same:
             raise FileGoneError.at(path)
         while done < size_bytes and (count := file.readinto(data[done:])):
             done += count

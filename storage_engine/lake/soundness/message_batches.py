@@ -124,10 +124,11 @@ def rows_of_file(
         _open(file_io, path) as stored,
         pq.ParquetFile(stored) as parquet,
     ):
-        fragment: Any = ds.ParquetFileFormat().make_fragment(stored)
-        likely = [
-            group.id for part in fragment.split_by_row_group(filter_expression) for group in part.row_groups
-        ]
+        likely: Sequence[int] = range(parquet.num_row_groups)
+        if set(deciding) <= set(parquet.schema_arrow.names):
+            fragment: Any = ds.ParquetFileFormat().make_fragment(stored)
+            parts = fragment.split_by_row_group(filter_expression)
+            likely = [group.id for part in parts for group in part.row_groups]
         others = [name for name in columns if name not in deciding]
         for group in likely:
             count.row_groups += 1
