@@ -226,3 +226,25 @@ def test_what_the_lake_has_whole_stays_whole(store: ManagedStore) -> None:
     steps.release(store, "r")
     assert places(store)[0][:2] == (Where.ARCHIVED, Status.OK)
     assert all(json.loads(row.streams or "[]") for row in current_rows(store))
+
+
+@pytest.mark.parametrize("faulty", ["damaged", "moved"])
+def test_what_the_lake_has_is_archived_again_as_whole_as_it_was(store: ManagedStore, faulty: str) -> None:
+    """A rule takes nothing out: who puts a new file in the place of one that proves nothing leaves none out."""
+    record_rule(store, Scope(topic="debug-b"))
+    steps.archive_sealed(store, "ahead", archive_here)
+    record_rule(store, RULE)
+    lake = open_lake(store.lake)
+    before = rows_by_topic(lake)
+    messages = lake.messages()
+    if faulty == "moved":
+        messages.overwrite(messages.scan().to_arrow())
+    else:
+        for row in current_rows(store):
+            damage(path_of(lake, row))
+    steps.make_plan(store, "r", MANUAL)
+    steps.archive_planned(store, "r", archive_here)
+    assert [row.gone_streams.keys() for row in current_rows(store)] == [{"debug-b"}] * GOING
+    assert rows_by_topic(open_lake(store.lake)) == before
+    steps.release(store, "r")
+    assert places(store)[0][:2] == (Where.NOT_ARCHIVED, Status.OK)
