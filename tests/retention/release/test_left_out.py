@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from storage_engine.core.clock import clock_ms
+from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import GateRefusedError, RestoreError
 from storage_engine.journal.journal import Journal, Step
@@ -29,12 +30,14 @@ from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, PARTIAL, Receipt
 from storage_engine.model.report.validation import Status, Where
 from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.settings.policy import Policy
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import archive_lag, measure_lag
 from storage_engine.retention.monitor.recording_ranges import store_ranges
 from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.proof.history import releases
+from storage_engine.retention.quarantine import emptying
 from storage_engine.retention.ranges.offset_ranges import Place
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.release import releasing
@@ -248,3 +251,31 @@ def test_what_the_lake_has_is_archived_again_as_whole_as_it_was(store: ManagedSt
     assert rows_by_topic(open_lake(store.lake)) == before
     steps.release(store, "r")
     assert places(store)[0][:2] == (Where.NOT_ARCHIVED, Status.OK)
+
+
+def test_a_quarantine_that_is_being_emptied_keeps_what_no_rule_permits_any_more(
+    store: ManagedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run that empties it is killed before it has removed a file, and the rule is lifted."""
+    store = replace(store, policy=Policy(undo_window_hours=24))
+    record_rule(store, RULE)
+    do_everything(store)
+    aside = Path(store.root, ".storage-engine", "quarantine", "r", "commitlog")
+    late_ms = clock_ms() + DAY_MS + 60_000
+    with monkeypatch.context() as patch:
+        patch.setattr(emptying, "remove", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            steps.make_plan(store, "killed", PlanRequest(), late_ms)
+    record_rule(store, RULE, archives=True)
+    (said,) = steps.make_plan(store, "lifted", PlanRequest(), late_ms).notices
+    assert "the quarantine of run r stays" in said
+    assert "copy out what you need" in said
+    assert len(list(aside.iterdir())) == GOING
+    record_rule(store, RULE)
+    notices = steps.make_plan(store, "again", PlanRequest(), late_ms).notices
+    assert any("the quarantine of run r was emptied" in said for said in notices)
+    assert not aside.exists()
+
+
+def killed(*_: object) -> Any:
+    raise RuntimeError("killed")
