@@ -30,7 +30,7 @@ from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, PARTIAL, Receipt
 from storage_engine.model.report.validation import Status, Where
 from storage_engine.model.report.verification import VerifyLevel
-from storage_engine.model.settings.policy import Policy
+from storage_engine.model.settings.policy import Policy, ShieldMode
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import archive_lag, measure_lag
 from storage_engine.retention.monitor.recording_ranges import store_ranges
@@ -40,11 +40,14 @@ from storage_engine.retention.proof.history import releases
 from storage_engine.retention.quarantine import emptying
 from storage_engine.retention.ranges.offset_ranges import Place
 from storage_engine.retention.ranges.verification import verify_store
-from storage_engine.retention.release import releasing
+from storage_engine.retention.release import judging, releasing
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.report.report import build_report
+from storage_engine.retention.shield import shield
+from storage_engine.retention.shield.shield import tend_shield
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.shield.seen import look_at_shield
 from tests.archive_rules import record_rule
 from tests.keeping.store import SEGMENT_BYTES, TopicStore
 from tests.keeping.world import rows_by_topic
@@ -183,19 +186,28 @@ def test_what_no_rule_permits_any_more_is_archived_again_whole(store: ManagedSto
     assert places(store)[0][:2] == (where, Status.OK)
 
 
+@pytest.mark.parametrize("when", ["before", "while hashing"])
 def test_a_rule_that_is_lifted_while_a_run_deletes_lets_nothing_more_go(
-    store: ManagedStore, monkeypatch: pytest.MonkeyPatch
+    store: ManagedStore, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     record_rule(store, RULE)
     steps.make_plan(store, "r", MANUAL)
     steps.archive_planned(store, "r", archive_here)
-    before, begin = files(store), releasing.remover
+    before, begin, hashed = files(store), releasing.remover, judging._hash_again
 
     def lift(*arguments: Any, **more: Any) -> Any:
+        monkeypatch.setattr(judging, "_hash_again", hashed)
         record_rule(store, RULE, archives=True)
+        return hashed(*arguments, **more)
+
+    def begun(*arguments: Any, **more: Any) -> Any:
+        if when == "before":
+            record_rule(store, RULE, archives=True)
+        else:
+            monkeypatch.setattr(judging, "_hash_again", lift)
         return begin(*arguments, **more)
 
-    monkeypatch.setattr(releasing, "remover", lift)
+    monkeypatch.setattr(releasing, "remover", begun)
     with pytest.raises(GateRefusedError, match="found none that permits it any more"):
         steps.release(store, "r")
     assert files(store) == before
@@ -275,6 +287,40 @@ def test_a_quarantine_that_is_being_emptied_keeps_what_no_rule_permits_any_more(
     notices = steps.make_plan(store, "again", PlanRequest(), late_ms).notices
     assert any("the quarantine of run r was emptied" in said for said in notices)
     assert not aside.exists()
+
+
+@pytest.mark.parametrize("by", ["broker", "run"])
+def test_a_last_link_stays_that_no_rule_permits_to_go_any_more(
+    store: ManagedStore, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """The rule is lifted once the proofs were read by which links of what is gone from the log are dropped."""
+    store = replace(store, policy=Policy(shield=ShieldMode.ON))
+    record_rule(store, RULE)
+    assert tend_shield(store).links == GOING
+    steps.make_plan(store, "r", MANUAL)
+    if by == "broker":
+        for path in sorted(Path(store.root, "commitlog").iterdir())[:GOING]:
+            path.unlink()
+    else:
+        steps.archive_planned(store, "r", archive_here)
+
+    def lifted_before(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **more: Any) -> Any:
+            record_rule(store, RULE, archives=True)
+            return function(*arguments, **more)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        if by == "broker":
+            patch.setattr(shield, "witness_release", lifted_before(shield.witness_release))
+            tend_shield(store)
+        else:
+            patch.setattr(releasing, "drop_released", lifted_before(releasing.drop_released))
+            steps.release(store, "r")
+    assert len(look_at_shield(store.root).gone) == GOING
+    assert tend_shield(store).links == 0
+    assert [row.state for row in current_rows(store)] == [None] * GOING
 
 
 def killed(*_: object) -> Any:
