@@ -14,7 +14,7 @@ from storage_engine.exceptions import FileGoneError, GateRefusedError
 from storage_engine.journal.drift import hold_memory, record_drift
 from storage_engine.journal.journal import Run
 from storage_engine.lake.acts.unarchived import NO_PERMITS
-from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.hold.hold import UNPROVEN, Drift, DriftKind
 from storage_engine.model.plan.plan import LogPlan
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.store_settings import WE_DELETE
@@ -47,8 +47,8 @@ class Gone:
     is_proven: bool
 
 
-_BROKERS = "no lake proves them: its broker may delete by its own rules"
-_NOBODYS = "no lake proves them: nothing of it should go"
+_BROKERS = f"{UNPROVEN}: its broker may delete by its own rules"
+_NOBODYS = f"{UNPROVEN}: nothing of it should go"
 _PROVEN = "a lake proves them"
 _REMEDY = "Find out who deleted it; storage-engine verify names all that is lost."
 

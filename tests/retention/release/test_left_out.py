@@ -14,7 +14,7 @@ import pytest
 
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.cycle import archive_here
-from storage_engine.exceptions import GateRefusedError, RestoreError
+from storage_engine.exceptions import FileGoneError, GateRefusedError, RestoreError
 from storage_engine.journal.journal import Journal, Step
 from storage_engine.lake.acts.act_files import record_act
 from storage_engine.lake.archive.deletions import read_deletions
@@ -211,6 +211,33 @@ def test_a_rule_that_is_lifted_while_a_run_deletes_lets_nothing_more_go(
     with pytest.raises(GateRefusedError, match="found none that permits it any more"):
         steps.release(store, "r")
     assert files(store) == before
+
+
+@pytest.mark.parametrize("is_lifted", [False, True])
+def test_what_others_delete_once_the_rule_is_lifted_is_lost(store: ManagedStore, is_lifted: bool) -> None:
+    record_rule(store, RULE)
+    steps.archive_sealed(store, "ahead", archive_here)
+    if is_lifted:
+        record_rule(store, RULE, archives=True)
+    steps.make_plan(store, "r", MANUAL)
+    for path in sorted(Path(store.root, "commitlog").iterdir())[:GOING]:
+        path.unlink()
+    if not is_lifted:
+        steps.release(store, "r")
+        record_rule(store, RULE, archives=True)
+        assert places(store)[0][:2] == (Where.NOT_ARCHIVED, Status.OK)
+        return
+    with pytest.raises(FileGoneError, match="LOST"):
+        steps.release(store, "r")
+    (found,) = verify_store(store, VerifyLevel.BYTES)
+    assert (found.ranges[0].where, found.ranges[0].status) == (Where.LOST, Status.FAILURE)
+    assert found.ranges[0].detail.endswith("the lake has what other topics have of it")
+    with opened(store) as context:
+        measured = measure_lag(context)
+        assert store_ranges(context, measured.snapshot, measured)[0].where is Place.LOST
+    # Once a person has accepted that, it is what the lake has of it.
+    steps.accept_loss(store, 0, GOING * SEGMENT_BYTES, "ann", "deleted by hand")
+    assert places(store)[0][:2] == (Where.NOT_ARCHIVED, Status.OK)
 
 
 DOUBTS: dict[str, Callable[[ManagedStore], object]] = {
