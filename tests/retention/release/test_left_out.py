@@ -240,6 +240,27 @@ def test_what_others_delete_once_the_rule_is_lifted_is_lost(store: ManagedStore,
     assert places(store)[0][:2] == (Where.NOT_ARCHIVED, Status.OK)
 
 
+@pytest.mark.parametrize("is_lifted", [False, True])
+def test_archiving_ahead_tells_what_others_deleted_once_the_rule_was_lifted(
+    store: ManagedStore, is_lifted: bool
+) -> None:
+    record_rule(store, RULE)
+    steps.archive_sealed(store, "ahead", archive_here)
+    if is_lifted:
+        record_rule(store, RULE, archives=True)
+    for path in sorted(Path(store.root, "commitlog").iterdir())[:GOING]:
+        path.unlink()
+    (said,) = steps.archive_sealed(store, "then", archive_here).notices
+    assert ("no lake proves them" if is_lifted else "a lake proves them") in said
+    record_rule(store, RULE, archives=True)
+    assert steps.archive_sealed(store, "lifted", archive_here).refused == ()
+    (found,) = verify_store(store, VerifyLevel.BYTES)
+    lost = (Where.LOST, Status.FAILURE)
+    assert (found.ranges[0].where, found.ranges[0].status) == (
+        lost if is_lifted else (Where.NOT_ARCHIVED, Status.OK)
+    )
+
+
 DOUBTS: dict[str, Callable[[ManagedStore], object]] = {
     "younger than a day": lambda store: record_rule(store, RULE, age_ms=23 * 3_600_000),
     "in the lake alone": lambda store: record_rule(store, RULE, in_journal=False),
