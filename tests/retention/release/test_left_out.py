@@ -293,7 +293,7 @@ def test_what_the_lake_has_whole_stays_whole(store: ManagedStore) -> None:
 
 @pytest.mark.parametrize("faulty", ["damaged", "moved"])
 def test_what_the_lake_has_is_archived_again_as_whole_as_it_was(store: ManagedStore, faulty: str) -> None:
-    """A rule takes nothing out: who puts a new file in the place of one that proves nothing leaves none out."""
+    """A rule takes nothing out, whatever puts a new file in the place of one that proves nothing."""
     record_rule(store, Scope(topic="debug-b"))
     steps.archive_sealed(store, "ahead", archive_here)
     record_rule(store, RULE)
@@ -341,7 +341,7 @@ def test_a_quarantine_that_is_being_emptied_keeps_what_no_rule_permits_any_more(
 def test_a_last_link_stays_that_no_rule_permits_to_go_any_more(
     store: ManagedStore, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    """The rule is lifted once the proofs were read by which links of what is gone from the log are dropped."""
+    """The rule is lifted once the proofs were read by which last links are dropped."""
     store = replace(store, policy=Policy(shield=ShieldMode.ON))
     record_rule(store, RULE)
     assert tend_shield(store).links == GOING
