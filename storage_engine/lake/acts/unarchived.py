@@ -10,7 +10,7 @@ archived.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import DAY_MS
@@ -57,6 +57,7 @@ class ArchivePermits:
 
     :param store_names: what the store was ever called, the newest name last.
     :param holds: of any of its lakes, also those that were lifted within :data:`WAIT_MS`.
+    :param there: topics of which the lake has what this is asked of: no archive rule takes them out.
     :param lakes: see :func:`permitting_rule`, and so are ``recorded_ms`` and ``now_ms``.
     """
 
@@ -67,10 +68,11 @@ class ArchivePermits:
     recorded_ms: Mapping[str, int] = field(default_factory=dict)
     now_ms: int = 0
     holds: tuple[Hold, ...] = ()
+    there: frozenset[str] = frozenset()
 
     def rule_of(self, log: str, topic: str) -> ArchiveRule | None:
         """Return the rule by which a log's messages of a topic may go without a copy; None: they may not."""
-        if not self.lakes:
+        if not self.lakes or topic in self.there:
             return None
         is_system = find_broker(self.broker).is_system_topic(topic)
         stream = Stream(self.store_id, self.store_names, log, topic, is_system)
@@ -117,6 +119,10 @@ class ArchivePermits:
     def of_rows(self) -> ArchivePermits | None:
         """Return these where a log has rows of several topics, each of which may enter or not; else None."""
         return self if self.lakes and leaves_out_rows(self.broker) else None
+
+    def beside(self, receipt: Receipt) -> ArchivePermits | None:
+        """Return these for archiving again what a receipt is of, sound or not; None: all rows enter."""
+        return None if receipt.is_whole else replace(self, there=receipt.kept_streams)
 
     def clause_of_receipt(self, receipt: Receipt) -> str:
         """Return which topics a segment's copy lacks, and by which rules; "": it is no copy to delete by."""

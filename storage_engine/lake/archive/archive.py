@@ -137,7 +137,12 @@ def segment_jobs(
             )
         check_size(segment.facts, segment.companions)
     messages, trees = lake.messages(), has_trees(lake.segments().properties)
-    attempts = _attempts(lake, messages, segments, store_id, lineage) if segments else {}
+    known = _known(lake, segments, store_id, lineage) if segments else ()
+    attempts = _attempts(messages, segments, store_id, lineage, known) if segments else {}
+    by_rules = permits.of_rows if trees else None
+    permits_of = (
+        {} if by_rules is None else {(row.log, row.base_offset): by_rules.beside(row) for row in known}
+    )
     location = messages.location().rstrip("/")
     return tuple(
         SegmentJob(
@@ -160,7 +165,7 @@ def segment_jobs(
             companions=segment.companions,
             context=(contexts or {}).get(segment.id, SegmentContext()),
             trees=trees,
-            permits=permits.of_rows if trees else None,
+            permits=permits_of.get((segment.log, segment.base_offset), by_rules),
         )
         for segment in segments
     )
@@ -170,21 +175,31 @@ def _end_by_size(segment: Segment) -> int:
     return segment.base_offset + segment.facts.size_bytes
 
 
+def _known(lake: Lake, segments: Sequence[Segment], store_id: str, lineage: int) -> tuple[Receipt, ...]:
+    """Return the receipts that count of segments, and of others among them."""
+    return receipts(lake, store_id, lineage=lineage, base_offsets=_span(segments), with_ended=True)
+
+
+def _span(segments: Sequence[Segment]) -> tuple[int, int]:
+    offsets = [segment.base_offset for segment in segments]
+    return min(offsets), max(offsets)
+
+
 def _attempts(
-    lake: Lake, messages: Table, segments: Sequence[Segment], store_id: str, lineage: int
+    messages: Table, segments: Sequence[Segment], store_id: str, lineage: int, known: Sequence[Receipt]
 ) -> dict[tuple[str, int], str]:
     """Return parts of data file names, by log and base offset.
 
     Of the file that the table has, where its receipt is sound as far as the table tells; else a new one where
     the table had one once. The file of a segment that expired is to be removed: it is never used again.
+
+    :param known: the receipts that count.
     """
-    offsets = [segment.base_offset for segment in segments]
-    span = (min(offsets), max(offsets))
-    live = live_data_files(messages, store_id, span)
+    live = live_data_files(messages, store_id, _span(segments))
     by_slot = {split_data_file_name(name)[0]: name for name in (file_name(f.location) for f in live)}
     attempts = {}
     reader, unsound = Reader(messages, live), set()
-    for row in receipts(lake, store_id, lineage=lineage, base_offsets=span, with_ended=True):
+    for row in known:
         attempts[row.log, row.base_offset] = new_attempt()
         if not row.is_whole or reader.look(row, Depth.METADATA).faults:
             unsound.add((row.log, row.base_offset))

@@ -64,6 +64,7 @@ class ReleasedSpan:
     :param unknown: nobody can tell whether it has gone: it may lie where nobody can look.
     :param log_id: which log it went from, as receipts have it; "" where that isn't known.
     :param is_other: another log has the name of that one by now.
+    :param unproven: no lake had all of it when it was found gone, whatever receipts say of what they lack.
     """
 
     log: str
@@ -76,6 +77,12 @@ class ReleasedSpan:
     unknown: bool = False
     log_id: str = ""
     is_other: bool = False
+    unproven: bool = False
+
+    @property
+    def is_loss(self) -> bool:
+        """Return whether it went when no rule let it go, and nobody has accepted that."""
+        return self.unproven and not self.excused
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +285,11 @@ def _judge(
     elif expired:
         by_rules = all(text.startswith(NOT_ARCHIVED) for text in expired)
         where, place = Where.NOT_ARCHIVED if by_rules else Where.EXPIRED, "; ".join(sorted(expired))
+        by_run = any(not span.others for span in released)
+        lost = sorted({span.others for span in released if span.is_loss and not by_run})
+        if by_rules and lost:
+            where = Where.LOST
+            faults.append((Status.FAILURE, "; ".join((*lost, place))))
         faults += [
             (Status.FAILURE, f"{_name(r)}: {broken[r.identity]}")
             for r in ended(counting)

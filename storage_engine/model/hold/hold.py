@@ -102,6 +102,10 @@ class DriftKind(StrEnum):
     """Nobody renewed it in time; the broker was free to delete."""
 
 
+UNPROVEN = "no lake proves them"
+"""What a record says of a range that went when lakes were asked, and none had all of it. Persisted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Drift:
     """:param detail: what was expected, what was found, and what to do; of a range that is gone, also whose
@@ -122,6 +126,11 @@ class Drift:
     topics: tuple[str, ...] = ()
     log_id: str = ""
     unarchived: str = ""
+
+    @property
+    def was_unproven(self) -> bool:
+        """Return whether no lake had all of it when it was found gone, and no rule let it go."""
+        return UNPROVEN in self.detail
 
 
 @dataclass(frozen=True, slots=True)

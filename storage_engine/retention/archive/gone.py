@@ -13,8 +13,8 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import FileGoneError, GateRefusedError
 from storage_engine.journal.drift import hold_memory, record_drift
 from storage_engine.journal.journal import Run
-from storage_engine.lake.acts.unarchived import NO_PERMITS
-from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.lake.acts.unarchived import NO_PERMITS, ArchivePermits
+from storage_engine.model.hold.hold import UNPROVEN, Drift, DriftKind
 from storage_engine.model.plan.plan import LogPlan
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.store_settings import WE_DELETE
@@ -24,10 +24,12 @@ from storage_engine.model.store.store import FileFacts, Segment, StoreSnapshot
 from storage_engine.retention.archive.missing_ranges import MissingRange
 from storage_engine.retention.archive.unproven import Unproven, prove_gone
 from storage_engine.retention.proof.archive_permits import read_store_permits
+from storage_engine.retention.proof.current_receipts import current_receipts
+from storage_engine.retention.proof.proofs import reachable_lakes
 from storage_engine.retention.proof.refusing import Refusal, refusal
 from storage_engine.retention.proof.shielding import kept_text
 from storage_engine.retention.ranges.missing_logs import present_logs
-from storage_engine.retention.ranges.offset_ranges import Interval, merge_intervals
+from storage_engine.retention.ranges.offset_ranges import Interval, merge_intervals, subtract_intervals
 from storage_engine.retention.ranges.seen_log_records import kept_logs
 from storage_engine.retention.replicas.replica_divergence import NOTHING
 from storage_engine.retention.store.broker_answers import ask
@@ -47,8 +49,8 @@ class Gone:
     is_proven: bool
 
 
-_BROKERS = "no lake proves them: its broker may delete by its own rules"
-_NOBODYS = "no lake proves them: nothing of it should go"
+_BROKERS = f"{UNPROVEN}: its broker may delete by its own rules"
+_NOBODYS = f"{UNPROVEN}: nothing of it should go"
 _PROVEN = "a lake proves them"
 _REMEDY = "Find out who deleted it; storage-engine verify names all that is lost."
 
@@ -239,6 +241,7 @@ def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) 
     """
     lacking = missing_stamps(context.store.real_root) if missing else ()
     permits = read_store_permits(context.store, context.journal, context.record) if missing else NO_PERMITS
+    left_out = _left_out(context, permits) if missing else {}
     drift: list[Drift] = []
     notices: list[Drift] = []
     refusals: list[Refusal] = []
@@ -253,10 +256,18 @@ def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) 
             refusals.append(refusal(log, error, NOTHING))
             continue
         told: dict[tuple[bool, str], list[Interval]] = {}
-        unarchived = permits.clause_of_log(log)
+        unarchived, in_part = permits.clause_of_log(log), left_out.get(log, ())
         for one in ranges:
+            lost = list(subtract_intervals(one.start_offset, one.end_offset, in_part))
+            let_go = subtract_intervals(one.start_offset, one.end_offset, lost)
+            # On record, so that it stays told as that once the rule has gone.
+            proven = [_drift(log, *it, _PROVEN, one.log_id) for it in let_go]
+            drift += proven
+            notices += proven
+            if not lost:
+                continue
             may_go = bool(unarchived) or _broker_may_delete(context, log, is_over=one.is_earlier)
-            told.setdefault((may_go, one.log_id), []).append((one.start_offset, one.end_offset))
+            told.setdefault((may_go, one.log_id), []).extend(lost)
         for (may_go, log_id), intervals in told.items():
             why = _BROKERS if may_go else _NOBODYS
             went = [_drift(log, *it, why, log_id, unarchived) for it in merge_intervals(intervals)]
@@ -267,6 +278,21 @@ def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) 
                 refusals.append(_lost(context, log, intervals, facts.path))
     record_drift(context.journal, context.record, run, drift)
     return GoneResult((), tuple(_notices(notices)), tuple(refusals))
+
+
+def _left_out(context: Context, permits: ArchivePermits) -> Mapping[str, list[Interval]]:
+    """Return by log what lakes have without topics that archive rules leave out now.
+
+    :raises LakeUnavailableError: a lake can't be read.
+    """
+    if permits.of_rows is None:
+        return {}
+    lakes, _ = reachable_lakes(context.store)
+    rows = [row for lake in lakes for row in current_receipts(lake, context.record, with_ended=True)]
+    found = by_log(row for row in rows if permits.clause_of_receipt(row))
+    return {
+        log: merge_intervals((row.base_offset, row.end) for row in of_log) for log, of_log in found.items()
+    }
 
 
 def _drift(log: str, first: int, end: int, why: str, log_id: str = "", unarchived: str = "") -> Drift:

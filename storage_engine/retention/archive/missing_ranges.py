@@ -13,6 +13,7 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.archived_spans import ReceiptSpan, receipt_spans
 from storage_engine.lake.coverage.coverage import ReleasedSpan
 from storage_engine.lake.verify.replica_coverage import replica_spans
+from storage_engine.model.proof.receipt import NOT_ARCHIVED
 from storage_engine.model.store.known_logs import LogNames, log_label, may_be_one
 from storage_engine.model.store.lineages import Lineages
 from storage_engine.model.store.store import WENT, FileFacts
@@ -117,11 +118,14 @@ def missing_ranges(
     known: Iterable[SeenLog],
     covered: Iterable[Covered],
     lineages: Lineages,
+    in_part: Iterable[ReceiptSpan] = (),
 ) -> Iterator[MissingRange]:
     """Yield what is missing between the lowest offset that is known of each log and its end. Pure.
 
     :param known: where logs were at earlier looks.
+    :param in_part: what lakes have without some topics, which is known, and not covered.
     """
+    partial_spans = [one for one in in_part if one.lineage == lineages.of(one.log)]
     places: dict[str, list[Covered]] = defaultdict(list)
     for one in covered:
         if one.lineage in (0, lineages.of(one.log)):
@@ -134,6 +138,7 @@ def missing_ranges(
             if may_be_one(one.log_id, part.log_id)
         ]
         starts = [part.start_offset, *(start for start, _ in of_log)]
+        starts += (one.start_offset for one in partial_spans if one.log == part.log)
         earlier = before.get(part.log)
         if earlier is not None and may_be_one(earlier.identity.log_id, part.log_id):
             starts.append(earlier.start_offset)
@@ -154,6 +159,8 @@ def find_missing_ranges(
 ) -> tuple[MissingRange, ...]:
     """Return what went of the logs of a run's looks and is in no lake, in no shield and not on record.
 
+    What a lake has without some topics, by archive rules, is among it: whether they let it go is asked next.
+
     While a lake isn't asked that has receipts of the store, nobody can tell what went before this run.
 
     :param last: the last look, which was added.
@@ -168,7 +175,9 @@ def find_missing_ranges(
     lakes, unreachable = reachable_lakes(context.store)
     others = heads_unasked(known_heads(journal, record).heads, lakes, unreachable)
     unasked = {*unreachable, *(head.location for head in others)}
-    covered: list[Covered] = [row for lake in lakes for row in receipt_spans(lake, record.store_id, 0)]
+    rows = [row for lake in lakes for row in receipt_spans(lake, record.store_id, 0)]
+    in_part = [row for row in rows if not unasked and row.ended.startswith(NOT_ARCHIVED)]
+    covered: list[Covered] = [row for row in rows if unasked or not row.ended.startswith(NOT_ARCHIVED)]
     covered += all_gone_spans(journal, record, unasked)
     covered += _meant_spans(journal, record)
     covered += (
@@ -176,11 +185,11 @@ def find_missing_ranges(
         for span in shielded_spans(context.store.real_root, record.lineages)
     )
     lineages = record.lineages
-    missing = tuple(missing_ranges(parts, known, covered, lineages))
+    missing = tuple(missing_ranges(parts, known, covered, lineages, in_part))
     if missing:
         covered += spans_in_unasked_lakes(journal, record, missing, unasked)
         covered += (span for lake in lakes for span in _of_replicas(lake, journal, record, missing))
-        missing = tuple(missing_ranges(parts, known, covered, lineages))
+        missing = tuple(missing_ranges(parts, known, covered, lineages, in_part))
     return tuple(one for one in missing if not (unasked and one.is_earlier))
 
 

@@ -9,7 +9,7 @@ from storage_engine.core.jsonable import from_jsonable
 from storage_engine.journal.journal import Event, Journal, Phase, Step
 from storage_engine.lake.coverage.coverage import ReleasedSpan
 from storage_engine.model.plan.plan import Reason
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, SegmentIdentity
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.proof.gate import Passage, files_fault_of, same_content
 
@@ -59,6 +59,11 @@ class SegmentRelease:
             end=self.end,
             companions=self.companions,
         )
+
+    @property
+    def lacks_by_rules(self) -> bool:
+        """Return whether its copy lacked topics, by archive rules."""
+        return self.passage is Passage.PROVEN and NOT_ARCHIVED in self.passage_detail
 
     @property
     def subject(self) -> str:

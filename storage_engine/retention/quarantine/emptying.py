@@ -201,6 +201,10 @@ def _reason_to_stay(keeper: Keeper, run: Run, one: Quarantine, lease: Lease) -> 
     if missing and not _may_lack_manifests(keeper, run, one):
         return f"{missing[0]} isn't there. Check that its disk is mounted"
     if unproven := _unproven(keeper, run, one, lambda: keeper.journal.renew(lease)):
+        if one.state is QuarantineState.EMPTYING:
+            return (
+                f"{unproven}. It may be the last copy, and some of the run's is gone: copy out what you need"
+            )
         return (
             f"{unproven}. It may be the last copy: bring it back with storage-engine undo {one.run_key}, and "
             "archive it again"
@@ -241,14 +245,18 @@ def _holding(location: str, hold: Hold) -> str:
 
 
 def _unproven(keeper: Keeper, run: Run, one: Quarantine, looked: Callable[[], None]) -> str:
-    """Return why what a run set aside has to stay; "" where its receipts hold still, or it went without."""
-    if one.state is QuarantineState.EMPTYING or not _holds_anything(one):
+    """Return why what a run set aside has to stay; "" where its receipts hold still, or it went without.
+
+    Once it is being emptied only rules are asked that let some of it go without a copy: they may be lifted.
+    """
+    if not _holds_anything(one):
         return ""
     done, meant = releases(keeper.journal.events(run, Step.RELEASE))
     wanted = {
         (release.log, release.base_offset): release
         for release in (*meant.values(), *done.values())
         if release.receipt_hash is not None
+        and (release.lacks_by_rules or one.state is not QuarantineState.EMPTYING)
     }
     if not wanted:
         return ""

@@ -13,7 +13,7 @@ from storage_engine.journal.reading.deletions import GONE, DeletingRun
 from storage_engine.journal.records import Event, Phase, Step, Waiver
 from storage_engine.model.hold.hold import Drift, DriftKind
 from storage_engine.model.proof.deleted_range import DeletedRange, RunDigest, What
-from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt
+from storage_engine.model.proof.receipt import Receipt
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.proof.history import SegmentRelease
 from storage_engine.retention.ranges.losses import AcceptedLoss
@@ -119,7 +119,7 @@ def _range(history: RunHistory, event: Event) -> tuple[DeletedRange | None, str]
         if release.passage is Passage.NOT_ARCHIVED:
             detail = f"{release.passage_detail}; {release.reason.value}: {release.reason_detail}"
             said = (What.RELEASED, release.passage.value, detail, who)
-        elif release.passage is Passage.PROVEN and NOT_ARCHIVED in release.passage_detail:
+        elif release.lacks_by_rules:
             # Its beginning is for what is in no lake at all.
             detail = f"{release.reason_detail}; {release.passage_detail}"
             said = (What.RELEASED, release.reason.value, detail, who)

@@ -72,6 +72,7 @@ def gone_spans(
             others=one.detail,
             lineage=lineage,
             log_id=one.log_id,
+            unproven=one.was_unproven,
         )
         spans += excused_parts(span, accepted)
     for changed in changed_spans(record.real_path, record.lineages):
@@ -205,6 +206,7 @@ def _drift_spans(drift: Iterable[Drift]) -> Iterator[ReleasedSpan]:
                 one.unarchived,
                 others=one.detail,
                 log_id=one.log_id,
+                unproven=one.was_unproven,
             )
 
 

@@ -158,8 +158,8 @@ def offset_ranges(
             for span in kept.get(log, ())
             for part in subtract_intervals(span.start_offset, span.end_offset, cover)
         )
-        pieces += _expired(log, expired.get(log, ()), pieces)
         went = missing.get(log, [])
+        pieces += _expired(log, expired.get(log, ()), pieces, _losses(went))
         covered = _covered(pieces, lineage, went)
         pieces += (
             replace(one, log_id=names.ids.get(log, ""))
@@ -221,19 +221,38 @@ def _faulty(log: str, spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRang
     ]
 
 
-def _expired(log: str, spans: Sequence[ArchivedSpan], pieces: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Return what expired of which nothing is in any place."""
+def _expired(
+    log: str, spans: Sequence[ArchivedSpan], pieces: Sequence[OffsetRange], lost: Sequence[Interval]
+) -> list[OffsetRange]:
+    """Return what expired, or stayed out by rules, of which nothing is in any place.
+
+    :param lost: what went when no rule let it go.
+    """
     covers = {span.lineage: _in_lineage(pieces, span.lineage) for span in spans}
     reached = dict.fromkeys(covers, 0)
     found: list[OffsetRange] = []
     for span in sorted(spans, key=lambda one: (one.start_offset, -one.end_offset, one.ended)):
-        start = max(span.start_offset, reached[span.lineage])
+        start, place = max(span.start_offset, reached[span.lineage]), _place_of_ended(span.ended)
+        without_lost = merge_intervals((*covers[span.lineage], *lost))
         found += (
-            OffsetRange(log, span.lineage, *part, 0, 0, _place_of_ended(span.ended), "", span.ended)
-            for part in subtract_intervals(start, span.end_offset, covers[span.lineage])
+            OffsetRange(log, span.lineage, *part, 0, 0, place, "", span.ended)
+            for part in subtract_intervals(
+                start, span.end_offset, without_lost if place is Place.NOT_ARCHIVED else covers[span.lineage]
+            )
         )
         reached[span.lineage] = max(reached[span.lineage], span.end_offset)
     return found
+
+
+def _losses(gone: Sequence[ReleasedSpan]) -> list[Interval]:
+    """Return what went when no rule let it go; not where one of our runs deleted it after all."""
+    by_runs = merge_intervals(span for span in gone if not span.others)
+    return merge_intervals(
+        part
+        for span in gone
+        if span.is_loss
+        for part in subtract_intervals(span.start_offset, span.end_offset, by_runs)
+    )
 
 
 def _place_of_ended(text: str) -> Place:

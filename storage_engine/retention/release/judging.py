@@ -268,13 +268,13 @@ def compared_last(
     :param unseen: their paths.
     :param lease: renewed while files are hashed.
     """
-    judged = Judged(tuple(verdicts), ()).without(_no_longer_left_out(context, verdicts))
+    judged = Judged(tuple(verdicts), ())
     again = {
         verdict.segment.id
         for verdict in judged.verdicts
         if any(file.path in unseen for file in verdict.segment.files) and verdict.receipt is not None
     }
-    return _hash_again(
+    compared = _hash_again(
         context,
         judged,
         again,
@@ -282,6 +282,8 @@ def compared_last(
         lambda _: MAY_BE_GONE,
         lambda verdict: replace(verdict, detail=f"{verdict.detail}; hashed again right before"),
     )
+    # Last, as hashing takes long.
+    return compared.without(_no_longer_left_out(context, compared.verdicts))
 
 
 def _no_longer_left_out(context: Context, verdicts: Sequence[Verdict]) -> list[Refusal]:

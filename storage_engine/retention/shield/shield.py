@@ -34,6 +34,7 @@ from storage_engine.model.store.lineages import Lineages
 from storage_engine.model.store.store import Segment
 from storage_engine.retention.archive.archiving import archive_somewhere, begin_background_run, slots
 from storage_engine.retention.archive.unproven import still_unproven
+from storage_engine.retention.proof.archive_permits import read_store_permits
 from storage_engine.retention.proof.proofs import Proofs, read_proofs
 from storage_engine.retention.proof.shield_records import record_dropped, record_meant
 from storage_engine.retention.proof.shielding import COMMAND, changed_text, written_text
@@ -442,6 +443,8 @@ def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
                 if judged is not None and judged.problem:
                     tending.notices.append(judged.problem)
                 continue
+            if not _may_go(context, [judged]):
+                continue
             record_meant(context, tending.run, judged.seen.link, judged.receipt)
             if drop_unchanged(tending.root, [judged.seen]):
                 record_dropped(context, tending.run, judged.seen.link, judged.receipt)
@@ -460,7 +463,7 @@ def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]
         for seen in look_at_shield(root).gone
         if _is_current(context, seen) and counting(proofs, seen.link.slot) is not None
     ]
-    proven = [(one.seen, one.receipt) for one in judged if one.receipt is not None]
+    proven = [(one.seen, one.receipt) for one in _may_go(context, judged) if one.receipt is not None]
     for seen, receipt in proven:
         record_meant(context, run, seen.link, receipt)
     # Together: the shield's records are read and written once.
@@ -472,6 +475,21 @@ def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]
         else:
             notices += _stays(seen)
     return tuple(notices)
+
+
+def _may_go(context: Context, judged: Sequence[JudgedLink]) -> list[JudgedLink]:
+    """Return the links whose copies lack nothing, or what archive rules leave out at this moment.
+
+    To read bytes takes long: the rules may be others than when the proofs were read.
+    """
+    if all(one.receipt is None or one.receipt.is_whole for one in judged):
+        return list(judged)
+    permits = read_store_permits(context.store, context.journal, context.record)
+    return [
+        one
+        for one in judged
+        if one.receipt is None or one.receipt.is_whole or permits.clause_of_receipt(one.receipt)
+    ]
 
 
 def _stays(seen: SeenLink) -> list[str]:

@@ -49,7 +49,7 @@ from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.model.settings.policy import Policy
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
-from storage_engine.retention.proof.gate import Passage
+from storage_engine.retention.proof.gate import Consent, Passage
 from storage_engine.retention.proof.proofs import LakeProofs, Proofs
 from tests.archive_rules import NOW_MS, permits_of
 from tests.lake.conftest import MakeJobs
@@ -115,7 +115,9 @@ def rows_of(location: str) -> pa.Table:
 def judged(lake: Lake, segment: Segment, row: Receipt, permits: ArchivePermits) -> Passage:
     decision = Decision(segment, Reason.EXPIRED, "old")
     found = LakeProofs(lake, {segment.id: [row]}, {}, permits=permits)
-    verdict = Proofs((found,), permits=permits).judge(decision, segment, Policy(), None)
+    verdict = Proofs((found,), permits=permits).judge(
+        decision, segment, Policy(), None, Consent("", None, "")
+    )
     assert (NOT_ARCHIVED in verdict.detail) is (not row.is_whole)
     assert bool(Proofs((found,), permits=permits).unproven([segment])) is (verdict.passage is Passage.REFUSED)
     return verdict.passage

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from storage_engine.core.clock import clock_ms
+from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.cycle import archive_here
-from storage_engine.exceptions import GateRefusedError, RestoreError
+from storage_engine.exceptions import FileGoneError, GateRefusedError, RestoreError
 from storage_engine.journal.journal import Journal, Step
 from storage_engine.lake.acts.act_files import record_act
 from storage_engine.lake.archive.deletions import read_deletions
@@ -29,19 +30,24 @@ from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, PARTIAL, Receipt
 from storage_engine.model.report.validation import Status, Where
 from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.settings.policy import Policy, ShieldMode
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import archive_lag, measure_lag
 from storage_engine.retention.monitor.recording_ranges import store_ranges
 from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.proof.history import releases
+from storage_engine.retention.quarantine import emptying
 from storage_engine.retention.ranges.offset_ranges import Place
 from storage_engine.retention.ranges.verification import verify_store
-from storage_engine.retention.release import releasing
+from storage_engine.retention.release import judging, releasing
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.report.report import build_report
+from storage_engine.retention.shield import shield
+from storage_engine.retention.shield.shield import tend_shield
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.shield.seen import look_at_shield
 from tests.archive_rules import record_rule
 from tests.keeping.store import SEGMENT_BYTES, TopicStore
 from tests.keeping.world import rows_by_topic
@@ -180,22 +186,79 @@ def test_what_no_rule_permits_any_more_is_archived_again_whole(store: ManagedSto
     assert places(store)[0][:2] == (where, Status.OK)
 
 
+@pytest.mark.parametrize("when", ["before", "while hashing"])
 def test_a_rule_that_is_lifted_while_a_run_deletes_lets_nothing_more_go(
-    store: ManagedStore, monkeypatch: pytest.MonkeyPatch
+    store: ManagedStore, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     record_rule(store, RULE)
     steps.make_plan(store, "r", MANUAL)
     steps.archive_planned(store, "r", archive_here)
-    before, begin = files(store), releasing.remover
+    before, begin, hashed = files(store), releasing.remover, judging._hash_again
 
     def lift(*arguments: Any, **more: Any) -> Any:
+        monkeypatch.setattr(judging, "_hash_again", hashed)
         record_rule(store, RULE, archives=True)
+        return hashed(*arguments, **more)
+
+    def begun(*arguments: Any, **more: Any) -> Any:
+        if when == "before":
+            record_rule(store, RULE, archives=True)
+        else:
+            monkeypatch.setattr(judging, "_hash_again", lift)
         return begin(*arguments, **more)
 
-    monkeypatch.setattr(releasing, "remover", lift)
+    monkeypatch.setattr(releasing, "remover", begun)
     with pytest.raises(GateRefusedError, match="found none that permits it any more"):
         steps.release(store, "r")
     assert files(store) == before
+
+
+@pytest.mark.parametrize("is_lifted", [False, True])
+def test_what_others_delete_once_the_rule_is_lifted_is_lost(store: ManagedStore, is_lifted: bool) -> None:
+    record_rule(store, RULE)
+    steps.archive_sealed(store, "ahead", archive_here)
+    if is_lifted:
+        record_rule(store, RULE, archives=True)
+    steps.make_plan(store, "r", MANUAL)
+    for path in sorted(Path(store.root, "commitlog").iterdir())[:GOING]:
+        path.unlink()
+    if not is_lifted:
+        steps.release(store, "r")
+        record_rule(store, RULE, archives=True)
+        assert places(store)[0][:2] == (Where.NOT_ARCHIVED, Status.OK)
+        return
+    with pytest.raises(FileGoneError, match="LOST"):
+        steps.release(store, "r")
+    (found,) = verify_store(store, VerifyLevel.BYTES)
+    assert (found.ranges[0].where, found.ranges[0].status) == (Where.LOST, Status.FAILURE)
+    assert found.ranges[0].detail.endswith("the lake has what other topics have of it")
+    with opened(store) as context:
+        measured = measure_lag(context)
+        assert store_ranges(context, measured.snapshot, measured)[0].where is Place.LOST
+    # Once a person has accepted that, it is what the lake has of it.
+    steps.accept_loss(store, 0, GOING * SEGMENT_BYTES, "ann", "deleted by hand")
+    assert places(store)[0][:2] == (Where.NOT_ARCHIVED, Status.OK)
+
+
+@pytest.mark.parametrize("is_lifted", [False, True])
+def test_archiving_ahead_tells_what_others_deleted_once_the_rule_was_lifted(
+    store: ManagedStore, is_lifted: bool
+) -> None:
+    record_rule(store, RULE)
+    steps.archive_sealed(store, "ahead", archive_here)
+    if is_lifted:
+        record_rule(store, RULE, archives=True)
+    for path in sorted(Path(store.root, "commitlog").iterdir())[:GOING]:
+        path.unlink()
+    (said,) = steps.archive_sealed(store, "then", archive_here).notices
+    assert ("no lake proves them" if is_lifted else "a lake proves them") in said
+    record_rule(store, RULE, archives=True)
+    assert steps.archive_sealed(store, "lifted", archive_here).refused == ()
+    (found,) = verify_store(store, VerifyLevel.BYTES)
+    lost = (Where.LOST, Status.FAILURE)
+    assert (found.ranges[0].where, found.ranges[0].status) == (
+        lost if is_lifted else (Where.NOT_ARCHIVED, Status.OK)
+    )
 
 
 DOUBTS: dict[str, Callable[[ManagedStore], object]] = {
@@ -226,3 +289,87 @@ def test_what_the_lake_has_whole_stays_whole(store: ManagedStore) -> None:
     steps.release(store, "r")
     assert places(store)[0][:2] == (Where.ARCHIVED, Status.OK)
     assert all(json.loads(row.streams or "[]") for row in current_rows(store))
+
+
+@pytest.mark.parametrize("faulty", ["damaged", "moved"])
+def test_what_the_lake_has_is_archived_again_as_whole_as_it_was(store: ManagedStore, faulty: str) -> None:
+    """A rule takes nothing out, whatever puts a new file in the place of one that proves nothing."""
+    record_rule(store, Scope(topic="debug-b"))
+    steps.archive_sealed(store, "ahead", archive_here)
+    record_rule(store, RULE)
+    lake = open_lake(store.lake)
+    before = rows_by_topic(lake)
+    messages = lake.messages()
+    if faulty == "moved":
+        messages.overwrite(messages.scan().to_arrow())
+    else:
+        for row in current_rows(store):
+            damage(path_of(lake, row))
+    steps.make_plan(store, "r", MANUAL)
+    steps.archive_planned(store, "r", archive_here)
+    assert [row.gone_streams.keys() for row in current_rows(store)] == [{"debug-b"}] * GOING
+    assert rows_by_topic(open_lake(store.lake)) == before
+    steps.release(store, "r")
+    assert places(store)[0][:2] == (Where.NOT_ARCHIVED, Status.OK)
+
+
+def test_a_quarantine_that_is_being_emptied_keeps_what_no_rule_permits_any_more(
+    store: ManagedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run that empties it is killed before it has removed a file, and the rule is lifted."""
+    store = replace(store, policy=Policy(undo_window_hours=24))
+    record_rule(store, RULE)
+    do_everything(store)
+    aside = Path(store.root, ".storage-engine", "quarantine", "r", "commitlog")
+    late_ms = clock_ms() + DAY_MS + 60_000
+    with monkeypatch.context() as patch:
+        patch.setattr(emptying, "remove", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            steps.make_plan(store, "killed", PlanRequest(), late_ms)
+    record_rule(store, RULE, archives=True)
+    (said,) = steps.make_plan(store, "lifted", PlanRequest(), late_ms).notices
+    assert "the quarantine of run r stays" in said
+    assert "copy out what you need" in said
+    assert len(list(aside.iterdir())) == GOING
+    record_rule(store, RULE)
+    notices = steps.make_plan(store, "again", PlanRequest(), late_ms).notices
+    assert any("the quarantine of run r was emptied" in said for said in notices)
+    assert not aside.exists()
+
+
+@pytest.mark.parametrize("by", ["broker", "run"])
+def test_a_last_link_stays_that_no_rule_permits_to_go_any_more(
+    store: ManagedStore, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """The rule is lifted once the proofs were read by which last links are dropped."""
+    store = replace(store, policy=Policy(shield=ShieldMode.ON))
+    record_rule(store, RULE)
+    assert tend_shield(store).links == GOING
+    steps.make_plan(store, "r", MANUAL)
+    if by == "broker":
+        for path in sorted(Path(store.root, "commitlog").iterdir())[:GOING]:
+            path.unlink()
+    else:
+        steps.archive_planned(store, "r", archive_here)
+
+    def lifted_before(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **more: Any) -> Any:
+            record_rule(store, RULE, archives=True)
+            return function(*arguments, **more)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        if by == "broker":
+            patch.setattr(shield, "witness_release", lifted_before(shield.witness_release))
+            tend_shield(store)
+        else:
+            patch.setattr(releasing, "drop_released", lifted_before(releasing.drop_released))
+            steps.release(store, "r")
+    assert len(look_at_shield(store.root).gone) == GOING
+    assert tend_shield(store).links == 0
+    assert [row.state for row in current_rows(store)] == [None] * GOING
+
+
+def killed(*_: object) -> Any:
+    raise RuntimeError("killed")
