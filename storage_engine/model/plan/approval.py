@@ -23,7 +23,7 @@ class Realm(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Person:
     """:param uid: real user id, of an account at a shell.
-    :param behind: who became root by sudo, as root's environment says; "": nobody, or not known.
+    :param behind: who took the account by sudo, as its environment says; "": nobody, or not known.
     :param host: the machine whose account it is.
     :param user_id: of a user of Airflow.
     """

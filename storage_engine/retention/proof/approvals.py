@@ -39,9 +39,12 @@ LOWERING_HOURS = 72
 
 
 def this_account() -> Person:
-    """Return whose process this is, by the real user id."""
+    """Return whose process this is, by the real user id, and who took this account by sudo, as far as is told.
+
+    An account may say of itself what it likes: another name never permits more.
+    """
     uid = os.getuid()
-    name, behind = user_name(uid), os.environ.get("SUDO_USER", "") if uid == 0 else ""
+    name, behind = user_name(uid), os.environ.get("SUDO_USER", "")
     return Person(Realm.SHELL, name, uid, behind if behind != name else "", this_host())
 
 
