@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.exceptions import BadInputError, NotApprovedError
+from storage_engine.exceptions import BadInputError, GateRefusedError, NotApprovedError
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.model.plan.approval import (
     NOTHING_RECORDED,
@@ -36,6 +36,7 @@ from storage_engine.retention.proof.approvals import (
     recorded_policy,
     starters_of,
 )
+from storage_engine.retention.release import releasing
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.report.report import Outcome, build_report
 from storage_engine.retention.report.report_text import report_text
@@ -245,6 +246,21 @@ def test_an_approval_from_before_a_waiver_does_not_count(archived: Make, refuses
     assert "before ann waived its receipts" in refuses(store, NotApprovedError)
     approve(store, digest_of(store))
     assert steps.release(store, "r").deleted
+
+
+def test_a_waiver_that_comes_after_persons_were_asked_does_not_count(
+    planned: Make, refuses: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = planned(max_segments=1, policy=Policy(approval=FORCED))
+    judge_logs = releasing.judge_logs
+
+    def waived_now(*arguments: Any) -> Any:
+        Journal(store.journal_url).waive(digest_of(store), "ann", "damaged")
+        return judge_logs(*arguments)
+
+    monkeypatch.setattr(releasing, "judge_logs", waived_now)
+    assert "no receipt in the lake" in refuses(store, GateRefusedError)
+    assert "waived its receipts" in refuses(store, NotApprovedError)
 
 
 def test_a_run_begun_twice_before_its_plan_was_recorded_has_both_starters(
