@@ -29,6 +29,7 @@ from storage_engine.model.store.lineages import Lineages
 from storage_engine.model.store.store import LogSnapshot
 from storage_engine.retention.archive.contradictions import contradictions
 from storage_engine.retention.hold.leaving_unproven import Acceptance, check_hold_of_other_journal
+from storage_engine.retention.proof.approvals import record_policy, recorded_policy
 from storage_engine.retention.proof.current_receipts import current_receipts
 from storage_engine.retention.replicas.replica_divergence import compare_logs, has_replicas
 from storage_engine.retention.store.broker_answers import ask, take_archivable, take_snapshot
@@ -263,7 +264,12 @@ def stamp(
     run = journal.find_run(record.store_id, STAMP_RUN) or journal.begin_run(
         record.store_id, STAMP_RUN, PlanRequest()
     )
-    meant = {"before": _ids_before(store.real_root), "stamp": to_jsonable(written)}
+    before = _ids_before(store.real_root)
+    if new:
+        # A new name for the same files asks for no less.
+        for stamped_id in before:
+            record_policy(journal, run, recorded_policy(journal, stamped_id))
+    meant = {"before": before, "stamp": to_jsonable(written)}
     journal.record(run, Step.STAMP, Phase.INTENT, [("", meant)])
     said = {**to_jsonable(written), "person": person.strip(), "reason": reason.strip(), RESET: True}
     # First the stamp: from the record on, it alone knows what is kept.

@@ -54,9 +54,10 @@ def recorded_policy(journal: Journal, store_id: str) -> RecordedPolicy:
     return from_jsonable(RecordedPolicy, found[-1].payload) if found else NOTHING_RECORDED
 
 
-def record_policy(journal: Journal, run: Run, policy: Policy) -> RecordedPolicy:
+def record_policy(journal: Journal, run: Run, policy: Policy | RecordedPolicy) -> RecordedPolicy:
     """Record what a store's settings ask for, where that is more than they ever did.
 
+    :param policy: also what is on record of another store, whose files it has.
     :return: what is on record then.
     """
     known = recorded_policy(journal, run.store_id)

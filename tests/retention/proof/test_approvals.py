@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from storage_engine import cycle
 from storage_engine.exceptions import BadInputError, GateRefusedError, NotApprovedError
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.model.plan.approval import (
@@ -23,6 +24,7 @@ from storage_engine.model.plan.approval import (
 from storage_engine.model.plan.plan import Cause, PlanRequest, Trigger, Urgency
 from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode, Policy
 from storage_engine.retention import steps
+from storage_engine.retention.decisions.adopting import stamp
 from storage_engine.retention.proof import approvals
 from storage_engine.retention.proof.approvals import (
     OpenQuestion,
@@ -206,6 +208,18 @@ def test_a_lower_policy_needs_two_persons(archived: Make, refuses: Callable[...,
     assert found.persons == (BOB, ANN)
     assert recorded_policy(journal, record.store_id).approval is FORCED
     assert steps.release(lowered, "r").deleted
+
+
+def test_a_renamed_store_with_a_new_identity_asks_for_no_less(planned: Make) -> None:
+    store = planned(max_segments=1, policy=ASKS)
+    cycle.archive(cycle.Cleanup(store, "r"))
+    moved = Path(store.root).with_name("renamed")
+    Path(store.root).rename(moved)
+    renamed = replace(store, root=str(moved), name="renamed", policy=Policy())
+    stamp(renamed, "ann", "a store of its own", new=True)
+    add_run(renamed, "again", 1)
+    with pytest.raises(NotApprovedError):
+        steps.release(renamed, "again")
 
 
 def test_an_old_wish_for_a_lower_policy_is_none(archived: Make, monkeypatch: pytest.MonkeyPatch) -> None:
