@@ -60,8 +60,9 @@ class ProvenRelease:
     def _make_or_wait(
         self, context: Context, wanted: tuple[SegmentId, ...], now_ms: int, request: PlanRequest
     ) -> None:
-        """Make a run, or go on with one that waits for a second person: one that is approved meanwhile, though
-        more may go by now, or else the one of the same segments.
+        """Make a run, or go on with one that waits for a second person.
+
+        One that is approved meanwhile comes first, though more may go by now; else that of the same segments.
         """
         self._waiting = {ids: run for ids, run in self._waiting.items() if {*ids} <= {*wanted}}
         for ids, (run_key, _) in self._waiting.items():

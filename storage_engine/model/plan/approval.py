@@ -112,11 +112,13 @@ class RecordedPolicy:
 
     :param minimum_retention_hours: the longest that it had meanwhile; a run with less counts as forced.
     :param persons: who lowered it: who asked for it and who approved it.
+    :param at_ms: since when it holds: of what journal and stamp say, the later one counts.
     """
 
     approval: ApprovalPolicy
     minimum_retention_hours: int | None = None
     persons: tuple[Person, ...] = ()
+    at_ms: int = 0
 
     def raised_by(self, approval: ApprovalPolicy, minimum_hours: int | None) -> RecordedPolicy:
         """Return what holds once settings say this: they may ask for more, never for less."""
@@ -124,7 +126,7 @@ class RecordedPolicy:
         strictest = max(self.approval, approval, key=lambda one: one.rank)
         if strictest is ApprovalPolicy.NONE:
             return self
-        return RecordedPolicy(strictest, max(hours, default=None), self.persons)
+        return RecordedPolicy(strictest, max(hours, default=None), self.persons, self.at_ms)
 
 
 NOTHING_RECORDED = RecordedPolicy(ApprovalPolicy.NONE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +46,7 @@ from storage_engine.retention.report.report import Outcome, build_report
 from storage_engine.retention.report.report_text import report_text
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.report_files import PAGE
+from storage_engine.retention.store.stamp import stamp_path
 
 pytestmark = pytest.mark.slow
 
@@ -66,6 +69,10 @@ def known(store: ManagedStore) -> tuple[Journal, StoreRecord]:
 
 def digest_of(store: ManagedStore, run_key: str = "r") -> str:
     return steps.recorded_plan(store, run_key).digest
+
+
+def stamp_of(store: ManagedStore) -> Any:
+    return json.loads(stamp_path(store.real_root).read_bytes())
 
 
 def approve(store: ManagedStore, digest: str, person: Person = BOB) -> None:
@@ -220,6 +227,36 @@ def test_a_renamed_store_with_a_new_identity_asks_for_no_less(planned: Make) -> 
     add_run(renamed, "again", 1)
     with pytest.raises(NotApprovedError):
         steps.release(renamed, "again")
+
+
+def test_another_journal_asks_for_no_less_and_two_persons_lower_it_there(
+    planned: Make, tmp_path: Path
+) -> None:
+    store = planned(max_segments=1, policy=ASKS)
+    cycle.archive(cycle.Cleanup(store, "r"))
+    # A release that knows no approvals refuses a stamp that says more than it knows.
+    assert "policy" in stamp_of(store)
+    other = replace(store, journal_url=f"sqlite:///{tmp_path}/other.db", policy=Policy())
+    add_run(other, "r", 1)
+    with pytest.raises(NotApprovedError):
+        steps.release(other, "r")
+    for person in (ANN, BOB):
+        lower_policy(*known(other), NONE, None, person)
+    assert len(steps.release(other, "r").deleted) == 1
+    assert "policy" not in stamp_of(store)
+
+
+def test_where_the_stamp_can_not_be_written_the_journal_asks(
+    planned: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "read-only")
+
+    monkeypatch.setattr(approvals, "update_stamp", fails)
+    store = planned(max_segments=1, policy=ASKS)
+    cycle.archive(cycle.Cleanup(store, "r"))
+    with pytest.raises(NotApprovedError):
+        steps.release(with_policy(store, approval=NONE), "r")
 
 
 def test_an_old_wish_for_a_lower_policy_is_none(archived: Make, monkeypatch: pytest.MonkeyPatch) -> None:
