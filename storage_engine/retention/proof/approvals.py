@@ -29,6 +29,7 @@ from storage_engine.model.plan.approval import (
 from storage_engine.model.plan.plan import Decision, PlanRequest, Trigger, Urgency
 from storage_engine.model.settings.policy import ApprovalPolicy
 from storage_engine.retention.proof.gate import Consent, asks_for_approval, consent_to
+from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.store.context import Context, approved_plan
 from storage_engine.retention.store.stamp import read_stamp, update_stamp
 
@@ -198,10 +199,12 @@ class Told:
 
     :param text: a sentence; "": nobody was asked, as far as is recorded.
     :param is_refused: the last word about the run was no approval, and none counts.
+    :param is_moot: all that it planned went by other runs meanwhile, so that nobody has to hear of it.
     """
 
     text: str = ""
     is_refused: bool = False
+    is_moot: bool = False
 
 
 def told_of(journal: Journal, run: Run) -> Told:
@@ -222,8 +225,19 @@ def told_of(journal: Journal, run: Run) -> Told:
     answer = from_jsonable(Reply, own[-1].payload)
     word = answer.said.value.upper().replace("-", " ")
     by = f" by {answer.person.text}" if answer.person is not None else ""
-    detail = answer.detail or found.lacks
-    return Told(f"{word}{by} at {time_text(answer.at_ms)}: nothing was deleted; {detail}", is_refused=True)
+    said = f"{word}{by} at {time_text(answer.at_ms)}"
+    if _went_otherwise(journal, run):
+        return Told(f"{said}: its segments went by other runs", is_refused=True, is_moot=True)
+    return Told(f"{said}: nothing was deleted; {answer.detail or found.lacks}", is_refused=True)
+
+
+def _went_otherwise(journal: Journal, run: Run) -> bool:
+    """Return whether other runs have deleted all that a run planned, since it did."""
+    if run.plan is None:
+        return False
+    planned = {segment_subject(one.log, one.base_offset) for one in run.plan.to_delete}
+    found = journal.results_of(run.store_id, Step.RELEASE, sorted(planned))
+    return planned <= {one.subject for one in found if one.at_ms >= run.plan.decided_at_ms}
 
 
 def note_question(context: Context, run: Run, consent: Consent) -> None:

@@ -37,6 +37,7 @@ from storage_engine.retention.proof.approvals import (
     question_alarms,
     record_answer,
     record_question,
+    record_reply,
     recorded_policy,
     starters_of,
 )
@@ -362,6 +363,20 @@ def test_a_run_whose_plan_was_refused_is_over_and_its_report_says_so(
     approve(store, digest_of(store))
     assert steps.release(store, "r").deleted
     assert finish(store, "r").not_approved == ""
+
+
+def test_a_run_whose_segments_went_by_another_one_alarms_nobody(archived: Make) -> None:
+    store = archived(max_segments=1, policy=ASKS)
+    approve(store, add_run(store, "larger", 3))
+    journal, record = known(store)
+    run = journal.run(record.store_id, "r")
+    record_question(journal, run, PlanQuestion(digest_of(store), "w", 1, 2, "l"))
+    record_reply(journal, run, None, approves=False, at_ms=3, fault="")
+    assert finish(store, "r").not_approved.startswith("TIMED OUT")
+    assert len(steps.release(store, "larger").deleted) == 3
+    finished = finish(store, "r")
+    assert (finished.finished, finished.not_approved) == (True, "")
+    assert "its segments went by other runs" in build_report(store, "r").approval
 
 
 def test_above_the_level_of_force_what_waits_is_an_alarm_with_its_link_and_the_hour() -> None:
