@@ -16,7 +16,8 @@ from storage_engine.journal.journal import Phase, RunState, Step
 from storage_engine.lake.catalog.place import check_any_catalog_file
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.store.store import SegmentId
-from storage_engine.retention.store.context import Context, opened
+from storage_engine.retention.proof.approvals import consent_of, starters_of
+from storage_engine.retention.store.context import Context, approved_plan, opened
 from storage_engine.retention.store.managed_store import ManagedStore
 
 _RUN_PREFIX = "engine-"
@@ -32,7 +33,7 @@ class ProvenRelease:
         self._unfinished: tuple[str, PlanRequest | None] | None = None
         self._looked_back = False
         self._not_before_ms = 0
-        self._waiting: tuple[tuple[SegmentId, ...], str, PlanRequest] | None = None
+        self._waiting: dict[tuple[SegmentId, ...], tuple[str, PlanRequest]] = {}
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -59,18 +60,24 @@ class ProvenRelease:
     def _make_or_wait(
         self, context: Context, wanted: tuple[SegmentId, ...], now_ms: int, request: PlanRequest
     ) -> None:
-        """Make a run, or go on with the one of the same segments that waits for a second person."""
-        if self._waiting is None or self._waiting[0] != wanted:
-            self._waiting = (wanted, f"{_RUN_PREFIX}{now_ms}", request)
-        waits = False
+        """Make a run, or go on with one that waits for a second person.
+
+        One that is approved meanwhile comes first, though more may go by now; else that of the same segments.
+        """
+        self._waiting = {ids: run for ids, run in self._waiting.items() if {*ids} <= {*wanted}}
+        for ids, (run_key, _) in self._waiting.items():
+            run = context.run(run_key)
+            if not consent_of(context, run, approved_plan(run).decisions).refuses:
+                wanted = ids
+                break
+        run_key, asked = self._waiting.pop(wanted, (f"{_RUN_PREFIX}{now_ms}", request))
         try:
-            self._make(context, *self._waiting[1:])
+            self._make(context, run_key, asked)
         except NotApprovedError:
-            waits = True
+            # One of before the policy asked for it can never be approved.
+            if starters_of(context.journal, context.run(run_key)):
+                self._waiting[wanted] = (run_key, asked)
             raise
-        finally:
-            if not waits:
-                self._waiting = None
 
     def _make(self, context: Context, run_key: str, request: PlanRequest | None) -> None:
         """Take every step of a run. One that has begun to delete is gone on with until it is over."""

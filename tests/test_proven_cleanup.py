@@ -21,7 +21,7 @@ from storage_engine.model.plan.approval import Person, Realm
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.settings.policy import ApprovalPolicy, Policy
 from storage_engine.proven_cleanup import proven_release
-from storage_engine.retention.proof.approvals import approve_plan
+from storage_engine.retention.proof.approvals import approve_plan, open_questions
 from storage_engine.retention.store.brokers import settings_of
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
@@ -136,6 +136,22 @@ def test_the_loop_archives_and_waits_for_a_second_person_in_one_run(
         approve_plan(journal, known, digest, Person(Realm.SHELL, "bob", 64002))
         release(PlanRequest(manual=True))
         assert store.files.min_offset == 4 * FILE_BYTES
+
+
+def test_what_is_approved_goes_though_more_may_go_by_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cleaned(tmp_path, monkeypatch) as (store, _, managed):
+        release = proven_release(replace(managed, policy=Policy(approval=ApprovalPolicy.ALWAYS)))
+        for segments in (2, 3):
+            with pytest.raises(NotApprovedError):
+                release(PlanRequest(manual=True, max_segments=segments))
+        journal = Journal(managed.journal_url)
+        (known,) = journal.all_stores()
+        first, *_ = open_questions(journal, known.store_id, 0)
+        approve_plan(journal, known, first.question.digest, Person(Realm.SHELL, "bob", 64002))
+        release(PlanRequest(manual=True, max_segments=3))
+        assert store.files.min_offset == 2 * FILE_BYTES
 
 
 def test_a_file_that_is_read_stays_for_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,9 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
             if not starters_of(store.journal, run):
                 require_consent(store, run, consent)
             report = report_of(store, run)
-            link = self.generate_link_to_ui_from_context(context=context)
+            # Airflow has no address of its own unless it is told; a link without one leads there too.
+            address = conf.get("api", "base_url", fallback="") or "/"
+            link = self.generate_link_to_ui_from_context(context=context, base_url=address)
             self.subject = self.subject or question_subject(report)
             self.body = self.body or question_body(report, consent.why, link)
             now_ms, wait = clock_ms(), self.response_timeout

@@ -141,6 +141,18 @@ def test_it_asks_with_what_a_second_person_has_to_know(store: Any, asked: list[A
     assert opened.question.link.startswith("http://airflow/dags/dag/runs/one/tasks/approve/required_actions")
 
 
+def test_an_airflow_without_an_address_asks_too(
+    store: Any, asked: list[ApprovalOperator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AIRFLOW__API__BASE_URL")
+    context = context_of()
+    managed = store(context)
+    asks(approval(), context)
+    journal = Journal(managed.journal_url)
+    (opened,) = approvals.open_questions(journal, journal.all_stores()[0].store_id, 0)
+    assert opened.question.link.startswith("/dags/dag/runs/one/tasks/approve/required_actions")
+
+
 def test_a_long_question_is_cut_with_a_link(
     store: Any, asked: list[ApprovalOperator], monkeypatch: Any
 ) -> None:

@@ -14,11 +14,9 @@ from urllib.parse import quote
 import pytest
 
 from storage_engine.journal.journal import Journal, Step
-from storage_engine.project.airflow_api import AirflowApi, ApiError
 from storage_engine.project.init import STORE_CONNECTION, Project, init_project
-from storage_engine.project.local_airflow import LocalAirflow
-from storage_engine.project.sample import unpack_sample_store
-from storage_engine.project.up import free_port
+from storage_engine.project.local_airflow import AirflowApi, ApiError, LocalAirflow
+from storage_engine.project.up import free_port, unpack_sample_store
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800), pytest.mark.again]
 

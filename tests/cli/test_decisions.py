@@ -100,10 +100,11 @@ SETPRIV = ("setpriv", "--inh-caps", RIGHTS, "--ambient-caps", RIGHTS, "--secureb
 ANN, BOB = 64001, 64002
 
 
-def as_account(uid: int, *words: object) -> subprocess.CompletedProcess[str]:
+def as_account(uid: int, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
     program = [sys.executable, "-c", "from storage_engine.cli import main; main()", *map(str, words)]
     command = [*SETPRIV, "--reuid", str(uid), *program] if uid else program
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    told = {**os.environ, **environment}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=told)
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can be another user")
@@ -113,10 +114,10 @@ def test_a_second_account_approves_and_the_first_one_goes_on(store, lake) -> Non
     lines = [line.removeprefix("$ ") for block in blocks for line in block.text.splitlines()]
     told = {"STORE": str(store), "LAKE": str(lake)}
 
-    def shell(uid: int, line: str) -> subprocess.CompletedProcess[str]:
-        words = line.removeprefix("sudo -u bob ").split()
+    def shell(uid: int, line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        words = line.split()
         assert words[0] == "storage-engine"
-        return as_account(uid, *(told.get(word, word) for word in words[1:]))
+        return as_account(uid, *(told.get(word, word) for word in words[1:]), **environment)
 
     clean, approve, go_on, lower = lines
     before = sorted((store / "commitlog").iterdir())
@@ -129,6 +130,8 @@ def test_a_second_account_approves_and_the_first_one_goes_on(store, lake) -> Non
     assert sorted((store / "commitlog").iterdir()) == before
     own = shell(ANN, approve)
     assert (own.returncode, "isn't certainly another person" in own.stderr) == (3, True)
+    by_sudo = shell(BOB, approve, SUDO_USER=f"uid {ANN}")
+    assert (by_sudo.returncode, f"for uid {ANN}) approved it, who isn't" in by_sudo.stderr) == (3, True)
     root = shell(0, approve)
     assert (root.returncode, "root is no second person" in root.stderr) == (2, True)
     said = shell(BOB, approve)

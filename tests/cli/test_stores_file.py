@@ -56,6 +56,17 @@ def test_a_name_is_store_lake_and_policy(cli, main: Path, lake: Path, store: Pat
     assert done.out.rstrip().endswith("Next: storage-engine verify main --level bytes")
 
 
+def test_nobody_types_less_approval_than_the_file_says(cli, config: Path, lake: Path, store: Path) -> None:
+    write(config, root=str(store), lake=str(lake), approval="always")
+    for less in ("none", "forced"):
+        refused = cli("clean", "main", "--manual", "--approval", less)
+        assert (
+            refused.exit_code,
+            f"expected --approval always, as it says, or more, found {less}" in refused.err,
+        ) == (2, True)
+    assert cli("clean", "main", "--manual", "--approval", "always").exit_code == 3
+
+
 def test_what_is_typed_comes_before_the_file(cli, main: Path, store: Path, tmp_path: Path) -> None:
     typed = ("--manual", "--minimum-retention-hours", 1, "--json")
     assert decisions(cli("plan", "main", *typed)) == decisions(cli("plan", store, *typed))

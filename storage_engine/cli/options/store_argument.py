@@ -255,8 +255,22 @@ def _of_name(
         broker_conf=store.broker_conf if broker_conf is None else str(broker_conf.absolute()),
         time_zone=typed.get("time_zone", store.time_zone),
         overrides={**store.overrides, **overrides},
-        policy=replace(store.policy, **policy_values(chosen)),
+        policy=_with_options(named, store.policy, policy_values(chosen)),
     )
+
+
+def _with_options(named: NamedStore, policy: Policy, chosen: Mapping[str, Any]) -> Policy:
+    """Return a store's policy with what a call says otherwise.
+
+    :raises click.UsageError: the call asks for less approval than the file does.
+    """
+    wanted = chosen.get("approval", policy.approval)
+    if wanted.rank < policy.approval.rank:
+        raise click.UsageError(
+            f"{named.source}: expected --approval {policy.approval.value}, as it says, or more, found "
+            f"{wanted.value}. Nothing was changed. Who may lower it changes the file."
+        )
+    return replace(policy, **chosen)
 
 
 def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:

@@ -23,7 +23,7 @@ class Realm(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Person:
     """:param uid: real user id, of an account at a shell.
-    :param behind: who became root by sudo, as root's environment says; "": nobody, or not known.
+    :param behind: who took the account by sudo, as its environment says; "": nobody, or not known.
     :param host: the machine whose account it is.
     :param user_id: of a user of Airflow.
     """
@@ -112,11 +112,13 @@ class RecordedPolicy:
 
     :param minimum_retention_hours: the longest that it had meanwhile; a run with less counts as forced.
     :param persons: who lowered it: who asked for it and who approved it.
+    :param at_ms: since when it holds: of what journal and stamp say, the later one counts.
     """
 
     approval: ApprovalPolicy
     minimum_retention_hours: int | None = None
     persons: tuple[Person, ...] = ()
+    at_ms: int = 0
 
     def raised_by(self, approval: ApprovalPolicy, minimum_hours: int | None) -> RecordedPolicy:
         """Return what holds once settings say this: they may ask for more, never for less."""
@@ -124,7 +126,7 @@ class RecordedPolicy:
         strictest = max(self.approval, approval, key=lambda one: one.rank)
         if strictest is ApprovalPolicy.NONE:
             return self
-        return RecordedPolicy(strictest, max(hours, default=None), self.persons)
+        return RecordedPolicy(strictest, max(hours, default=None), self.persons, self.at_ms)
 
 
 NOTHING_RECORDED = RecordedPolicy(ApprovalPolicy.NONE)

@@ -21,14 +21,16 @@ from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of
 from storage_engine.lake.soundness.chain import check_links
 from storage_engine.lake.soundness.receipts import list_stores
 from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.plan.approval import RecordedPolicy
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.heads import LakeHead
-from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode
 from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.lineages import Lineages
 from storage_engine.model.store.store import LogSnapshot
 from storage_engine.retention.archive.contradictions import contradictions
 from storage_engine.retention.hold.leaving_unproven import Acceptance, check_hold_of_other_journal
+from storage_engine.retention.proof.approvals import recorded_policy
 from storage_engine.retention.proof.current_receipts import current_receipts
 from storage_engine.retention.replicas.replica_divergence import compare_logs, has_replicas
 from storage_engine.retention.store.broker_answers import ask, take_archivable, take_snapshot
@@ -259,11 +261,20 @@ def stamp(
     record = _record(store, journal, wanted, lineages)
     kept = [] if new else [head for head in _heads_before(store, journal, record) if _is_other(head, asked)]
     heads = (*(lake.head for lake in asked if lake.head), *kept)
-    written = Stamp(record.store_id, record.lineage, "", "", heads, log_lineages=record.log_lineages)
+    before = _ids_before(store.real_root)
+    written = Stamp(
+        record.store_id,
+        record.lineage,
+        "",
+        "",
+        heads,
+        log_lineages=record.log_lineages,
+        policy=_policy_before(store, journal, before),
+    )
     run = journal.find_run(record.store_id, STAMP_RUN) or journal.begin_run(
         record.store_id, STAMP_RUN, PlanRequest()
     )
-    meant = {"before": _ids_before(store.real_root), "stamp": to_jsonable(written)}
+    meant = {"before": before, "stamp": to_jsonable(written)}
     journal.record(run, Step.STAMP, Phase.INTENT, [("", meant)])
     said = {**to_jsonable(written), "person": person.strip(), "reason": reason.strip(), RESET: True}
     # First the stamp: from the record on, it alone knows what is kept.
@@ -293,6 +304,16 @@ def _ids_before(root: str) -> list[str]:
     with suppress(StoreIdentityError):
         return sorted(stamped_ids(root))
     return []
+
+
+def _policy_before(store: ManagedStore, journal: Journal, ids: Sequence[str]) -> RecordedPolicy | None:
+    """Return the most that was asked of persons for these files, by whatever store id; None: nothing."""
+    found = [recorded_policy(journal, store_id) for store_id in ids]
+    with suppress(StoreIdentityError):
+        stamp = read_stamp(store.real_root)
+        found += [stamp.policy] if stamp is not None and stamp.policy is not None else []
+    asks = [one for one in found if one.approval is not ApprovalPolicy.NONE]
+    return max(asks, key=lambda one: (one.approval.rank, one.at_ms), default=None)
 
 
 @dataclass(frozen=True, slots=True)

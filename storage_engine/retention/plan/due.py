@@ -22,6 +22,9 @@ from storage_engine.retention.quarantine.emptying import expired_or_in_the_way
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 
 _MOMENT_MS = 15 * 60_000
+_MORE_MS = 20 * 60_000
+"""With each question that is open the next one waits longer by this: so they are ten in half a day, not more
+than a DAG has runs."""
 _REFUSED_MS = 12 * HOUR_MS
 """So long nobody is asked again about the very same plan."""
 
@@ -36,7 +39,8 @@ class DueResult:
     :param why: what a run would do or say, as sentences; empty: no cleanup is due.
     :param stays: why nothing would go though a cause holds; "" where something would, or none holds.
     :param waiting: keys of runs whose plans wait for a second person.
-    :param is_asked: the very plan that a run would make now waits so, and has a time to be answered.
+    :param is_asked: the very plan that a run would make now waits so, and has a time to be answered; or so
+        many others do that it is too early for the next.
     :param is_refused: that plan was refused lately.
     """
 
@@ -83,7 +87,8 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
         digest = identified(plan, context.record).digest
         # A question at a shell may never be answered: a DAG asks all the same.
         timed = [one.question for one in waiting if one.question.until_ms is not None]
-        is_asked = any(question.digest == digest for question in timed)
+        early_ms = max((one.asked_at_ms for one in timed), default=0) + (len(timed) - 1) * _MORE_MS
+        is_asked = any(one.digest == digest for one in timed) or bool(timed and now_ms < early_ms)
         is_refused = was_refused(context.journal, store_id, digest, now_ms - _REFUSED_MS)
     return DueResult(
         sensed,

@@ -130,7 +130,7 @@ def make_plan(
                 identified(decided.plan, context.record),
                 notices=(*moved, *held, *emptied, *decided.plan.notices, *shielded, *replaced, *aside),
             )
-            record_starter(context.journal, run, context.store.policy, starter)
+            record_starter(context, run, starter)
             decided_from["took_ms"] = (time.monotonic_ns() - started_ns) // 1_000_000
             run = context.journal.record_plan(run, plan, decided_from)
             context.sample(decided.snapshot, decided.plan.decided_at_ms)

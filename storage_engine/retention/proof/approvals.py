@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from storage_engine.core.clock import HOUR_MS, clock_ms
 from storage_engine.core.host import this_host, user_name
@@ -26,9 +27,11 @@ from storage_engine.model.plan.approval import (
     Starter,
 )
 from storage_engine.model.plan.plan import Decision, PlanRequest, Trigger, Urgency
-from storage_engine.model.settings.policy import ApprovalPolicy, Policy
+from storage_engine.model.settings.policy import ApprovalPolicy
 from storage_engine.retention.proof.gate import Consent, asks_for_approval, consent_to
+from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.store.context import Context, approved_plan
+from storage_engine.retention.store.stamp import read_stamp, update_stamp
 
 _POLICY = "policy"
 _STARTER = "starter"
@@ -39,9 +42,12 @@ LOWERING_HOURS = 72
 
 
 def this_account() -> Person:
-    """Return whose process this is, by the real user id."""
+    """Return whose process this is, by the real user id, and who took it by sudo, as far as is told.
+
+    An account may say of itself what it likes: another name never permits more.
+    """
     uid = os.getuid()
-    name, behind = user_name(uid), os.environ.get("SUDO_USER", "") if uid == 0 else ""
+    name, behind = user_name(uid), os.environ.get("SUDO_USER", "")
     return Person(Realm.SHELL, name, uid, behind if behind != name else "", this_host())
 
 
@@ -51,27 +57,38 @@ def recorded_policy(journal: Journal, store_id: str) -> RecordedPolicy:
     return from_jsonable(RecordedPolicy, found[-1].payload) if found else NOTHING_RECORDED
 
 
-def record_policy(journal: Journal, run: Run, policy: Policy) -> RecordedPolicy:
+def record_policy(context: Context, run: Run) -> RecordedPolicy:
     """Record what a store's settings ask for, where that is more than they ever did.
+
+    The journal has it, and the store's own stamp, as far as that can be written.
 
     :return: what is on record then.
     """
-    known = recorded_policy(journal, run.store_id)
-    raised = known.raised_by(policy.approval, policy.minimum_retention_hours)
+    root, record, policy = context.store.real_root, context.record, context.store.policy
+    known = recorded_policy(context.journal, run.store_id)
+    stamp = read_stamp(root)
+    stamped = stamp.policy if stamp is not None else None
+    standing = max((known, stamped or NOTHING_RECORDED), key=lambda one: one.at_ms)
+    raised = standing.raised_by(policy.approval, policy.minimum_retention_hours)
+    if raised != standing:
+        raised = replace(raised, at_ms=max(clock_ms(), standing.at_ms + 1))
     if raised != known:
-        journal.record(run, Step.APPROVAL, Phase.RESULT, [(_POLICY, to_jsonable(raised))])
+        context.journal.record(run, Step.APPROVAL, Phase.RESULT, [(_POLICY, to_jsonable(raised))])
+    if stamped != (None if raised.approval is ApprovalPolicy.NONE else raised):
+        with suppress(OSError):
+            update_stamp(root, record.store_id, record.lineages, (), policy=raised)
     return raised
 
 
-def record_starter(journal: Journal, run: Run, policy: Policy, starter: Starter | None) -> None:
+def record_starter(context: Context, run: Run, starter: Starter | None) -> None:
     """Record who begins a run, before its plan is; of a store that asks for no approval nothing is recorded.
 
     :param starter: None: the account whose process this is.
     """
-    if run.request.dry_run or record_policy(journal, run, policy).approval is ApprovalPolicy.NONE:
+    if run.request.dry_run or record_policy(context, run).approval is ApprovalPolicy.NONE:
         return
     starter = starter or Starter(Realm.SHELL, this_account())
-    journal.record(run, Step.APPROVAL, Phase.INTENT, [(_STARTER, to_jsonable(starter))])
+    context.journal.record(run, Step.APPROVAL, Phase.INTENT, [(_STARTER, to_jsonable(starter))])
 
 
 def starters_of(journal: Journal, run: Run) -> tuple[Starter, ...]:
@@ -166,7 +183,7 @@ def consent_of(context: Context, run: Run, decisions: Sequence[Decision]) -> Con
     :param decisions: of what goes; the plan's own, and those that were made just now.
     """
     journal, digest = context.journal, approved_plan(run).digest
-    recorded = record_policy(journal, run, context.store.policy)
+    recorded = record_policy(context, run)
     waiver = journal.find_waiver(digest)
     going = [decision for decision in decisions if decision.deletes]
     why = asks_for_approval(going, run.request, recorded, context.store.policy, waiver)
@@ -182,10 +199,12 @@ class Told:
 
     :param text: a sentence; "": nobody was asked, as far as is recorded.
     :param is_refused: the last word about the run was no approval, and none counts.
+    :param is_moot: all that it planned went by other runs meanwhile, so that nobody has to hear of it.
     """
 
     text: str = ""
     is_refused: bool = False
+    is_moot: bool = False
 
 
 def told_of(journal: Journal, run: Run) -> Told:
@@ -206,8 +225,19 @@ def told_of(journal: Journal, run: Run) -> Told:
     answer = from_jsonable(Reply, own[-1].payload)
     word = answer.said.value.upper().replace("-", " ")
     by = f" by {answer.person.text}" if answer.person is not None else ""
-    detail = answer.detail or found.lacks
-    return Told(f"{word}{by} at {time_text(answer.at_ms)}: nothing was deleted; {detail}", is_refused=True)
+    said = f"{word}{by} at {time_text(answer.at_ms)}"
+    if _went_otherwise(journal, run):
+        return Told(f"{said}: its segments went by other runs", is_refused=True, is_moot=True)
+    return Told(f"{said}: nothing was deleted; {answer.detail or found.lacks}", is_refused=True)
+
+
+def _went_otherwise(journal: Journal, run: Run) -> bool:
+    """Return whether other runs have deleted all that a run planned, since it did."""
+    if run.plan is None:
+        return False
+    planned = {segment_subject(one.log, one.base_offset) for one in run.plan.to_delete}
+    found = journal.results_of(run.store_id, Step.RELEASE, sorted(planned))
+    return planned <= {one.subject for one in found if one.at_ms >= run.plan.decided_at_ms}
 
 
 def note_question(context: Context, run: Run, consent: Consent) -> None:
@@ -328,7 +358,8 @@ def lower_policy(
                     f"for at {time_text(events[-1].at_ms)}, found {person.text}. Nothing was recorded. Have "
                     "another account run this command."
                 )
-            lowered = RecordedPolicy(approval, minimum_hours, (first, person))
+            lowered_ms = max(now_ms, known.at_ms + 1)
+            lowered = RecordedPolicy(approval, minimum_hours, (first, person), lowered_ms)
             journal.record(run, Step.APPROVAL, Phase.RESULT, [(_POLICY, to_jsonable(lowered))])
             return lowered
     wanted = RecordedPolicy(approval, minimum_hours, (person,))

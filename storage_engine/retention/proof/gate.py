@@ -142,11 +142,13 @@ class Consent:
     :param why: a second person has to approve it, as a clause; "": nobody has to.
     :param approval: by which it may go; None: none counts.
     :param lacks: why none does, as a clause; "": one counts, or nobody has to.
+    :param waiver: the plan's that was known then: a later one is for persons to see first.
     """
 
     why: str
     approval: Reply | None
     lacks: str
+    waiver: Waiver | None = None
 
     @property
     def refuses(self) -> bool:
@@ -170,11 +172,11 @@ def consent_to(
     :param waiver: of the plan: who approved it before didn't know that proof would be lacking.
     """
     if not asked_because:
-        return Consent("", None, "")
+        return Consent("", None, "", waiver)
     lacks = "nobody has approved it"
     if not starters:
         unknown = "who began the run isn't recorded, so nobody is certainly another person"
-        return Consent(asked_because, None, unknown)
+        return Consent(asked_because, None, unknown, waiver)
     for answer in answers:
         person = answer.approver
         if answer.digest != digest or person is None:
@@ -188,8 +190,8 @@ def consent_to(
         elif waiver is not None and answer.at_ms < waiver.at_ms:
             lacks = f"{person.text} approved it before {waiver.person} waived its receipts"
         else:
-            return Consent(asked_because, answer, "")
-    return Consent(asked_because, None, lacks)
+            return Consent(asked_because, answer, "", waiver)
+    return Consent(asked_because, None, lacks, waiver)
 
 
 def asks_for_approval(

@@ -188,12 +188,11 @@ def judge_logs(
     :param decisions: of logs that are not refused yet.
     :param refusals: of the others.
     :param lease: renewed while files are hashed, which may take longer than a lease lasts.
-    :param consent: what persons say of the plan.
+    :param consent: what persons say of the plan, with the waiver that it may go by.
     """
-    waiver = context.journal.find_waiver(plan.digest)
     planned = {segment.id: segment for segment in plan.to_delete}
     verdicts = [
-        proofs.judge(decision, planned[decision.segment.id], context.store.policy, waiver, consent)
+        proofs.judge(decision, planned[decision.segment.id], context.store.policy, consent.waiver, consent)
         for decision in decisions
     ]
     judged = Judged(tuple(verdicts), refusals).without(_unproven(plan, verdicts, proofs))

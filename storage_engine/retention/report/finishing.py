@@ -118,6 +118,7 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
         if plain is not None:
             _write_pages(directory, plain)
     ended = report.outcome in _ENDED
+    told = told_of(context.journal, run)
     return FinishResult(
         run_key=run_key,
         outcome=report.outcome,
@@ -131,7 +132,7 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
         errors=_errors(report),
         wrong_lakes=report.wrong_lakes,
         notices=notices,
-        not_approved=report.approval if told_of(context.journal, run).is_refused else "",
+        not_approved=report.approval if told.is_refused and not told.is_moot else "",
     )
 
 

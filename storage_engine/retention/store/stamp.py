@@ -19,8 +19,10 @@ from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.untrusted import MALFORMED, read_file
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, StoreIdentityError
+from storage_engine.model.plan.approval import RecordedPolicy
 from storage_engine.model.proof.deleted_range import RunDigest
 from storage_engine.model.proof.heads import LakeHead
+from storage_engine.model.settings.policy import ApprovalPolicy
 from storage_engine.model.store.lineages import Lineages
 from storage_engine.retention.store.stamp_files import (
     StampPlace,
@@ -43,6 +45,8 @@ class Stamp:
     :param log_lineages: by name, of logs that have a lineage of their own; likewise.
     :param directories: real paths of those that each have a stamp; (): the root has one for all.
     :param deletion: what the events of the last run came to that deleted something; None: none did.
+    :param policy: what the store asks of persons, where it asks: another journal, and an older state of one,
+        don't know it, and a release that knows no approvals refuses the store.
     """
 
     store_id: str
@@ -54,6 +58,7 @@ class Stamp:
     log_lineages: Mapping[str, int] = field(default_factory=dict)
     directories: tuple[str, ...] = ()
     deletion: RunDigest | None = None
+    policy: RecordedPolicy | None = None
 
     @property
     def lineages(self) -> Lineages:
@@ -160,6 +165,7 @@ def _merged(found: Mapping[Path, Stamp], root: str) -> Stamp | None:
             lakes=_heads(whole.lakes, stamp.lakes, other),
             shield=whole.shield or stamp.shield,
             deletion=_later(whole.deletion, stamp.deletion),
+            policy=max((whole.policy, stamp.policy), key=lambda one: 0 if one is None else one.at_ms),
         )
     return whole
 
@@ -204,6 +210,8 @@ def update_stamp(
     lineages: Lineages,
     heads: Iterable[LakeHead],
     deletion: RunDigest | None = None,
+    *,
+    policy: RecordedPolicy | None = None,
 ) -> Stamp:
     """Write down what lakes hold of a store, durably. What the stamp says of other lakes stays.
 
@@ -211,6 +219,7 @@ def update_stamp(
 
     :param deletion: what the last one came to; None: what the stamp says of it stays, and so it does where it
         says otherwise of the same events.
+    :param policy: what the store asks of persons from now on; None: what the stamp says of it stays.
     :param root: real path of the store's root.
     :raises OSError: the directory can't be written; the stamp before is as it was.
     :raises StoreIdentityError: there is a stamp of another store, or one that can't be read.
@@ -227,9 +236,11 @@ def update_stamp(
         shield = found is not None and found.shield
         known = found.deletion if found else None
         last = known if deletion is None or says_otherwise(known, deletion) else deletion
-        stamp = _here(
-            Stamp(store_id, newest.whole, "", "", lakes, shield, newest.of_logs, deletion=last), root
-        )
+        asks = (found.policy if found else None) if policy is None else policy
+        if asks is not None and asks.approval is ApprovalPolicy.NONE:
+            asks = None
+        written = Stamp(store_id, newest.whole, "", "", lakes, shield, newest.of_logs, deletion=last)
+        stamp = _here(replace(written, policy=asks), root)
         if any(one != stamp for one in _in(places, root)):
             _write(places, stamp)
         return stamp
@@ -291,7 +302,7 @@ def stamp_path(root: str) -> Path:
 def _write(places: Iterable[StampPlace], stamp: Stamp) -> None:
     said = to_jsonable(stamp)
     # What an older release doesn't know it refuses, so it is there only where it counts.
-    for name in ("shield", "log_lineages", "directories", "deletion"):
+    for name in ("shield", "log_lineages", "directories", "deletion", "policy"):
         if not said[name]:
             del said[name]
     content = json.dumps(said, indent=1).encode()

@@ -16,12 +16,14 @@ from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.model.lag.archive_lag import ArchiveLag
+from storage_engine.model.plan.approval import PlanQuestion
 from storage_engine.model.plan.plan import Cause, PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, ArchiveWhen, Policy
 from storage_engine.model.store.store import DiskUsage
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import archive_lag_of_store
 from storage_engine.retention.plan import due
+from storage_engine.retention.proof.approvals import record_question
 from storage_engine.retention.report.counts import archived_counts, deleted_counts
 from storage_engine.retention.steps import look_for_due, monitor, segments_to_archive
 from storage_engine.retention.store.context import Context
@@ -178,3 +180,23 @@ def test_figures_of_a_run_are_those_of_all_its_attempts(managed: Make) -> None:
     Path(store.lake.properties["warehouse"].removeprefix("file://")).parent.joinpath("catalog.db").unlink()
     told = deleted_counts(store, "r")
     assert told == replace(deleted, messages=None, first_message_ms=None, last_message_ms=None)
+
+
+def test_each_open_question_makes_the_next_one_wait_longer(managed: Make) -> None:
+    """So that questions that nobody answers never take all runs that a DAG may have."""
+    store = managed(overrides=ALL_HOURS)
+    assert not look_for_due(store).is_asked
+    journal = Journal(store.journal_url)
+    (known,) = journal.all_stores()
+    run = journal.begin_run(known.store_id, "dag/r", PlanRequest())
+    now_ms = began_ms = clock_ms()
+    moments = []
+    while now_ms < began_ms + 12 * HOUR_MS:
+        # The sensor looks every ten minutes, and each time more is due.
+        if not look_for_due(store, now_ms).is_asked:
+            moments.append(now_ms)
+            asked = PlanQuestion(str(now_ms), "w", now_ms, now_ms + 12 * HOUR_MS)
+            record_question(journal, run, asked)
+        now_ms += HOUR_MS // 6
+    assert moments[1] - moments[0] == HOUR_MS // 6
+    assert 8 <= len(moments) <= 12

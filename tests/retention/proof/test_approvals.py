@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from storage_engine.exceptions import BadInputError, NotApprovedError
+from storage_engine import cycle
+from storage_engine.exceptions import BadInputError, GateRefusedError, NotApprovedError
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.model.plan.approval import (
     NOTHING_RECORDED,
@@ -23,6 +26,7 @@ from storage_engine.model.plan.approval import (
 from storage_engine.model.plan.plan import Cause, PlanRequest, Trigger, Urgency
 from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode, Policy
 from storage_engine.retention import steps
+from storage_engine.retention.decisions.adopting import stamp
 from storage_engine.retention.proof import approvals
 from storage_engine.retention.proof.approvals import (
     OpenQuestion,
@@ -33,14 +37,17 @@ from storage_engine.retention.proof.approvals import (
     question_alarms,
     record_answer,
     record_question,
+    record_reply,
     recorded_policy,
     starters_of,
 )
+from storage_engine.retention.release import releasing
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.report.report import Outcome, build_report
 from storage_engine.retention.report.report_text import report_text
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.report_files import PAGE
+from storage_engine.retention.store.stamp import stamp_path
 
 pytestmark = pytest.mark.slow
 
@@ -63,6 +70,10 @@ def known(store: ManagedStore) -> tuple[Journal, StoreRecord]:
 
 def digest_of(store: ManagedStore, run_key: str = "r") -> str:
     return steps.recorded_plan(store, run_key).digest
+
+
+def stamp_of(store: ManagedStore) -> Any:
+    return json.loads(stamp_path(store.real_root).read_bytes())
 
 
 def approve(store: ManagedStore, digest: str, person: Person = BOB) -> None:
@@ -207,6 +218,48 @@ def test_a_lower_policy_needs_two_persons(archived: Make, refuses: Callable[...,
     assert steps.release(lowered, "r").deleted
 
 
+def test_a_renamed_store_with_a_new_identity_asks_for_no_less(planned: Make) -> None:
+    store = planned(max_segments=1, policy=ASKS)
+    cycle.archive(cycle.Cleanup(store, "r"))
+    moved = Path(store.root).with_name("renamed")
+    Path(store.root).rename(moved)
+    renamed = replace(store, root=str(moved), name="renamed", policy=Policy())
+    stamp(renamed, "ann", "a store of its own", new=True)
+    add_run(renamed, "again", 1)
+    with pytest.raises(NotApprovedError):
+        steps.release(renamed, "again")
+
+
+def test_another_journal_asks_for_no_less_and_two_persons_lower_it_there(
+    planned: Make, tmp_path: Path
+) -> None:
+    store = planned(max_segments=1, policy=ASKS)
+    cycle.archive(cycle.Cleanup(store, "r"))
+    # A release that knows no approvals refuses a stamp that says more than it knows.
+    assert "policy" in stamp_of(store)
+    other = replace(store, journal_url=f"sqlite:///{tmp_path}/other.db", policy=Policy())
+    add_run(other, "r", 1)
+    with pytest.raises(NotApprovedError):
+        steps.release(other, "r")
+    for person in (ANN, BOB):
+        lower_policy(*known(other), NONE, None, person)
+    assert len(steps.release(other, "r").deleted) == 1
+    assert "policy" not in stamp_of(store)
+
+
+def test_where_the_stamp_can_not_be_written_the_journal_asks(
+    planned: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "read-only")
+
+    monkeypatch.setattr(approvals, "update_stamp", fails)
+    store = planned(max_segments=1, policy=ASKS)
+    cycle.archive(cycle.Cleanup(store, "r"))
+    with pytest.raises(NotApprovedError):
+        steps.release(with_policy(store, approval=NONE), "r")
+
+
 def test_an_old_wish_for_a_lower_policy_is_none(archived: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     store = archived(max_segments=1, policy=ASKS)
     journal, record = known(store)
@@ -245,6 +298,21 @@ def test_an_approval_from_before_a_waiver_does_not_count(archived: Make, refuses
     assert "before ann waived its receipts" in refuses(store, NotApprovedError)
     approve(store, digest_of(store))
     assert steps.release(store, "r").deleted
+
+
+def test_a_waiver_that_comes_after_persons_were_asked_does_not_count(
+    planned: Make, refuses: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = planned(max_segments=1, policy=Policy(approval=FORCED))
+    judge_logs = releasing.judge_logs
+
+    def waived_now(*arguments: Any) -> Any:
+        Journal(store.journal_url).waive(digest_of(store), "ann", "damaged")
+        return judge_logs(*arguments)
+
+    monkeypatch.setattr(releasing, "judge_logs", waived_now)
+    assert "no receipt in the lake" in refuses(store, GateRefusedError)
+    assert "waived its receipts" in refuses(store, NotApprovedError)
 
 
 def test_a_run_begun_twice_before_its_plan_was_recorded_has_both_starters(
@@ -295,6 +363,20 @@ def test_a_run_whose_plan_was_refused_is_over_and_its_report_says_so(
     approve(store, digest_of(store))
     assert steps.release(store, "r").deleted
     assert finish(store, "r").not_approved == ""
+
+
+def test_a_run_whose_segments_went_by_another_one_alarms_nobody(archived: Make) -> None:
+    store = archived(max_segments=1, policy=ASKS)
+    approve(store, add_run(store, "larger", 3))
+    journal, record = known(store)
+    run = journal.run(record.store_id, "r")
+    record_question(journal, run, PlanQuestion(digest_of(store), "w", 1, 2, "l"))
+    record_reply(journal, run, None, approves=False, at_ms=3, fault="")
+    assert finish(store, "r").not_approved.startswith("TIMED OUT")
+    assert len(steps.release(store, "larger").deleted) == 3
+    finished = finish(store, "r")
+    assert (finished.finished, finished.not_approved) == (True, "")
+    assert "its segments went by other runs" in build_report(store, "r").approval
 
 
 def test_above_the_level_of_force_what_waits_is_an_alarm_with_its_link_and_the_hour() -> None:
