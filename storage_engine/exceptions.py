@@ -258,10 +258,6 @@ class ExportError(StorageEngineError):
     """Messages can't be exported as asked: the file is there already, or can't be written."""
 
 
-class RowsMissingError(StorageEngineError):
-    """Rows that a query may ask for are in no place: they expired, were not archived, or are lost."""
-
-
 class SparkJobError(StorageEngineError):
     """A Spark job could not start or failed as a whole."""
 

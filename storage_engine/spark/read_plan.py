@@ -30,7 +30,7 @@ from storage_engine.exceptions import (
     BadInputError,
     FileGoneError,
     LakeUnavailableError,
-    RowsMissingError,
+    StorageEngineError,
     StoreNotFoundError,
 )
 from storage_engine.lake.acts.expiries import merged_expiries
@@ -75,6 +75,10 @@ from storage_engine.retention.store.stamp import read_stamp
 
 Slot = tuple[int, str, int]
 """Lineage, log and base offset of a segment."""
+
+
+class RowsMissingError(StorageEngineError):
+    """Rows that a query may ask for are in no place: they expired, were not archived, or are lost."""
 
 
 @dataclass(frozen=True, slots=True)

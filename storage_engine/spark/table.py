@@ -28,7 +28,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from storage_engine.brokers import broker_of, find_broker, store_called
 from storage_engine.core.host import ANY_HOST
 from storage_engine.core.nearest import meant
-from storage_engine.exceptions import BadInputError, FileGoneError, RowsMissingError
+from storage_engine.exceptions import BadInputError, FileGoneError
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.names import data_file_of
@@ -39,7 +39,14 @@ from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.broker.codec import Columns, SegmentCodec
 from storage_engine.model.store.known_logs import may_be_one
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.spark.read_plan import LakeFile, Slot, StoreFile, look_at_store, plan_read
+from storage_engine.spark.read_plan import (
+    LakeFile,
+    RowsMissingError,
+    Slot,
+    StoreFile,
+    look_at_store,
+    plan_read,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

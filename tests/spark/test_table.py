@@ -19,12 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.brokers import find_broker
-from storage_engine.exceptions import (
-    BadInputError,
-    LakeUnavailableError,
-    RowsMissingError,
-    StoreNotFoundError,
-)
+from storage_engine.exceptions import BadInputError, LakeUnavailableError, StoreNotFoundError
 from storage_engine.kafka.format.checkpoints import HIGH_WATERMARK
 from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.format.partition_metadata import text_of
@@ -42,7 +37,7 @@ from storage_engine.model.store.lineages import Lineages
 from storage_engine.model.store.store import Segment, SegmentState
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import update_stamp
-from storage_engine.spark.read_plan import StoreLook, _cut_off, _limits, look_at_store
+from storage_engine.spark.read_plan import RowsMissingError, StoreLook, _cut_off, _limits, look_at_store
 from storage_engine.spark.session import spark_session
 from storage_engine.spark.table import Options, ReadTask, StoreReader, StoreTable, table
 from tests.archive_rules import permits_of
@@ -57,9 +52,11 @@ from tests.kafka_fixture import unpack as unpack_node
 from tests.lake.gc.test_expiry import expire
 from tests.lake.gc.test_thinning import EVENTS, LEDGER, ORDERS, thin
 from tests.other_engine import delete_position
+from tests.rounds import rounds
 
 SETTINGS = ",".join(f"{name}={value}" for name, value in FIXTURE_SIZES.items())
 STORE = "store-1"
+EXAMPLES = rounds("STORAGE_ENGINE_TABLE_EXAMPLES", 6, 60)
 DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
 TRUTH = Truth.of("clean-stop")
 
@@ -135,7 +132,11 @@ def place(tmp_path: Path) -> Place:
     return Place(unpack("clean-stop", tmp_path / "store"), lake_dir)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=rounds("STORAGE_ENGINE_TABLE_EXAMPLES", 6, 60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(archived=st.sets(st.integers(0, 6)), released=st.integers(0, 7))
 def test_every_row_is_there_once_wherever_it_is(
     tmp_path_factory: pytest.TempPathFactory, archived: set[int], released: int

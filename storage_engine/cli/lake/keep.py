@@ -202,6 +202,7 @@ def _keep(
         check_archive_rule,
         forecast_lake,
         record_archive_rules,
+        record_newest_act,
     )
     from storage_engine.retention.housekeeping.kept_forecasts import keep_forecast
 
@@ -213,7 +214,9 @@ def _keep(
         return forecast_lake(lake, journal_url, acts, price, None if decide is None else decide(acts)), ()
     acts = record_act(lake, decide)
     say(f"Recorded in {lake.location}, as act {acts[-1].sha256[:SHOWN_CHARACTERS]}.", err=True)
-    notes = () if archive is None else record_archive_rules(lake, journal_url, acts, archive)
+    notes = record_newest_act(lake, journal_url, acts)
+    if archive is not None:
+        notes += record_archive_rules(lake, journal_url, acts, archive)
     forecast = forecast_lake(lake, journal_url, acts, price)
     if journal_url is not None:
         keep_forecast(journal_url, forecast, clock_ms())

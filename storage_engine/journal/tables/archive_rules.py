@@ -1,9 +1,11 @@
-"""Archive rules of stores, in a table of their own that is made with the first; none is changed or removed.
+"""Archive rules of stores, none of which is changed or removed, and the newest act of each lake.
 
-So a journal without any stays one that older releases use.
+Their tables are made with the first row, so a journal without any stays one that older releases use.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from sqlalchemy import (
     JSON,
@@ -14,6 +16,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    delete,
     insert,
     inspect,
     select,
@@ -32,6 +35,29 @@ _archive_rules = Table(
     Column("at_ms", BigInteger, nullable=False),
     Column("clock", JSON(none_as_null=True)),
 )
+
+
+_lake_acts = Table(
+    "storage_engine_lake_acts",
+    _metadata,
+    Column("lake_id", String(36), primary_key=True),
+    Column("act", String(64), nullable=False),
+)
+
+
+def put_lake_act(connection: Connection, lake_id: str, act: str) -> None:
+    """Record that a lake has an act, and so all before it."""
+    _metadata.create_all(connection)
+    connection.execute(delete(_lake_acts).where(_lake_acts.c.lake_id == lake_id))
+    connection.execute(insert(_lake_acts).values(lake_id=lake_id, act=act))
+
+
+def read_lake_acts(connection: Connection) -> Mapping[str, str]:
+    """Return the act that was recorded last of each lake, by its id."""
+    if not inspect(connection).has_table(_lake_acts.name):
+        return {}
+    rows = connection.execute(select(_lake_acts.c.lake_id, _lake_acts.c.act))
+    return {row.lake_id: row.act for row in rows}
 
 
 def put_archive_rule(connection: Connection, rule: RecordedRule) -> None:

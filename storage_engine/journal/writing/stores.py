@@ -13,7 +13,12 @@ from storage_engine.core.clock import clock_ms, read_clock
 from storage_engine.core.host import ANY_HOST, is_this_host, this_host
 from storage_engine.exceptions import JournalConflictError, RunStateError, StoreIdentityError
 from storage_engine.journal.records import Phase, RecordedRule, Run, Step, StoreRecord
-from storage_engine.journal.tables.archive_rules import put_archive_rule, read_archive_rules
+from storage_engine.journal.tables.archive_rules import (
+    put_archive_rule,
+    put_lake_act,
+    read_archive_rules,
+    read_lake_acts,
+)
 from storage_engine.journal.tables.database import JournalDatabase
 from storage_engine.journal.tables.place_errors import moved as moved_here
 from storage_engine.journal.tables.place_errors import name_taken
@@ -164,6 +169,18 @@ class JournalStores:
     def archive_rules(self, store_id: str) -> tuple[RecordedRule, ...]:
         """Return the rules that were recorded of a store, whether a lake still has them or not."""
         return self._database.read(lambda connection: read_archive_rules(connection, store_id))
+
+    def record_lake_act(self, lake_id: str, act: str) -> None:
+        """Record which act is the newest of a lake, by its SHA-256."""
+        try:
+            self._database.write(lambda connection: put_lake_act(connection, lake_id, act))
+        except JournalConflictError:
+            # Somebody else recorded it at the same time.
+            self._database.write(lambda connection: put_lake_act(connection, lake_id, act))
+
+    def lake_acts(self) -> Mapping[str, str]:
+        """Return the act that was recorded last of each lake, by its id."""
+        return self._database.read(read_lake_acts)
 
     def _twice(self, work: Callable[[Connection], StoreRecord]) -> StoreRecord:
         """Run work once more where somebody else recorded the same at the same time: it is seen then."""

@@ -68,7 +68,7 @@ class ArchivePermits:
     recorded_ms: Mapping[str, int] = field(default_factory=dict)
     now_ms: int = 0
     holds: tuple[Hold, ...] = ()
-    there: frozenset[str] = frozenset()
+    there: tuple[str, ...] = ()
 
     def rule_of(self, log: str, topic: str) -> ArchiveRule | None:
         """Return the rule by which a log's messages of a topic may go without a copy; None: they may not."""
@@ -122,7 +122,7 @@ class ArchivePermits:
 
     def beside(self, receipt: Receipt) -> ArchivePermits | None:
         """Return these for archiving again what a receipt is of, sound or not; None: all rows enter."""
-        return None if receipt.is_whole else replace(self, there=receipt.kept_streams)
+        return None if receipt.is_whole else replace(self, there=tuple(sorted(receipt.kept_streams)))
 
     def clause_of_receipt(self, receipt: Receipt) -> str:
         """Return which topics a segment's copy lacks, and by which rules; "": it is no copy to delete by."""

@@ -36,6 +36,7 @@ class ExpiryReason(StrEnum):
     STORE_UNKNOWN = "store-unknown"
     CLOCK = "clock"
     COPY = "copy"
+    ACTS_LOST = "acts-lost"
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,6 @@ class Policy:
         "Whose plans a second person has to approve before anything is deleted. forced: those that ignore "
         "age, go below the minimum retention, or go by a waiver. What a store once had stands until two "
         "persons lower it.",
-        label="Approval by a second person",
     )
     undo_window_hours: int | None = setting(
         None,

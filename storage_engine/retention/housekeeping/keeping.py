@@ -19,6 +19,7 @@ from storage_engine.lake.acts.act_files import Acts
 from storage_engine.lake.acts.held_stores import read_store_names
 from storage_engine.lake.acts.unarchived import leaves_out_rows, may_leave_out
 from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.identity import lake_id_of
 from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history
 from storage_engine.model.keep.acts import Act, KeepDecision, RecordedAct, policies_of, policy_of
 from storage_engine.model.keep.forecast import ArchivedStream, KeepForecast, forecast_topics
@@ -27,7 +28,7 @@ from storage_engine.model.keep.rules import Scope, Stream, matches
 from storage_engine.model.proof.heads import LakeHead
 from storage_engine.model.proof.receipt import Receipt, with_rows
 from storage_engine.retention.proof.archive_permits import COPIES_ENTER
-from storage_engine.retention.store.known_heads import journalled_heads
+from storage_engine.retention.store.known_heads import KnownHeads, journalled_heads
 
 
 def forecast_lake(
@@ -140,6 +141,26 @@ def record_archive_rules(lake: Lake, journal_url: str | None, acts: Acts, scope:
             *copies,
         )
     return (f"{journal.name} has no store that the rule is for: run this again once it has",)
+
+
+def record_newest_act(lake: Lake, journal_url: str | None, acts: Acts) -> tuple[str, ...]:
+    """Record in a journal which act a lake has: one that lacks it later was put back from an older copy.
+
+    :return: notes: that the lake lacks what was recorded before.
+    :raises JournalUnavailableError: the journal can't be written.
+    """
+    lake_id = lake_id_of(lake.segments())
+    if journal_url is None or lake_id is None or not acts:
+        return ()
+    journal = Journal(journal_url)
+    lacks = KnownHeads(acts=journal.lake_acts()).lacks_acts(lake, acts)
+    journal.record_lake_act(lake_id, acts[-1].sha256)
+    said = (
+        f"{lake.location} lacks rules or holds that {journal.name} had recorded: it was put back from an "
+        "older copy. From now on those count that it has, which lake keep --dry-run shows. Record the others "
+        "again"
+    )
+    return (said,) if lacks else ()
 
 
 def _streams(

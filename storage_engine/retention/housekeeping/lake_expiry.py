@@ -48,7 +48,12 @@ from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredF
 from storage_engine.retention.housekeeping.keeping import forecast_lake
 from storage_engine.retention.housekeeping.kept_forecasts import keep_forecast
 from storage_engine.retention.ranges.seen_log_records import kept_logs
-from storage_engine.retention.store.known_heads import acts_elsewhere, journalled_heads, known_heads
+from storage_engine.retention.store.known_heads import (
+    KnownHeads,
+    acts_elsewhere,
+    journalled_heads,
+    known_heads,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +334,12 @@ def _fault(lake: Lake, journal: Journal | None, store_ids: Iterable[str]) -> tup
     """Return why nothing at all leaves a lake."""
     if (original := copy_of(lake.segments())) is not None:
         return ExpiryReason.COPY, f"the lake is a copy of {original}, from which nothing is removed"
+    if journal is not None and KnownHeads(acts=journal.lake_acts()).lacks_acts(lake, read_acts(lake)):
+        return (
+            ExpiryReason.ACTS_LOST,
+            "the journal recorded rules or holds that the lake lacks: it was put back from an older copy. "
+            "Record those again with lake keep",
+        )
     readings = [it for store_id in store_ids if journal for it in journal.clock_readings(store_id)]
     if jumped_ms := jumped_forward_ms(read_clock(), readings):
         return (

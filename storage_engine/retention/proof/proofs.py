@@ -299,7 +299,8 @@ def read_proofs(
 def read_permits(lakes: Sequence[Lake], record: StoreRecord, known: KnownHeads) -> ArchivePermits:
     """Return what the archive rules of a store's lakes permit to go without a copy.
 
-    Where acts can't be read, or are no one chain, nothing does. Where the journal has no rule, none is read.
+    Where acts can't be read, are no one chain, or lack one that the journal recorded, nothing does. Where the
+    journal has no rule, none is read.
 
     :param lakes: those that are asked; further ones that have segments of the store have their say, too.
     """
@@ -308,7 +309,10 @@ def read_permits(lakes: Sequence[Lake], record: StoreRecord, known: KnownHeads) 
     now_ms = clock_ms()
     since_ms = now_ms - WAIT_MS
     try:
-        acts = [*map(read_acts, lakes), *(found for _, found in acts_elsewhere(known.heads, lakes))]
+        own = [*map(read_acts, lakes)]
+        if any(known.lacks_acts(lake, found) for lake, found in zip(lakes, own, strict=True)):
+            return NO_PERMITS
+        acts = [*own, *(found for _, found in acts_elsewhere(known.heads, lakes))]
         holds = tuple(hold for of_lake in acts for hold in holds_since(policies_of(of_lake), since_ms))
         rules = tuple(policy_of(of_lake).archive_rules for of_lake in acts)
         by_name = holds or any(it.archives and it.scope.store != "*" for of_lake in rules for it in of_lake)

@@ -43,11 +43,13 @@ class KnownHeads:
     :param journalled: ids of the lakes, and locations of those without one, that the journal knows.
     :param archive_rules: when the journal recorded rules by which the lakes lack messages, by the SHA-256 of
         their acts; none where the clock was set forward, so that no age is certain.
+    :param acts: the newest that the journal recorded of each lake, by the lake's id.
     """
 
     heads: tuple[LakeHead, ...] = ()
     journalled: frozenset[str] = frozenset()
     archive_rules: Mapping[str, int] = field(default_factory=dict)
+    acts: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, lake: Lake, segments: Table) -> tuple[ChainHead, ...]:
         """Return the receipts that a lake has to have.
@@ -60,6 +62,18 @@ class KnownHeads:
             for head in self.heads
             if head.lake_id in names or (not head.lake_id and head.location == lake.location)
         )
+
+    def lacks_acts(self, lake: Lake, acts: Acts) -> bool:
+        """Return whether a lake has forgotten rules or holds, as one that was put back from an older copy.
+
+        :param acts: that it has.
+        """
+        segments = lake.segments()
+        own = lake_id_of(segments)
+        ids = [it for it in (own, *ancestors_of(segments)) if it is not None and it in self.acts]
+        # What was recorded of the lake itself is newer than of those in whose place it is.
+        recorded = {self.acts[it] for it in ids if it == own} or {self.acts[it] for it in ids}
+        return not recorded <= {it.sha256 for it in acts}
 
     def in_journal(self, lake: Lake, segments: Table) -> bool:
         """Return whether the journal by itself knows what the lake held last."""
@@ -129,7 +143,8 @@ def known_heads(journal: Journal, record: StoreRecord) -> KnownHeads:
     journalled = {lake_id or location for lake_id, location in last}
     stamped = stamp.lakes if stamp is not None else ()
     known = (head for heads in last.values() for head in heads)
-    return KnownHeads((*known, *stamped), frozenset(journalled), _archive_rules(journal, record))
+    rules = _archive_rules(journal, record)
+    return KnownHeads((*known, *stamped), frozenset(journalled), rules, journal.lake_acts())
 
 
 def _archive_rules(journal: Journal, record: StoreRecord) -> Mapping[str, int]:

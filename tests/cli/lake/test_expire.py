@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
 from contextlib import contextmanager
 
@@ -74,6 +75,23 @@ def reasons(cli, lake, *words):
     assert done.exit_code == 0, done
     assert all(verdict["detail"] for verdict in done.json["verdicts"])
     return Counter(verdict["reason"] for verdict in done.json["verdicts"])
+
+
+def test_nothing_leaves_a_lake_that_was_put_back_from_before_a_hold(cli, cleaned, tmp_path) -> None:
+    store, lake = cleaned
+    assert cli("clean", store, "--lake", lake, "--manual").exit_code == 0
+    shutil.copytree(lake, tmp_path / "backup")
+    journal = tmp_path / "journal.db"
+    shutil.move(lake / "journal.db", journal)
+    named = ("--lake", lake, "--journal", f"sqlite:///{journal}")
+    assert cli("lake", "keep", *named, "--hold", "case 7").exit_code == 0
+    shutil.rmtree(lake)
+    shutil.copytree(tmp_path / "backup", lake)
+    done = cli("lake", "expire", *named, "--dry-run", "--json").json
+    assert "acts-lost" in {verdict["reason"] for verdict in done["verdicts"]} <= {"acts-lost", "no-rule"}
+    before = files(lake)
+    assert cli("lake", "expire", *named).exit_code == 0
+    assert files(lake) == before
 
 
 def test_a_hold_of_another_lake_of_the_store_keeps_and_so_does_one_that_is_not_there(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -53,6 +54,7 @@ from tests.keeping.store import SEGMENT_BYTES, TopicStore
 from tests.keeping.world import rows_by_topic
 from tests.lakes import damage, make_lakes, path_of
 from tests.retention.whole_runs import MANUAL, do_everything
+from tests.services.command_line import run_command
 
 RULE = Scope(topic="debug-*")
 TOPICS = ("debug-a", "orders", "debug-b", "%RETRY%debug-a", "orders")
@@ -211,6 +213,31 @@ def test_a_rule_that_is_lifted_while_a_run_deletes_lets_nothing_more_go(
     with pytest.raises(GateRefusedError, match="found none that permits it any more"):
         steps.release(store, "r")
     assert files(store) == before
+
+
+def test_a_lake_that_was_put_back_from_before_a_rule_was_lifted_lets_nothing_go(
+    store: ManagedStore, tmp_path: Path
+) -> None:
+    record_rule(store, RULE)
+    steps.make_plan(store, "r", MANUAL)
+    steps.archive_planned(store, "r", archive_here)
+    lake_dir = Path(store.lake.location.removeprefix("file://")).parent
+    shutil.copytree(lake_dir, tmp_path / "backup")
+    keep = ("lake", "keep", "--lake", lake_dir, "--journal", store.journal_url, "--topic", "debug-*")
+    lifted = run_command(*keep, "--archive", "yes")
+    assert lifted.exit_code == 0, lifted.err
+    shutil.rmtree(lake_dir)
+    shutil.copytree(tmp_path / "backup", lake_dir)
+    before = files(store)
+    with pytest.raises(GateRefusedError, match="its receipt proves no bytes"):
+        steps.release(store, "r")
+    assert files(store) == before
+    # A person who records something in it sees what it has, and it counts again.
+    seen = run_command(*keep[:-1], "other", "--keep", "forever")
+    assert "lacks rules or holds" in seen.out + seen.err
+    assert "lacks rules or holds" not in run_command(*keep[:-1], "other", "--keep", "1 year").out
+    steps.release(store, "r")
+    assert files(store) != before
 
 
 @pytest.mark.parametrize("is_lifted", [False, True])
