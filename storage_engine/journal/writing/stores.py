@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, delete, insert, select, true, update
 
@@ -26,6 +26,8 @@ from storage_engine.journal.tables.rows import insert_events
 from storage_engine.journal.tables.rules import put_rules
 from storage_engine.journal.tables.schema import leases, lineages, log_lineages, stores
 from storage_engine.model.store.lineages import Lineages
+
+T = TypeVar("T")
 
 
 class JournalStores:
@@ -160,11 +162,7 @@ class JournalStores:
         :param rule: SHA-256 of its act.
         """
         found = RecordedRule(store_id, rule, person, clock_ms(), read_clock())
-        try:
-            self._database.write(lambda connection: put_archive_rule(connection, found))
-        except JournalConflictError:
-            # Somebody else recorded it at the same time.
-            self._database.write(lambda connection: put_archive_rule(connection, found))
+        self._twice(lambda connection: put_archive_rule(connection, found))
 
     def archive_rules(self, store_id: str) -> tuple[RecordedRule, ...]:
         """Return the rules that were recorded of a store, whether a lake still has them or not."""
@@ -172,17 +170,13 @@ class JournalStores:
 
     def record_lake_act(self, lake_id: str, act: str) -> None:
         """Record which act is the newest of a lake, by its SHA-256."""
-        try:
-            self._database.write(lambda connection: put_lake_act(connection, lake_id, act))
-        except JournalConflictError:
-            # Somebody else recorded it at the same time.
-            self._database.write(lambda connection: put_lake_act(connection, lake_id, act))
+        self._twice(lambda connection: put_lake_act(connection, lake_id, act))
 
     def lake_acts(self) -> Mapping[str, str]:
         """Return the act that was recorded last of each lake, by its id."""
         return self._database.read(read_lake_acts)
 
-    def _twice(self, work: Callable[[Connection], StoreRecord]) -> StoreRecord:
+    def _twice(self, work: Callable[[Connection], T]) -> T:
         """Run work once more where somebody else recorded the same at the same time: it is seen then."""
         try:
             return self._database.write(work)
