@@ -129,7 +129,8 @@ def _print_archived(
         say(f"Note: {notice}", err=True)
     if not receipts and not done.hashed_again and not done.refused:
         nothing = (
-            "Nothing to archive: every segment that may be archived has a valid receipt, or none is sealed."
+            "Nothing to archive: each segment that may be archived is in a lake, as far as lakes and journal "
+            "tell, or none is sealed."
         )
         left = sum(one.segments for one in done.kept_out)
         say(f"{nothing} {count_text(left, 'sealed segment')} may not be yet:" if left else nothing)

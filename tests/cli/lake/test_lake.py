@@ -39,7 +39,10 @@ def test_archive_only_reads_the_store_and_takes_every_sealed_segment(
     messages = sum(frame["kind"] == "message" and int(frame["file"]) == 0 for frame in frames)
     assert found["archived"][0]["message_count"] == messages
     again = cli("archive", store, "--broker-conf", conf, "--lake", lake)
-    said = "Nothing to archive: every segment that may be archived has a valid receipt, or none is sealed."
+    said = (
+        "Nothing to archive: each segment that may be archived is in a lake, as far as lakes and journal "
+        "tell, or none is sealed."
+    )
     assert (again.exit_code, again.out.splitlines()[0]) == (0, said)
     assert files(store) == before
 
