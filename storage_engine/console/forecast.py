@@ -26,6 +26,7 @@ from typing import TypeVar
 from storage_engine.console.rules import RecordedLevels
 from storage_engine.core.clock import DAY_MS
 from storage_engine.journal.reading.sample_columns import Moment
+from storage_engine.model.store.filling import fills_in_ms
 from storage_engine.model.store.store import room_below
 
 L = TypeVar("L", Moment, "Filled")
@@ -227,13 +228,7 @@ def _times(room: Room, levels: RecordedLevels, net: tuple[float, float, float]) 
         if percent is not None:
             free = room.below(percent)
             # The fastest days reach it first.
-            yield TimeToLevel(name, percent, *(_filled_in_ms(free, rate) for rate in reversed(net)))
-
-
-def _filled_in_ms(free_bytes: int, bytes_per_day: float) -> int | None:
-    if free_bytes == 0:
-        return 0
-    return None if bytes_per_day < 1 else round(free_bytes * DAY_MS / bytes_per_day)
+            yield TimeToLevel(name, percent, *(fills_in_ms(free, int(rate)) for rate in reversed(net)))
 
 
 def _retention(

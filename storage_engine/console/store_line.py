@@ -13,6 +13,7 @@ from storage_engine.console.run_lines import RunLine, run_line
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import duration_text
 from storage_engine.journal.reading.store_summaries import DiskLevel, StoreSummary
+from storage_engine.model.store.filling import fills_in_ms
 from storage_engine.model.store.store import room_below
 
 STALE_MS = HOUR_MS
@@ -301,5 +302,5 @@ def _disk_full_in(level: DiskLevel, full_percent: int) -> tuple[Filling, int | N
     span_ms = level.at_ms - level.earlier_ms
     if span_ms < _LEAST_SPAN_MS:
         return Filling.UNKNOWN, None
-    filled = level.earlier_usable_bytes - level.usable_bytes
-    return (Filling.NO, None) if filled <= 0 else (Filling.YES, room * span_ms // filled)
+    in_ms = fills_in_ms(room, level.earlier_usable_bytes - level.usable_bytes, span_ms)
+    return (Filling.NO if in_ms is None else Filling.YES), in_ms

@@ -95,12 +95,12 @@ def _about_figures(figures: Figures, newest_ms: int | None) -> Iterator[tuple[st
 
 
 def _full(figures: Figures) -> str:
-    """Say when nothing more fits, with what goes by age until then left out."""
+    """Say when nothing more fits, by what comes and by what goes for its age."""
     if figures.full_in_ms is None:
         return ""
     if figures.full_in_ms > _LONG_MS:
         return "; not full within a year"
-    return f"; above {figures.full_percent} % in {duration_text(figures.full_in_ms)} if nothing goes"
+    return f"; above {figures.full_percent} % in {duration_text(figures.full_in_ms)}"
 
 
 def _one_a_device(figures: Figures) -> tuple[DiskUsage, ...]:

@@ -17,6 +17,7 @@ from storage_engine.kafka.hold.hold_state import (
     HoldState,
     TopicSetting,
 )
+from storage_engine.model.store.filling import fills_in_ms
 
 TopicSettings = Mapping[str, TopicSetting]
 """By key, of :data:`~storage_engine.kafka.hold.hold_state.HELD_SETTINGS`."""
@@ -159,7 +160,5 @@ def bearable_ms(kept_ms: int, rooms: Collection[tuple[int, int]]) -> int:
     :param rooms: of each disk, the bytes that may be filled and those written within ``kept_ms``. They count
         twice, as nobody knows what comes.
     """
-    shares = [
-        kept_ms * max(room_bytes, 0) // (2 * grown_bytes) for room_bytes, grown_bytes in rooms if grown_bytes
-    ]
-    return min(kept_ms, *shares) if shares else kept_ms
+    times = [fills_in_ms(room, 2 * grown, kept_ms) for room, grown in rooms if grown]
+    return min((kept_ms, *(one for one in times if one is not None)))

@@ -13,6 +13,7 @@ from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
 from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.model.report.diagnosis import Finding, Severity
+from storage_engine.model.store.filling import fills_in_ms
 from storage_engine.model.store.store import DiskUsage
 
 _MILLION = 1_000_000
@@ -130,9 +131,7 @@ def full_disks(rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
 def _fills_ms(sharing: Sequence[DirectoryRoom], disk: DiskUsage) -> int | None:
     """Return in how long a disk is full by what all its directories gain; None: not known, or never."""
     gained = sum(one.came_bytes - one.goes_bytes for one in sharing)
-    if disk.usable_bytes is None or gained <= 0:
-        return None
-    return disk.usable_bytes * DAY_MS // gained
+    return None if disk.usable_bytes is None else fills_in_ms(disk.usable_bytes, gained)
 
 
 def _full_text(fills_ms: int | None, sharing: Sequence[DirectoryRoom]) -> str:

@@ -15,8 +15,9 @@ from storage_engine.model.broker.pending import Pending
 from storage_engine.model.hold.hold import HoldStatus
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import PlanRequest, Reason
+from storage_engine.model.store.filling import fills_in_ms, room_of_disks
 from storage_engine.model.store.store import Archivable, Segment, SegmentId, StoreSnapshot
-from storage_engine.retention.doctor.growth import Growth, growth_of, room_bytes, time_to_fill_ms
+from storage_engine.retention.doctor.growth import Growth, growth_of
 from storage_engine.retention.doctor.levels import Levels, levels_of
 from storage_engine.retention.store.broker_answers import ask, propose, take_archivable, take_glance
 
@@ -77,8 +78,16 @@ class Figures:
         return self._fills_in_ms(self.full_percent)
 
     def _fills_in_ms(self, percent: int | None) -> int | None:
-        room = None if percent is None else room_bytes(self.snapshot.log_disks, percent)
-        return time_to_fill_ms(room, self.growth)
+        room = None if percent is None else room_of_disks(self.snapshot.log_disks, percent)
+        if room is None or self.growth is None:
+            return None
+        goes = sorted(
+            (max(0, at_ms - self.now_ms), segment.disk_bytes)
+            for segment in self.sealed
+            if (at_ms := self.deletes_at_ms.get(segment.id)) is not None
+        )
+        all_leaves = len(goes) == len(self.sealed)
+        return fills_in_ms(room, self.growth.bytes_per_day, leaving=goes, all_leaves=all_leaves)
 
     @property
     def next_deletion_ms(self) -> int | None:

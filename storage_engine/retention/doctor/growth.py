@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from storage_engine.core.clock import DAY_MS, HOUR_MS
-from storage_engine.model.store.store import DiskUsage, LogSnapshot, room_below
+from storage_engine.model.store.store import LogSnapshot
 
 LEAST_SPAN_MS = HOUR_MS
 """Samples of a shorter time say too little."""
@@ -67,23 +67,3 @@ def _by_segments(log: LogSnapshot, now_ms: int) -> int | None:
         else:
             grown += segment.disk_bytes
     return grown * DAY_MS // max(1, now_ms - since.mtime_ns // 1_000_000)
-
-
-def room_bytes(disks: Sequence[DiskUsage], percent: int) -> int | None:
-    """Return how many bytes fit before the disks are all above a level; None: that isn't known.
-
-    :param disks: of the logs; those that are one disk count once.
-    """
-    room = 0
-    for disk in {disk.device: disk for disk in disks}.values():
-        if disk.total_bytes is None or disk.usable_bytes is None:
-            return None
-        room += room_below(percent, disk.total_bytes, disk.usable_bytes)
-    return room if disks else None
-
-
-def time_to_fill_ms(room: int | None, growth: Growth | None) -> int | None:
-    """Return in how long a growth fills a room; None: not known, or never."""
-    if room is None or growth is None or growth.bytes_per_day <= 0:
-        return None
-    return room * DAY_MS // growth.bytes_per_day

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text, duration_text, time_text
 from storage_engine.model.report.diagnosis import Finding, Severity
+from storage_engine.model.store.filling import room_of_disks
 from storage_engine.retention.doctor.figures import Figures
-from storage_engine.retention.doctor.growth import Growth, GrowthFrom, room_bytes
+from storage_engine.retention.doctor.growth import Growth, GrowthFrom
 
 _FROM = {
     GrowthFrom.SAMPLES: "by the journal's samples",
@@ -73,8 +74,7 @@ def _filling(found: Figures, what: str) -> Iterator[Finding]:
         )
         if in_ms is not None and in_ms < 3 * DAY_MS
     ]
-    freed = _freed_before(found, min(begins)[0]) if begins else False
-    if begins and not freed:
+    if begins:
         in_ms, percent, text = min(begins)
         yield Finding(
             Severity.URGENT if in_ms < DAY_MS else Severity.WARNING,
@@ -92,20 +92,6 @@ def _filling(found: Figures, what: str) -> Iterator[Finding]:
         )
 
 
-def _freed_before(found: Figures, in_ms: int) -> bool:
-    """Return whether what goes by age before a moment makes the room that has come in by then."""
-    if found.growth is None:
-        return False
-    sizes = {segment.id: segment.disk_bytes for segment in found.sealed}
-    end_ms = found.now_ms + in_ms
-    freed = sum(
-        sizes.get(segment_id, 0)
-        for segment_id, at_ms in found.deletes_at_ms.items()
-        if at_ms is not None and at_ms <= end_ms
-    )
-    return freed * DAY_MS >= found.growth.bytes_per_day * in_ms > 0
-
-
 def retention_findings(found: Figures, age_setting: str) -> Iterator[Finding]:
     """Yield a time that segments are to stay, and that the disk has no room for at the present growth.
 
@@ -115,7 +101,7 @@ def retention_findings(found: Figures, age_setting: str) -> Iterator[Finding]:
     level = found.levels.forces_percent or found.full_percent
     if kept_ms is None or level is None or found.growth is None or not age_setting:
         return
-    room = room_bytes(found.snapshot.log_disks, level)
+    room = room_of_disks(found.snapshot.log_disks, level)
     needed = found.growth.bytes_per_day * kept_ms // DAY_MS
     if room is None or needed <= found.log_bytes + room or found.growth.bytes_per_day <= 0:
         return
@@ -133,7 +119,7 @@ def minimum_findings(found: Figures, minimum_hours: int | None) -> Iterator[Find
     """Yield a minimum retention of the store's policy that the disk has no room for."""
     if minimum_hours is None or found.growth is None or found.growth.bytes_per_day <= 0:
         return
-    room = room_bytes(found.snapshot.log_disks, found.full_percent or 100)
+    room = room_of_disks(found.snapshot.log_disks, found.full_percent or 100)
     needed = found.growth.bytes_per_day * minimum_hours // 24
     if room is not None and needed > found.log_bytes + room:
         yield Finding(

@@ -13,6 +13,7 @@ from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold.hold import BrokerProgress, Drift, DriftKind, HoldStatus
+from storage_engine.model.store.filling import fills_in_ms, room_of_disks
 from storage_engine.model.store.store import DiskUsage
 from storage_engine.rocketmq.format.releases import RELEASE, TRIED, TRIED_FROM
 from storage_engine.rocketmq.hold import fence, marker
@@ -182,17 +183,11 @@ def fills_before(found: Observed, state: HoldState, disks: Sequence[DiskUsage], 
     :param state: says when that is, and how old segments are without the hold.
     :param disks: of the log; one whose size is unknown raises no alarm.
     """
-    room_bytes = 0
-    for disk in {disk.device: disk for disk in disks}.values():
-        if disk.total_bytes is None or disk.usable_bytes is None:
-            return False
-        room_bytes += disk.usable_bytes - disk.total_bytes * (100 - limit_percent) // 100
-    ahead_ms = state.deletes_from_ms - found.at_ms
-    grown = _growth(found, state)
-    if grown is None or ahead_ms <= 0:
+    room, grown = room_of_disks(disks, limit_percent), _growth(found, state)
+    if room is None or grown is None:
         return False
-    grown_bytes, in_ms = grown
-    return grown_bytes * ahead_ms > max(room_bytes, 0) * in_ms
+    fills_ms = fills_in_ms(room, *grown)
+    return fills_ms is not None and fills_ms < state.deletes_from_ms - found.at_ms
 
 
 def _growth(found: Observed, state: HoldState) -> tuple[int, int] | None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from storage_engine.core.clock import DAY_MS
-from storage_engine.retention.doctor.growth import Growth, GrowthFrom, growth_of, room_bytes, time_to_fill_ms
-from tests.retention.doctor.stores import GIB, HOUR_MS, NOW_MS, disk, log_of, segment
+from storage_engine.retention.doctor.growth import Growth, GrowthFrom, growth_of
+from tests.retention.doctor.stores import GIB, HOUR_MS, NOW_MS, log_of, segment
 
 
 def test_samples_of_the_last_day_come_first() -> None:
@@ -40,24 +36,3 @@ def test_without_a_sealed_segment_nothing_is_known() -> None:
     assert growth_of((), (log_of([]),), NOW_MS) is None
     assert growth_of((), (log_of([-5]),), NOW_MS) is None  # written in the future
     assert segment(0, NOW_MS).mtime_ns == NOW_MS * 10**6
-
-
-def test_disks_count_once_and_an_unknown_one_makes_the_room_unknown() -> None:
-    assert room_bytes([disk(50)], 90) == 40 * GIB
-    assert room_bytes([disk(50), disk(50, path="/s/other")], 90) == 40 * GIB
-    assert room_bytes([disk(50), disk(80, device=2)], 90) == 50 * GIB
-    assert room_bytes([disk(95)], 90) == 0
-    assert room_bytes([disk(50), disk(None)], 90) is None
-    assert room_bytes([], 90) is None
-
-
-@given(room=st.integers(0, 1 << 60), per_day=st.integers(-5, 1 << 50))
-def test_what_grows_fills_its_room_in_just_that_time(room: int, per_day: int) -> None:
-    found = time_to_fill_ms(room, Growth(per_day, GrowthFrom.SAMPLES))
-    if per_day <= 0:
-        assert found is None
-    else:
-        assert found is not None
-        assert found * per_day <= room * DAY_MS < (found + 1) * per_day
-    assert time_to_fill_ms(None, Growth(per_day, GrowthFrom.SAMPLES)) is None
-    assert time_to_fill_ms(room, None) is None
