@@ -82,17 +82,24 @@ def clean_one(store: ManagedStore, run_key: str) -> Cost:
     return Cost(cpu_seconds, sum(file[0] for path, file in after.items() if before.get(path) != file))
 
 
-def add_history(store: ManagedStore, commits: int) -> None:
+def add_history(store: ManagedStore, commits: int, snapshots: int | None = None) -> None:
     """Give a store's lake, which holds one segment, the metadata of so many commits before it."""
     record = Journal(store.journal_url).find_store(store.real_root)
     assert record is not None
-    write_history(open_lake(store.lake), record.store_id, commits)
+    write_history(open_lake(store.lake), record.store_id, commits, snapshots)
 
 
 def run(
-    commits: int = COMMITS, segment_bytes: int = SEGMENT_BYTES, *, maintained: bool = True
+    commits: int = COMMITS,
+    segment_bytes: int = SEGMENT_BYTES,
+    snapshots: int | None = None,
+    *,
+    maintained: bool = True,
 ) -> list[Bench]:
-    """Measure both lakes."""
+    """Measure both lakes.
+
+    :param snapshots: that maintenance has left of the commits so far; None: it runs here for the first time.
+    """
     with tempfile.TemporaryDirectory(prefix="growth-") as name:
         stores = {}
         for lake in ("warm", "new", "old"):
@@ -105,7 +112,7 @@ def run(
         for number in range(2):
             clean_one(stores["warm"], f"{number}")
         clean_one(stores["old"], "first")
-        add_history(stores["old"], commits)
+        add_history(stores["old"], commits, snapshots)
         if maintained:
             maintain_lake(open_lake(stores["old"].lake), LakePolicy(), time.time_ns() // 1_000_000)
         first = clean_one(stores["new"], "first")
@@ -149,9 +156,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--commits", type=int, default=COMMITS)
     parser.add_argument("--segment-bytes", type=int, default=SEGMENT_BYTES)
+    parser.add_argument("--snapshots", type=int, help="that earlier maintenance has left; default: all")
     parser.add_argument("--unmaintained", action="store_true", help="measure the lake as the history left it")
     options = parser.parse_args()
-    benches = run(options.commits, options.segment_bytes, maintained=not options.unmaintained)
+    benches = run(
+        options.commits, options.segment_bytes, options.snapshots, maintained=not options.unmaintained
+    )
     report(benches)
     for bench in benches:
         print(f"{bench.name}: {bench.detail['times_the_first']} times the first run, limit {LIMIT}")

@@ -13,6 +13,8 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import islice
+from typing import Any
 
 from pyiceberg.catalog.sql import IcebergTables
 from pyiceberg.conversions import to_bytes
@@ -53,52 +55,53 @@ _ONE_MANIFEST_BYTES, _ENTRY_BYTES = 6_000, 250
 the first commit would merge all of them once more."""
 
 
-def write_history(lake: Lake, store_id: str, commits: int) -> None:
+def write_history(lake: Lake, store_id: str, commits: int, snapshots: int | None = None) -> None:
     """Give a store so many older segments in the lake, each by a commit of its own, ten minutes apart.
 
     :param lake: holds the receipt of one segment, at an offset behind those of the history.
+    :param snapshots: that the tables still list; None: one a commit.
     """
     (last,) = receipts(lake, store_id)
-    rows = _receipts(last, commits)
-    messages = lake.messages()
+    messages, segments = lake.messages(), lake.segments()
     (template,) = live_data_files(messages, store_id)
     field_id = messages.schema().find_field("segment_base_offset").field_id
-    files = [
-        _moved(template.entry, location_of(messages, row.data_file), field_id, row.base_offset)
-        for row in rows[1:]
-    ]
-    _write(lake, messages, [*files, template.entry], _manifest_sizes(messages, commits + 1))
-    segments = lake.segments()
-    table = receipt_commit.as_table(segments, [asdict(row) for row in rows])
-    kept = []
-    for first, count in _receipt_files(commits + 1):
-        kept.append(receipt_commit._write(segments, store_id, table.slice(first, count)))
-    _write(lake, segments, kept, _manifest_sizes(segments, len(kept)), snapshots=commits + 1)
+    rows, files, kept = _receipts(last, commits), [], []
+    for _, count in _receipt_files(commits + 1):
+        part = [*islice(rows, count)]
+        files += [
+            _moved(template.entry, location_of(messages, row["data_file"]), field_id, row["base_offset"])
+            for row in part
+            if row["sequence"]
+        ]
+        kept.append(receipt_commit._write(segments, store_id, receipt_commit.as_table(segments, part)))
+    _write(lake, messages, [*files, template.entry], _manifest_sizes(messages, commits + 1), snapshots)
+    _write(lake, segments, kept, _manifest_sizes(segments, len(kept)), snapshots or commits + 1)
     mark_commits(lake)
 
 
-def _receipts(last: Receipt, count: int) -> list[Receipt]:
-    """The store's receipt, and the history's behind it in the chain."""
-    rows = [last]
-    previous = last.row_hash
+def _receipts(last: Receipt, count: int) -> Iterator[dict[str, Any]]:
+    """Yield the store's receipt, and the history's behind it in the chain."""
+    assert last.previous_hash == CHAIN_START
+    row: dict[str, Any] = asdict(last)
+    yield row
+    directory, path = last.data_file.rpartition("/")[0], last.source_path[:-20]
     for number in range(count):
         sha256 = hashlib.sha256(b"%d" % number).hexdigest()
-        row = replace(
-            last,
-            base_offset=number * last.size_bytes,
-            sha256=sha256,
-            source_path=last.source_path[:-20] + f"{number * last.size_bytes:020d}",
-            source_inode=number,
-            data_file_sha256=hashlib.sha256(sha256.encode()).hexdigest(),
-            sequence=number + 1,
-            previous_hash=previous,
-        )
-        directory = last.data_file.rpartition("/")[0]
-        row = replace(row, data_file=f"{directory}/{data_file_name(row.identity)}")
-        previous = row_hash(asdict(row))
-        rows.append(replace(row, row_hash=previous))
-    assert last.previous_hash == CHAIN_START
-    return rows
+        base_offset = number * last.size_bytes
+        identity = replace(last.identity, base_offset=base_offset, sha256=sha256)
+        row = {
+            **row,
+            "base_offset": base_offset,
+            "sha256": sha256,
+            "source_path": f"{path}{base_offset:020d}",
+            "source_inode": number,
+            "data_file_sha256": hashlib.sha256(sha256.encode()).hexdigest(),
+            "sequence": number + 1,
+            "previous_hash": row["row_hash"],
+            "data_file": f"{directory}/{data_file_name(identity)}",
+        }
+        row["row_hash"] = row_hash(row)
+        yield row
 
 
 def _moved(template: DataFile, location: str, field_id: int, base_offset: int) -> DataFile:

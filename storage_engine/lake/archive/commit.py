@@ -41,7 +41,7 @@ from storage_engine.lake.file.live_files import LiveFile, live_data_files
 from storage_engine.lake.file.manifest_entry import iceberg_data_file
 from storage_engine.lake.file.scan import plan_files, read_files
 from storage_engine.lake.file.staging import publish, sweep
-from storage_engine.lake.soundness.chain import check_links, row_fault
+from storage_engine.lake.soundness.chain import check_links_on, row_fault
 from storage_engine.lake.soundness.receipts import receipts_in
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import Reader, broken_receipts
@@ -244,7 +244,7 @@ def append_receipts(lake: Lake, store_id: str, missing: Callable[[Table], Sequen
 
     def next_step() -> CommitStep | None:
         table = lake.segments()
-        head = check_links(table, store_id)
+        head = check_links_on(table, store_id)
         rows = missing(table)
         if not rows:
             return None
@@ -266,7 +266,7 @@ def _look(
     settled: dict[SegmentIdentity, Receipt] = {}
     others: list[Receipt] = []
     for store_id, of_store in _by_store(proven).items():
-        check_links(segments, store_id)
+        check_links_on(segments, store_id)
         span = _span(of_store)
         rows = receipts_in(segments, store_id, base_offsets=span, with_ended=True)
         by_slot = {slot_prefix(row.identity): row for row in rows}
@@ -317,7 +317,7 @@ def _next_step(lake: Lake, proven: Sequence[ProvenSegment]) -> CommitStep | None
     if missing:
         what = ("data", *(item.segment.data_file for item in missing))
         return CommitStep(messages, what, lambda: prepare_data(messages, missing))
-    heads = {store_id: check_links(table, store_id) for store_id in _by_store(unsettled)}
+    heads = {store_id: check_links_on(table, store_id) for store_id in _by_store(unsettled)}
     rows = [
         segment.receipt(relative_name(messages, segment.data_file))
         for segment in sorted(unsettled, key=lambda s: (s.lineage, s.log, s.base_offset))

@@ -8,8 +8,8 @@ counts as part of the interval, so that a loss at its beginning can't hide.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import TypeVar
 
@@ -199,10 +199,11 @@ def _one_log(
         | {offset for g in released for offset in (g.start_offset, g.end_offset)}
     )
     # What others have counts between the ends of what is known of this store.
+    first, last = min(known, default=0), max(known, default=0)
     inside = [
-        (max(it.start_offset, min(known)), min(it.end_offset, max(known)), it)
+        (max(it.start_offset, first), min(it.end_offset, last), it)
         for it in replicas
-        if it.start_offset < max(known) and it.end_offset > min(known)
+        if it.start_offset < last and it.end_offset > first
     ]
     cuts = sorted(known | {offset for start, end, _ in inside for offset in (start, end)})
     here = _covering(cuts, [(s.start_offset, s.end_offset, s) for s in local])
@@ -215,11 +216,8 @@ def _one_log(
         row = _judge(
             log, (start, end), here[position], proven[position], gone[position], broken, others, witnesses
         )
-        if rows and _same(rows[-1], row):
-            rows[-1] = _joined(rows[-1], row)
-        else:
-            rows.append(row)
-    return rows
+        rows.append(row)
+    return [_joined(tuple(same)) for _, same in groupby(rows, attrgetter("where", "status", "detail"))]
 
 
 def _covering(cuts: Sequence[int], spans: Sequence[tuple[int, int, T]]) -> list[list[T]]:
@@ -394,12 +392,7 @@ def _name(receipt: Receipt) -> str:
     return f"{receipt.base_offset:020d}"
 
 
-def _same(left: RangeStatus, right: RangeStatus) -> bool:
-    return (left.where, left.status, left.detail) == (right.where, right.status, right.detail)
-
-
-def _joined(left: RangeStatus, right: RangeStatus) -> RangeStatus:
-    segments = tuple(dict.fromkeys((*left.segments, *right.segments)))
-    return RangeStatus(
-        left.log, left.start_offset, right.end_offset, left.where, left.status, segments, left.detail
-    )
+def _joined(rows: Sequence[RangeStatus]) -> RangeStatus:
+    """Return ranges that follow each other and are judged alike as one."""
+    segments = tuple(dict.fromkeys(name for row in rows for name in row.segments))
+    return replace(rows[0], end_offset=rows[-1].end_offset, segments=segments)

@@ -192,7 +192,7 @@ class LiveTwins:
 
     def _read_store(self, store_id: str) -> _Store:
         try:
-            check_links(self._segments, store_id)
+            check_links(self._segments, store_id, whole=True)
         except ReceiptError as error:
             return _Store(f"no receipt counts: {error}", {}, Reader(self._messages, ()))
         rows: dict[str, list[Receipt]] = {}

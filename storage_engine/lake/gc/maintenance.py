@@ -20,7 +20,7 @@ from functools import partial
 
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.snapshots import ancestors_of
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, UpdatesAndRequirements
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 
@@ -175,7 +175,7 @@ def maintain_lake(
 def snapshots_to_expire(table: Table, policy: LakePolicy, now_ms: int) -> list[int]:
     """Choose a loaded table's snapshots that a policy doesn't keep, oldest first, by their ids."""
     named = {ref.snapshot_id for ref in table.metadata.refs.values()}
-    history = list(ancestors_of(table.current_snapshot(), table.metadata))
+    history = _history(table)
     least = max(1, policy.least_snapshots)
     expiring = [
         snapshot.snapshot_id
@@ -187,8 +187,21 @@ def snapshots_to_expire(table: Table, policy: LakePolicy, now_ms: int) -> list[i
     return expiring[::-1]
 
 
+def _history(table: Table) -> list[Snapshot]:
+    """Return the current snapshot and those it follows, the newest first.
+
+    PyIceberg's own walk looks for each in the list of all: 100,000 of them took it an hour.
+    """
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    history, following = [], table.metadata.current_snapshot_id
+    while following is not None and (snapshot := by_id.pop(following, None)) is not None:
+        history.append(snapshot)
+        following = snapshot.parent_snapshot_id
+    return history
+
+
 def _strays(table: Table) -> set[int]:
-    history = {snapshot.snapshot_id for snapshot in ancestors_of(table.current_snapshot(), table.metadata)}
+    history = {snapshot.snapshot_id for snapshot in _history(table)}
     named = {ref.snapshot_id for ref in table.metadata.refs.values()}
     return {snapshot.snapshot_id for snapshot in table.metadata.snapshots} - history - named
 
@@ -221,7 +234,7 @@ def _expire(lake: Lake, load: Callable[[], Table], expiring: Sequence[int]) -> N
         def next_step(batch: Sequence[int] = batch) -> CommitStep | None:
             table = load()
             there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-            history = {it.snapshot_id for it in ancestors_of(table.current_snapshot(), table.metadata)}
+            history = {it.snapshot_id for it in _history(table)}
             named = {ref.snapshot_id for ref in table.metadata.refs.values()}
             # What somebody has rolled the table back to, or given a name, since it was chosen stays.
             left = [it for it in batch if it in there and it in history and it not in named]

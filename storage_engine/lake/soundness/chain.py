@@ -10,18 +10,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions import And, BooleanExpression
 from pyiceberg.table import FileScanTask, Table
 
 from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.durable_io import open_data_file
-from storage_engine.lake.file.filters import all_equal
+from storage_engine.lake.file.filters import all_equal, between
 from storage_engine.lake.file.scan import is_whole_file, plan_files, read_files
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.lake.storage.file_memory import FileMemory
@@ -36,11 +37,16 @@ _LINK_TYPES: dict[str, pa.DataType] = {
 }
 _LINKS = pa.schema([pa.field(name, kind) for name, kind in _LINK_TYPES.items()])
 
-_chains: FileMemory[dict[str, pa.Table]] = FileMemory(most=2)
-"""By manifest list, which tells a snapshot: the links of each store."""
+_chains: FileMemory[dict[tuple[str, int], pa.Table]] = FileMemory(most=2)
+"""By manifest list, which tells a snapshot: the links of each store, from a row on."""
+
+_LAST = 2**63 - 1
 
 _files: FileMemory[pa.Table] = FileMemory(most=500_000)
 """By the number of their rows: some 140 bytes each."""
+
+_heads: dict[tuple[str, str], ChainHead] = {}
+"""By table and store: up to which row this process has found a chain whole, or a known one followed."""
 
 _WHAT_NOW = (
     "Nothing was changed. Find out who writes to the lake; receipts of this store prove nothing now. Roll "
@@ -104,41 +110,74 @@ def check_links_of(rows: Iterable[Receipt], known: Collection[ChainHead] = ()) -
     )
 
 
-def check_links(table: Table, store_id: str, known: Collection[ChainHead] = ()) -> ChainHead:
+def check_links(
+    table: Table, store_id: str, known: Collection[ChainHead] = (), *, whole: bool = False
+) -> ChainHead:
     """Check that each row of a store follows the one before, without hashing the rows' fields.
 
-    Cheap enough for every commit: three columns are read, and of files that this process has read before,
-    which never change, not even these. Whoever relies on a row checks its fields.
+    Cheap: three columns are read, of the rows from the oldest known one on. Where these are wrong, or none is
+    known, all rows are checked. Whoever relies on a row checks its fields.
 
     :param table: ``segments``, as loaded: its state is the one that counts.
     :param known: rows that the chain is known to have had.
+    :param whole: check all rows, whatever is known.
     :return: the last row's place.
     :raises ReceiptError: when a row was removed, replaced, or added by somebody else.
     :raises LakeUnavailableError: the table can't be read.
     """
+    head: ChainHead | None = None
+    first = 0 if whole else min((row.sequence for row in known), default=0)
+    if first > 0:
+        with suppress(ReceiptError):
+            head = _check(table, store_id, known, first)
+    if head is None:
+        head = _check(table, store_id, known, 0)
+    _heads[str(table.metadata.table_uuid), store_id] = head
+    return head
+
+
+def check_links_on(table: Table, store_id: str) -> ChainHead:
+    """The same for a commit: from where this process came to before, so that commits don't slow down."""
+    begin = _heads.get((str(table.metadata.table_uuid), store_id))
+    if begin is not None and begin.sequence >= 0:
+        # Of a table that was rolled back meanwhile the whole chain tells.
+        with suppress(ReceiptError):
+            return check_links(table, store_id, (begin,))
+    return check_links(table, store_id)
+
+
+def _check(table: Table, store_id: str, known: Collection[ChainHead], first: int) -> ChainHead:
     with metadata_errors(table.location(), "read receipts"):
-        found = _links(table, store_id)
+        found = _links(table, store_id, first)
     sequences = found["sequence"].to_numpy()
-    return _check_links(store_id, sequences, found["previous_hash"], found["row_hash"], known)
+    return _check_links(store_id, sequences, found["previous_hash"], found["row_hash"], known, first)
 
 
 def forget_links() -> None:
     """Let the next check of a chain read all of its files again."""
     _files.clear()
     _chains.clear()
+    _heads.clear()
 
 
-def _links(table: Table, store_id: str) -> pa.Table:
-    """Return what links a store's rows, in their order."""
+def _links(table: Table, store_id: str, first: int) -> pa.Table:
+    """Return what links a store's rows, in their order.
+
+    :param first: only from this one on.
+    """
     snapshot = table.current_snapshot()
     if snapshot is None:
         return _LINKS.empty_table()
     of_snapshot = _chains.get(snapshot.manifest_list, dict)
-    if store_id not in of_snapshot:
+    if (store_id, first) not in of_snapshot:
         where = all_equal({"store_id": store_id})
+        if first > 0:
+            where = And(where, between("sequence", first, _LAST))
         parts = [_links_of_file(table, where, task) for task in plan_files(table, where)]
-        of_snapshot[store_id] = pa.concat_tables([_LINKS.empty_table(), *parts]).sort_by("sequence")
-    return of_snapshot[store_id]
+        rows = pa.concat_tables([_LINKS.empty_table(), *parts]).sort_by("sequence")
+        before = int(np.searchsorted(rows["sequence"].to_numpy(), first))
+        of_snapshot[store_id, first] = rows.slice(before)
+    return of_snapshot[store_id, first]
 
 
 def _links_of_file(table: Table, where: BooleanExpression, task: FileScanTask) -> pa.Table:
@@ -163,26 +202,30 @@ def _check_links(
     previous: Sequence[str] | pa.ChunkedArray[Any],
     hashes: Sequence[str] | pa.ChunkedArray[Any],
     known: Collection[ChainHead],
+    first: int = 0,
 ) -> ChainHead:
-    """:param sequences: ascending."""
-    wrong = np.flatnonzero(sequences != np.arange(len(sequences)))
+    """:param sequences: ascending.
+    :param first: number of the first row that was read; what it follows is taken for right.
+    """
+    wrong = np.flatnonzero(sequences != np.arange(first, first + len(sequences)))
     if len(wrong):
-        at = int(wrong[0])
-        if sequences[at] < at:
-            what = f"two rows are number {int(sequences[at])}: one was added from elsewhere"
+        at = first + int(wrong[0])
+        if sequences[wrong[0]] < at:
+            what = f"two rows are number {int(sequences[wrong[0]])}: one was added from elsewhere"
         else:
             what = f"row number {at} is not there: it was removed or replaced"
         raise ReceiptError(f"receipts of store {store_id}: {what}. {_WHAT_NOW}")
-    following = _array([CHAIN_START], hashes)
-    linked = pc.equal(following[:-1], _array([], previous))
+    hashes_before = _array([], previous)
+    following = _array([hashes_before[0].as_py() if first and len(sequences) else CHAIN_START], hashes)
+    linked = pc.equal(following[:-1], hashes_before)
     if (at := pc.index(linked, value=False).as_py()) >= 0:
         raise ReceiptError(
-            f"receipts of store {store_id}: row number {at} does not follow row number {at - 1}: one of them "
-            f"was removed or replaced. {_WHAT_NOW}"
+            f"receipts of store {store_id}: row number {first + at} does not follow row number "
+            f"{first + at - 1}: one of them was removed or replaced. {_WHAT_NOW}"
         )
-    head = ChainHead(len(sequences) - 1, following[-1].as_py())
+    head = ChainHead(first + len(sequences) - 1, following[-1].as_py())
     for row in known:
-        found = following[row.sequence + 1].as_py() if row.sequence <= head.sequence else "no row"
+        found = following[row.sequence - first + 1].as_py() if row.sequence <= head.sequence else "no row"
         if found != row.row_hash:
             raise ReceiptError(
                 f"receipts of store {store_id}: expected row number {row.sequence} with the hash "

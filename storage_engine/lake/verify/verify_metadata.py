@@ -19,7 +19,7 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.file.table_entries import TableEntry, check_entries, list_entries, unreceipted_files
 from storage_engine.lake.soundness.chain import check_chain
-from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts_in
+from storage_engine.lake.soundness.receipts import current, list_stores, receipts_in
 from storage_engine.lake.soundness.soundness import Depth, Look
 from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.lake.storage.file_memory import forget_files
@@ -74,7 +74,7 @@ def read_state(
     forget_files()
     segments = lake.segments()
     listed = [store_id] if store_id is not None else [store.store_id for store in list_stores(lake)]
-    rows = {name: receipts_in(segments, name, with_ended=True) for name in listed}
+    rows = {name: receipts_in(segments, name, superseded=True) for name in listed}
     # After the receipts: whatever these name is in the table by now.
     table = lake.messages()
     entries = list_entries(table, store_id)
@@ -100,14 +100,14 @@ def _state(
     lake: Lake,
     table: Table,
     store_id: str,
-    every_row: tuple[Receipt, ...],
+    every: tuple[Receipt, ...],
     entries: Sequence[TableEntry],
     remembered: Sequence[Check],
     known: Collection[ChainHead],
 ) -> StoreMetadata:
+    every_row = current(every)
     findings, rows = [], with_rows(every_row)
     chained = True
-    every = receipt_history(lake, store_id)
     try:
         check_chain(every, known)
     except ReceiptError as error:

@@ -92,7 +92,7 @@ def _ask_every_lake(context: Context) -> None:
     known = known_heads(context.journal, context.record)
     lakes = [open_lake(config) for config in context.store.lakes]
     for lake in lakes:
-        known.check(lake, context.record.store_id)
+        known.check(lake, context.record.store_id, whole=True)
     if unasked := lakes_unasked(known.heads, lakes, {}):
         raise LakeUnavailableError(
             f"{context.store.root}: expected that every lake is asked that may have what seems to be lost, "

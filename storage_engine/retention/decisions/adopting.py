@@ -333,7 +333,7 @@ class _AskedLake:
 
 def _asked(lake: Lake, store_id: str) -> _AskedLake:
     segments = lake.segments()
-    last = check_links(segments, store_id)
+    last = check_links(segments, store_id, whole=True)
     head = head_of(lake, segments, last) if last.sequence >= 0 else None
     lake_ids = frozenset({lake_id_of(segments) or "", *ancestors_of(segments)} - {""})
     return _AskedLake(lake.location, segments.location(), lake_ids, head)

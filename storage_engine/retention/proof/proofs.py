@@ -284,7 +284,7 @@ def read_proofs(
                 mark_commits(lake)
                 # Not what this process has read before: a deletion rests on it.
                 forget_links()
-            asked.append(_read(lake, record, wanted, known, read_files, whole_logs, looked))
+            asked.append(_read(lake, record, wanted, known, to_delete, read_files, whole_logs, looked))
         except LakeUnavailableError as error:
             unreachable.append((config, str(error)))
             if isinstance(error, LakeIdentityError):
@@ -413,6 +413,7 @@ def _read(
     record: StoreRecord,
     wanted: Collection[Slot],
     known: KnownHeads,
+    to_delete: bool,
     read_files: bool,
     whole_logs: bool,
     looked: Callable[[], None] | None,
@@ -428,7 +429,7 @@ def _read(
             rows.setdefault((row.log, row.base_offset), []).append(row)
     found = [row for of_slot in rows.values() for row in of_slot]
     try:
-        known.check(lake, record.store_id)
+        known.check(lake, record.store_id, whole=to_delete)
     except ReceiptError as error:
         return LakeProofs(lake, rows, reasons(chain_faults(found, str(error))), of_logs)
     depth = Depth.FILES if read_files else Depth.SIZES

@@ -139,7 +139,7 @@ def _sound(lake: Lake, rows: Sequence[Receipt], looked: Callable[[], None]) -> s
     segments, whole = lake.segments(), set()
     for store_id in {row.store_id for row in rows}:
         try:
-            check_links(segments, store_id)
+            check_links(segments, store_id, whole=True)
             whole.add(store_id)
         except ReceiptError:
             continue

@@ -79,8 +79,10 @@ class KnownHeads:
         """Return whether the journal by itself knows what the lake held last."""
         return bool({lake_id_of(segments), lake.location} & self.journalled)
 
-    def check(self, lake: Lake, store_id: str) -> None:
+    def check(self, lake: Lake, store_id: str, *, whole: bool = False) -> None:
         """Make sure that a lake has what it is known to have had, and is the one that lay at its place.
+
+        :param whole: check the whole chain of receipts, not only from what is known on.
 
         :raises LakeIdentityError: it isn't; nothing is to be written into it or deleted on its proof.
         :raises ReceiptError: the chain of receipts is broken.
@@ -101,7 +103,7 @@ class KnownHeads:
                 )
         known = self.of(lake, segments)
         try:
-            check_links(segments, store_id, known)
+            check_links(segments, store_id, known, whole=whole)
         except ReceiptError as error:
             newest = max(known, key=_sequence, default=EMPTY_CHAIN)
             last = check_links(segments, store_id)
