@@ -252,3 +252,37 @@ def test_info_lists_and_shows_them_and_doctor_looks_at_each(
     assert "not there" in looked.out + looked.err
     assert "storage-engine" in looked.out
     assert looked.exit_code > 0
+
+
+def test_init_writes_a_store_into_the_file_and_leaves_the_others(
+    cli, config: Path, lake: Path, store: Path
+) -> None:
+    config.parent.rmdir()
+    named = ("init", "--store", store, "--lake", lake, "--name")
+    assert "Next: storage-engine doctor 'a \"b\" c'" in cli(*named, 'a "b" c').out
+    assert config.stat().st_mode & 0o077 == 0
+    config.write_text("# mine\n" + config.read_text())
+    assert cli(*named, "main", "--broker", "10.0.0.1:10911", "--time-zone", "Asia/Shanghai").exit_code == 0
+    assert config.read_text().startswith("# mine\n")
+    fields = {"root": str(store.resolve()), "lake": str(lake)}
+    live = {"mode": "live", "broker_address": "10.0.0.1:10911", "time_zone": "Asia/Shanghai"}
+    assert {name: it.fields for name, it in named_stores().items()} == {
+        'a "b" c': fields,
+        "main": fields | live,
+    }
+    assert cli("archive", 'a "b" c').exit_code == 0
+    before = config.read_text()
+    for name in ("main", "a/b", " "):
+        assert "expected a new name without a slash" in cli(*named, name).err
+    assert "expected --store and --lake with it" in cli("init", "--name", "other", "--store", store).err
+    assert config.read_text() == before
+
+
+def test_no_store_is_written_where_no_file_is_read(
+    cli, config: Path, lake: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "")
+    refused = cli("init", "--name", "main", "--store", store, "--lake", lake)
+    assert refused.exit_code == 2
+    assert f"found {VARIABLE} empty" in refused.err
+    assert not config.exists()

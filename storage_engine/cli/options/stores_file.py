@@ -6,6 +6,7 @@ refused, as ssh refuses its own.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Mapping
@@ -126,12 +127,45 @@ def stores_file() -> Path | None:
                 "changed. Correct it, or set it to nothing."
             )
         return Path(named)
+    places = (_own_file(), Path("/etc") / FILE)
+    return next((path for path in places if path.is_absolute() and os.path.lexists(path)), None)
+
+
+def _own_file() -> Path:
     config = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config")
     # A user without a home has no file of their own.
     with suppress(RuntimeError):
         config = config.expanduser()
-    places = (config / FILE, Path("/etc") / FILE)
-    return next((path for path in places if path.is_absolute() and os.path.lexists(path)), None)
+    return config / FILE
+
+
+def add_store(name: str, fields: Mapping[str, str]) -> Path:
+    """Add a store to the file of stores, or begin the user's own with it. What is there stays as it is.
+
+    :param fields: by a connection's keys.
+    :return: the file.
+    :raises BadInputError: the name has a slash or is there, or the file can't be added to.
+    """
+    from storage_engine.core.durable import make_dirs, write_file
+
+    file = stores_file() or _own_file()
+    if os.environ.get(VARIABLE) == "" or not file.is_absolute():
+        raise BadInputError(
+            f"{name}: expected a file of stores to add it to, found {VARIABLE} empty, or no home "
+            f"directory of this user. Nothing was changed. Set {VARIABLE} to the path of a file."
+        )
+    if "/" in name or not name.strip() or name in named_stores():
+        raise BadInputError(
+            f"{file}: expected a new name without a slash, found {name!r}. Nothing was changed. Choose "
+            "another name, or edit the file."
+        )
+    before = file.read_text() if file.exists() else ""
+    # A text in JSON is one in TOML.
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]
+    table = "\n".join([f"[{json.dumps(name, ensure_ascii=False)}]", *lines, ""])
+    make_dirs(file.parent)
+    write_file(file.resolve(), f"{before.rstrip()}\n\n{table}".lstrip().encode())
+    return file
 
 
 def named_stores() -> dict[str, NamedStore]:

@@ -14,6 +14,7 @@ import click
 import tzlocal
 
 from storage_engine.cli.options.airflow_connection import before_airflow
+from storage_engine.cli.options.stores_file import add_store
 from storage_engine.cli.output.output import say
 from storage_engine.cli.shell.command import AIRFLOW_GROUP, GroupedOption, command
 from storage_engine.cli.shell.values import NamedPath, TargetPath
@@ -122,16 +123,26 @@ _OF_AIRFLOW = ("conn_id", "broker", "lake_dir", "spark_conn_id", "dags", "env", 
     help="Make the changes without asking.",
 )
 @click.option(
+    "--name",
+    metavar="NAME",
+    help="Only write STORE into the file of stores, where NAME then stands for it.",
+)
+@click.option(
     "--older-dag-ids",
     is_flag=True,
     help="Add DAGs under which runs of releases end that had one DAG for all stores.",
 )
-def init(directory: Path | None, into_airflow: bool, **said: Any) -> None:
+def init(directory: Path | None, into_airflow: bool, name: str | None, **said: Any) -> None:
     """Put DAGs, Spark jobs, expectations, Airflow's settings and the connections into DIRECTORY.
 
     With --airflow it sets up the Airflow that you have: DAG files into its DAGs folder, and the store's id
     into its configuration. It shows every change first, and asks. The second time it changes nothing.
+
+    With --name it writes --store, --lake, --broker-conf and --broker into stores.toml, and nothing else.
     """
+    if name is not None:
+        _write_name(name, directory is not None or into_airflow, **said)
+        return
     if into_airflow == (directory is not None):
         raise click.UsageError("Expected either DIRECTORY, for a project of its own, or --airflow.")
     if into_airflow:
@@ -151,6 +162,22 @@ def init(directory: Path | None, into_airflow: bool, **said: Any) -> None:
         older_dag_ids=said["older_dag_ids"],
     )
     say(project_files.next_steps(project, store_is_known=said["store"] is not None))
+
+
+def _write_name(name: str, is_more: bool, store: Path | None, lake_dir: Path | None, **said: Any) -> None:
+    """Give a store a name at the shell."""
+    if is_more or store is None or lake_dir is None:
+        raise click.UsageError("--name: expected --store and --lake with it, and no DIRECTORY or --airflow.")
+    context = click.get_current_context()
+    fields = {"root": str(store.resolve()), "lake": str(lake_dir.absolute())}
+    if said["broker_conf"]:
+        fields["broker_conf"] = str(said["broker_conf"].resolve())
+    if said["broker"]:
+        fields |= {"mode": "live", "broker_address": said["broker"]}
+    if context.get_parameter_source("time_zone") is click.core.ParameterSource.COMMANDLINE:
+        fields["time_zone"] = said["time_zone"]
+    say(f"{add_store(name, fields)}: {name} is {store}")
+    say(f"\nNext: storage-engine doctor {shlex.quote(name)}")
 
 
 def _set_up(
