@@ -15,7 +15,7 @@ ROUNDS = rounds("STORAGE_ENGINE_DAYS_OF_A_YEAR", 12, 366)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(9000)
 def test_each_day_what_is_past_leaves_with_a_record_and_the_rest_proves_itself(tmp_path: Path) -> None:
     days = 1 if ROUNDS > 300 else 5
     seen, said = told_by(
