@@ -15,10 +15,10 @@ from storage_engine.cli.options.options import lake_option
 from storage_engine.cli.options.stores_file import named_stores
 from storage_engine.cli.output.output import say
 from storage_engine.cli.shell.command import command
-from storage_engine.cli.shell.values import NamedPath, parse_address
+from storage_engine.cli.shell.values import NamedPath
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.extras import METRICS as METRICS_EXTRA
-from storage_engine.core.host import is_loopback
+from storage_engine.core.host import is_loopback, parse_address
 from storage_engine.exceptions import BadInputError, JournalUnavailableError, StorageEngineError
 
 if TYPE_CHECKING:

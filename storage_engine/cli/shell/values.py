@@ -125,14 +125,6 @@ def time_zone(_context: click.Context, parameter: click.Parameter, name: str | N
         ) from error
 
 
-def parse_address(text: str) -> tuple[str, int] | None:
-    """Return the host and the port of a text such as 127.0.0.1:9092 or [::1]:9092; None: it is none."""
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    is_port = port.isascii() and port.isdecimal() and int(port) < 1 << 16
-    return (host, int(port)) if host and is_port else None
-
-
 def moment_ms(text: str, time_zone: str | None, *, option: str) -> int:
     """Return milliseconds since the epoch of a time given as ``option``.
 
