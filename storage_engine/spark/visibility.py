@@ -121,7 +121,8 @@ def check_sight(sight: Sight) -> None:
             raise StoreNotFoundError(
                 f"{expected.path}: expected the segment file that the driver on host {sight.driver} sees, "
                 f"{expected}; the executor on host {host} {seen}. Nothing was committed or deleted. Mount "
-                "the store at the same path on every executor, or use local[N] where its disk is."
+                "the store at the same path on every executor, or let them read it from an agent, or use "
+                "local[N] where its disk is."
             )
     file_io = load_file_io(sight.lake.file_io_properties, sight.token)
     with lake_errors(sight.token, f"look for the driver's file on {_here()}"):

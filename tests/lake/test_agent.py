@@ -6,8 +6,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -53,9 +51,9 @@ from storage_engine.same_bytes.own_acts import own_acts
 from tests.fixture_stores import unpack
 from tests.integration.secured import certificate
 from tests.kafka_fixture import unpack as unpack_node
+from tests.lake.agents import TOKEN, command, segment_files, serving
 from tests.services.command_line import run_command
 
-TOKEN = "0123456789abcdef0123456789abcdef"
 WAYS = ("plain", "tls", "mutual")
 
 
@@ -75,53 +73,12 @@ def no_connection() -> Iterator[None]:
     leave_agent()
 
 
-def segment_files(store: Path) -> list[FileFacts]:
-    return [FileFacts.of(path) for path in sorted((store / "commitlog").iterdir())[:3]]
-
-
 def jobs_of(lake: Lake, store: Path) -> tuple[SegmentJob, ...]:
     chosen = [
         Segment("commitlog", int(Path(facts.path).name), facts, SegmentState.SEALED)
         for facts in segment_files(store)
     ]
     return segment_jobs(lake, chosen, store_id="store-1", lineage=0, broker="rocketmq", store_root=str(store))
-
-
-@contextmanager
-def serving(
-    store: Path, way: str = "plain", *, port: int = 0, lease_seconds: float = 60.0, token: str = TOKEN
-) -> Iterator[tuple[Agent, AgentAccess]]:
-    """An agent for one store, and how a driver reaches it."""
-    listening, address, pem, key = AgentListening("127.0.0.1", port, token=token), PLAIN, None, None
-    if way != "plain":
-        directory = store.parent / way
-        directory.mkdir(exist_ok=True)
-        pem, key = certificate(directory)
-        ours = pem if way == "mutual" else None
-        listening = replace(listening, certificate=pem, key=key, client_authorities=ours)
-        address = ""
-    if way == "mutual":
-        listening = replace(listening, token="")
-    agent = Agent({str(store): lambda: segment_files(store)}, listening, lease_seconds=lease_seconds)
-    thread = threading.Thread(target=agent.serve, daemon=True)
-    thread.start()
-    both = None
-    if way == "mutual":
-        assert pem is not None
-        assert key is not None
-        both = pem.with_name("both.pem")
-        both.write_bytes(pem.read_bytes() + key.read_bytes())
-    access = AgentAccess(
-        f"{address}127.0.0.1:{agent.port}",
-        "" if way == "mutual" else token,
-        "" if pem is None else pem.read_text(),
-        "" if both is None else str(both),
-    )
-    try:
-        yield agent, access
-    finally:
-        agent.close()
-        thread.join()
 
 
 @contextmanager
@@ -409,23 +366,6 @@ def test_bad_input_is_named_before_anything_starts(store: Path, lake: Lake, tmp_
     agent.close()
     with pytest.raises(AgentError, match="Connection refused"), run_of(access, jobs_of(lake, store)):
         pass
-
-
-@contextmanager
-def command(store: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """The agent as a person starts it, and its port."""
-    token = store.parent / "token"
-    token.write_text(TOKEN)
-    token.chmod(0o600)
-    words = [str(Path(sysconfig.get_path("scripts"), "storage-engine")), "agent", str(store)]
-    words += ["--listen", "127.0.0.1:0", "--token-file", str(token), *options]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        try:
-            yield process, int(line.rpartition(":")[2].strip().rstrip("."))
-        finally:
-            process.kill()
 
 
 @pytest.mark.slow
