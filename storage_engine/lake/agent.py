@@ -34,11 +34,11 @@ from storage_engine.exceptions import AgentError, BadInputError, ProofError, Sto
 from storage_engine.lake.file.agent_files import (
     BLOCK_BYTES,
     CONNECT_SECONDS,
+    CRC,
     DRIVER,
     MOST_PLAN_BYTES,
     PROTOCOL,
     Wire,
-    crc_word,
     error_message,
     facts_message,
     shows,
@@ -386,8 +386,7 @@ class Agent:
             for size in _stream(wire, file, start, end):
                 run.pace.spend(size)
                 run.until = time.monotonic() + self._lease_seconds
-            # The kernel keeps what a process has mapped and used, as a broker has what it serves.
-            os.posix_fadvise(file, start, end - start, os.POSIX_FADV_DONTNEED)
+            run.pace.forget(file)
             wire.send(facts_message(FileFacts.of_stat(path, os.fstat(file))))
 
 
@@ -398,33 +397,14 @@ def _stream(wire: Wire, file: int, start: int, end: int) -> Iterator[int]:
     """
     buffer = getattr(_BUFFERS, "block", None)
     if buffer is None:
-        buffer = _BUFFERS.block = memoryview(bytearray(BLOCK_BYTES))
-    is_plain = not isinstance(wire.socket, ssl.SSLSocket)
-    if is_plain:
-        wire.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+        buffer = _BUFFERS.block = memoryview(bytearray(BLOCK_BYTES + CRC.size))
     for at in range(start, end, BLOCK_BYTES):
-        block = buffer[: min(BLOCK_BYTES, end - at)]
-        yield len(block)
-        if os.preadv(file, [block], at) != len(block):
+        size = min(BLOCK_BYTES, end - at)
+        yield size
+        if os.preadv(file, [buffer[:size]], at) != size:
             raise ConnectionAbortedError(None, "the file has become shorter")
-        crc = crc_word(crc32c_of(block))
-        if is_plain:
-            _send_pages(wire.socket, file, at, len(block))
-        else:
-            wire.socket.sendall(block)
-        wire.socket.sendall(crc)
-    if is_plain:
-        wire.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
-
-
-def _send_pages(connection: socket.socket, file: int, at: int, size_bytes: int) -> None:
-    """Send from the page cache: where it has changed since the CRC was computed, that says so."""
-    done = 0
-    while done < size_bytes:
-        count = os.sendfile(connection.fileno(), file, at + done, size_bytes - done)
-        if not count:
-            raise ConnectionAbortedError(None, "the file has become shorter")
-        done += count
+        CRC.pack_into(buffer, size, crc32c_of(buffer[:size]))
+        wire.socket.sendall(buffer[: size + CRC.size])
 
 
 @contextmanager
