@@ -38,7 +38,7 @@ def _address(context: click.Context, parameter: click.Parameter, text: str) -> t
 
 
 @command()
-@click.argument("stores", metavar="STORE", nargs=-1, required=True)
+@click.argument("words", metavar="STORE", nargs=-1, required=True)
 @click.option(
     "--listen",
     metavar="HOST:PORT",
@@ -62,7 +62,7 @@ def _address(context: click.Context, parameter: click.Parameter, text: str) -> t
 )
 @with_option(policy_option("archive_bytes_per_second"))
 def agent(
-    stores: tuple[str, ...],
+    words: tuple[str, ...],
     listen: tuple[str, int],
     token_file: Path | None,
     tls_cert: Path | None,
@@ -83,7 +83,7 @@ def agent(
     token = "" if token_file is None else read_token(token_file)
     listening = AgentListening(*listen, tls_cert, tls_key, client_ca, token, plain)
     listening.tls()
-    served = [_looked_at(word) for word in stores]
+    served = [_looked_at(word) for word in words]
     files = sum(len(tuple(_segment_files(store))) for store in served)
     found = Agent(
         {store.real_root: partial(_segment_files, store) for store in served},

@@ -6,15 +6,18 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from storage_engine.cli.agent import _segment_files
 from storage_engine.cli.options.store_argument import managed_store
 from storage_engine.exceptions import (
     AgentError,
@@ -48,6 +51,8 @@ from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
 from storage_engine.retention.store.context import opened
 from storage_engine.same_bytes.own_acts import own_acts
+from storage_engine.spark.archive_segments import ArchiveRequest
+from storage_engine.spark.job_io import read_request, write_request
 from tests.fixture_stores import unpack
 from tests.integration.secured import certificate
 from tests.kafka_fixture import unpack as unpack_node
@@ -145,6 +150,44 @@ def test_segments_come_through_an_agent_byte_for_byte(
     assert {p: (s.st_mtime_ns, s.st_ctime_ns) for p, s in after.items()} == {
         p: (s.st_mtime_ns, s.st_ctime_ns) for p, s in before.items()
     }
+
+
+_opened: list[tuple[str, int]] | None = None
+
+
+def _note_opening(event: str, arguments: tuple[Any, ...]) -> None:
+    if _opened is not None and event == "open" and isinstance(arguments[0], str):
+        _opened.append((arguments[0], arguments[2]))
+
+
+sys.addaudithook(_note_opening)
+
+
+def test_nothing_of_a_store_is_opened_to_be_written_nor_its_lock(
+    lake: Lake, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, managed = jobs_of(lake, store)[0], managed_store(store)
+    monkeypatch.setattr("tests.lake.test_agent._opened", opened := [])
+    files = list(_segment_files(managed))
+    with serving(store, files=files) as (_, access), run_of(access, [job]) as run:
+        archive_segment(replace(job, agent=run, lake=lake.config))
+    of_store = [(path, flags) for path, flags in opened if path.startswith(f"{store}/")]
+    assert job.path in dict(of_store)
+    assert [path for path, flags in of_store if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)] == []
+    assert str(store / "lock") not in dict(of_store)
+    assert (store / "lock").exists()
+
+
+def test_a_job_is_told_of_an_agent_without_its_token_in_a_file(
+    lake: Lake, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = AgentAccess("db:7443", TOKEN, "-----BEGIN", "/etc/driver.pem")
+    request, path = ArchiveRequest(jobs_of(lake, store), access), tmp_path / "request.json"
+    for name, value in write_request(path, request).items():
+        monkeypatch.setenv(name, value)
+    assert TOKEN not in path.read_text()
+    assert TOKEN not in repr(request)
+    assert read_request(path, ArchiveRequest) == request
 
 
 @pytest.mark.parametrize("way", ["plain", "tls"])
