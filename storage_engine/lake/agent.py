@@ -50,6 +50,7 @@ from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 from storage_engine.same_bytes.settling import settle
 
 _MOST_CONNECTIONS: Final = 256
+_PAUSE_SECONDS: Final = 0.1
 _BUFFERS: Final = threading.local()
 
 SegmentFiles = Callable[[], Iterable[FileFacts]]
@@ -153,6 +154,7 @@ class Agent:
         self._log = log
         self._runs: dict[str, _Run] = {}
         self._lock = threading.Lock()
+        self._closed = False
         self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         self._tls = listening.tls()
         try:
@@ -173,10 +175,13 @@ class Agent:
         while True:
             try:
                 connection, address = self._socket.accept()
-            except ConnectionError:
+            except OSError as error:
+                if self._closed:
+                    return
+                # No descriptor is left, or who connected has gone again.
+                self._log(f"a connection could not be taken: {reason_text(error)}")
+                time.sleep(_PAUSE_SECONDS)
                 continue
-            except OSError:
-                return
             if self._free.acquire(blocking=False):
                 threading.Thread(
                     target=self._serve_one, args=(connection, str(address[0])), daemon=True
@@ -186,6 +191,7 @@ class Agent:
 
     def close(self) -> None:
         """Take no more connections."""
+        self._closed = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

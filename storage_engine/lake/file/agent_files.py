@@ -189,9 +189,14 @@ def run_of(access: AgentAccess, jobs: Sequence[SegmentJob]) -> Iterator[AgentRun
     driver = _Agent(access.address, access.authorities, access.certificate_file, DRIVER, access.token)
     try:
         answer = driver.ask({"ask": "open", "digest": digest, "bytes": len(plan)}, behind=plan)
-        yield AgentRun(access.address, access.authorities, str(answer["run"]), str(answer["key"]))
-        with suppress(StorageEngineError):
-            driver.ask({"ask": "end", "run": answer["run"]})
+        with driver.understood():
+            run = AgentRun(access.address, access.authorities, str(answer["run"]), str(answer["key"]))
+        try:
+            yield run
+        finally:
+            with suppress(StorageEngineError, OSError):
+                driver.wire.wait_at_most(CONNECT_SECONDS)
+                driver.ask({"ask": "end", "run": run.run})
     finally:
         driver.close()
 
