@@ -2,8 +2,8 @@
 
 ``agent-plain`` and ``agent-tls``: the agent's processor time as a part of that of archiving the same segments
 in one process; the ratio says how often it fits into what it may take. ``agent-wall``: seconds to archive
-from the disk over those through the agent without TLS, ``agent-wall-tls`` with it. Each segment is archived in
-each way, in turn, with its pages in the cache; the least of each counts, and the figures have means, too.
+from the disk over those through the agent without TLS, ``agent-wall-tls`` with it. Each segment is archived
+in each way, in turn, with its pages in the cache; the least of each counts, and the figures have means, too.
 """
 
 from __future__ import annotations

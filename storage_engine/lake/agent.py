@@ -30,7 +30,7 @@ from storage_engine.core.turns import SharedLock
 from storage_engine.core.untrusted import MALFORMED
 from storage_engine.core.wording import count_text, printable, reason_text
 from storage_engine.crc import crc32c_of
-from storage_engine.exceptions import AgentError, BadInputError, ProofError, StorageEngineError
+from storage_engine.exceptions import AgentError, BadInputError, FileGoneError, StorageEngineError
 from storage_engine.lake.file.agent_files import (
     BLOCK_BYTES,
     CONNECT_SECONDS,
@@ -382,10 +382,7 @@ class Agent:
                 file = held.enter_context(_opened(path))
                 before = FileFacts.of_stat(path, os.fstat(file))
             if (before.device, before.inode) != (served.device, served.inode):
-                raise ProofError(
-                    f"{path}: expected inode {served.inode}, found {before.inode}: the file was replaced. "
-                    "Nothing was committed or deleted."
-                )
+                raise FileGoneError.at(path)
             start = max(0, min(offset, served.size_bytes))
             end = max(start, min(start + size_bytes, served.size_bytes, before.size_bytes))
             wire.send(facts_message(before, bytes=end - start))

@@ -184,33 +184,46 @@ def run_of(access: AgentAccess, jobs: Sequence[SegmentJob]) -> Iterator[AgentRun
 
     :raises AgentError: it can't be reached, or won't.
     """
-    plan = plan_of(jobs)
-    digest = hashlib.sha256(plan).hexdigest()
-    driver = _Agent(access.address, access.authorities, access.certificate_file, DRIVER, access.token)
-    try:
-        answer = driver.ask({"ask": "open", "digest": digest, "bytes": len(plan)}, behind=plan)
-        with driver.understood():
-            run = AgentRun(access.address, access.authorities, str(answer["run"]), str(answer["key"]))
-        try:
-            yield run
-        finally:
-            with suppress(StorageEngineError, OSError):
-                driver.wire.wait_at_most(CONNECT_SECONDS)
-                driver.ask({"ask": "end", "run": run.run})
-    finally:
-        driver.close()
-
-
-def plan_of(jobs: Sequence[SegmentJob]) -> bytes:
-    """Return what a run reads, as the text whose SHA-256 names it: path, inode and size by store."""
-    files: dict[str, list[tuple[str, int, int]]] = {}
+    files: dict[str, list[FileFacts]] = {}
     for job in jobs:
-        of_store = files.setdefault(job.store_root, [])
-        of_store += [(it.path, it.inode, it.size_bytes) for it in (job.facts, *job.companions)]
+        files.setdefault(job.store_root, []).extend((job.facts, *job.companions))
     speeds = {job.bytes_per_second for job in jobs}
     speed = None if None in speeds else min(filter(None, speeds), default=None)
-    plan = {"files": {root: sorted(of_store) for root, of_store in files.items()}, "bytes_per_second": speed}
-    return json.dumps(plan, sort_keys=True, separators=(",", ":")).encode()
+    run = begin_run(access, files, speed)
+    try:
+        yield run
+    finally:
+        with suppress(StorageEngineError), _driver(access) as driver:
+            driver.ask({"ask": "end", "run": run.run})
+
+
+def begin_run(
+    access: AgentAccess, files: Mapping[str, Sequence[FileFacts]], bytes_per_second: int | None = None
+) -> AgentRun:
+    """Have an agent serve some files, until nobody has asked for them for as long as its lease is.
+
+    The SHA-256 of their paths, inodes and sizes names the run.
+
+    :param files: by the real path of their store's root.
+    :raises AgentError: it can't be reached, or won't.
+    """
+    named = {root: sorted((it.path, it.inode, it.size_bytes) for it in of) for root, of in files.items()}
+    content = {"files": named, "bytes_per_second": bytes_per_second}
+    plan = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    digest = hashlib.sha256(plan).hexdigest()
+    with _driver(access) as driver:
+        answer = driver.ask({"ask": "open", "digest": digest, "bytes": len(plan)}, behind=plan)
+        with driver.understood():
+            return AgentRun(access.address, access.authorities, str(answer["run"]), str(answer["key"]))
+
+
+@contextmanager
+def _driver(access: AgentAccess) -> Iterator[_Agent]:
+    driver = _Agent(access.address, access.authorities, access.certificate_file, DRIVER, access.token)
+    try:
+        yield driver
+    finally:
+        driver.close()
 
 
 class AgentFiles:

@@ -21,7 +21,7 @@ import numpy as np
 
 from storage_engine.exceptions import FileGoneError, ProofError, StoreNotFoundError
 from storage_engine.lake.file.agent_files import AgentFiles, files_from
-from storage_engine.lake.file.jobs import SegmentJob
+from storage_engine.lake.file.jobs import AgentRun, SegmentJob
 from storage_engine.lake.file.staging import sha256_of
 from storage_engine.lake.storage.pace import pace_at
 from storage_engine.model.proof.companions import Companion
@@ -74,9 +74,9 @@ def read_source(job: SegmentJob) -> Source:
 class LocalFiles:
     """A segment's files on this host's disks."""
 
-    def __init__(self, job: SegmentJob) -> None:
-        self._root = job.store_root
-        self._pace = pace_at(job.bytes_per_second)
+    def __init__(self, store_root: str, bytes_per_second: int | None = None) -> None:
+        self._root = store_root
+        self._pace = pace_at(bytes_per_second)
 
     def settled(self, path: str) -> FileFacts:
         """Return a file's facts once they say all that was written."""
@@ -111,30 +111,34 @@ class LocalFiles:
 
 def files_of(job: SegmentJob) -> LocalFiles | AgentFiles:
     """Return where a segment's files are read."""
-    return LocalFiles(job) if job.agent is None else files_from(job.agent)
+    if job.agent is not None:
+        return files_from(job.agent)
+    return LocalFiles(job.store_root, job.bytes_per_second)
 
 
-def read_beginning(chosen: FileFacts, size_bytes: int, store_root: str) -> memoryview:
+def read_beginning(
+    chosen: FileFacts, size_bytes: int, store_root: str, agent: AgentRun | None = None
+) -> memoryview:
     """Read the first bytes of a segment's file, which its broker may still write behind them.
 
     :param chosen: the file as it was chosen.
     :param store_root: "": it may have changed. Otherwise it may not, but by our own acts: its name and its
         inode may be another file's by now.
+    :param agent: where it is read; None: on this host.
     :raises FileGoneError: it went away since, or another file has its name.
     :raises StoreNotFoundError: it can't be seen from this host.
     :raises ProofError: it is shorter.
     """
-    data = _source_memory(size_bytes)
-    done, path = 0, chosen.path
-    with source_errors(path), Path(path).open("rb", buffering=0) as file:
-        found = replace(FileFacts.of_stat(path, os.fstat(file.fileno())), device=chosen.device)
-        is_same = found.inode == chosen.inode
-        if store_root and found != chosen:
-            is_same = read_own_acts(store_root).same_file(found, chosen)
-        if not is_same:
-            raise FileGoneError.at(path)
-        while done < size_bytes and (count := file.readinto(data[done:])):
-            done += count
+    data, path = _source_memory(size_bytes), chosen.path
+    files = LocalFiles(store_root) if agent is None else files_from(agent)
+    with source_errors(path):
+        done, found = files.read(path, data, lambda _: None)
+    found = replace(found, device=chosen.device)
+    is_same = found.inode == chosen.inode
+    if store_root and found != chosen:
+        is_same = files.own_acts(path).same_file(found, chosen)
+    if not is_same:
+        raise FileGoneError.at(path)
     if done < size_bytes:
         raise ProofError(f"{path}: expected at least {size_bytes} bytes, found {done}. Nothing was read.")
     return data
