@@ -19,9 +19,8 @@ from storage_engine.cli.options.store_argument import managed_store
 from storage_engine.cli.options.stores_file import find_named
 from storage_engine.cli.output.output import say
 from storage_engine.cli.shell.command import command
-from storage_engine.cli.shell.values import NamedPath
+from storage_engine.cli.shell.values import NamedPath, host_and_port
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.host import parse_address
 
 if TYPE_CHECKING:
     from storage_engine.model.store.store import FileFacts
@@ -30,19 +29,12 @@ if TYPE_CHECKING:
 _FILE = NamedPath(dir_okay=False, exists=True)
 
 
-def _address(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, int]:
-    address = parse_address(text)
-    if address is None:
-        raise click.BadParameter(f"expected HOST:PORT, found {text!r}", context, parameter)
-    return address
-
-
 @command()
 @click.argument("words", metavar="STORE", nargs=-1, required=True)
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    callback=_address,
+    callback=host_and_port,
     required=True,
     help="Where drivers and executors connect.",
 )

@@ -125,7 +125,7 @@ class _Run:
 
     key: str = field(repr=False)
     files: Mapping[str, _Served]
-    pace: Pace
+    paces: tuple[Pace, ...]
     until: float
 
 
@@ -307,12 +307,12 @@ class Agent:
             for root, of_store in plan["files"].items()
             for path, served in self._served(root, of_store)
         }
-        speeds = [speed for speed in (plan["bytes_per_second"], self._bytes_per_second) if speed is not None]
+        speeds = {plan["bytes_per_second"], self._bytes_per_second} - {None}
         name = f"{digest}.{secrets.token_hex(8)}"
         run = _Run(
             secrets.token_hex(32),
             files,
-            pace_at(min(speeds, default=None)),
+            tuple(map(pace_at, speeds)),
             time.monotonic() + self._lease_seconds,
         )
         with self._lock:
@@ -387,9 +387,11 @@ class Agent:
             end = max(start, min(start + size_bytes, served.size_bytes, before.size_bytes))
             wire.send(facts_message(before, bytes=end - start))
             for size in _stream(wire, file, start, end):
-                run.pace.spend(size)
+                for pace in run.paces:
+                    pace.spend(size)
                 run.until = time.monotonic() + self._lease_seconds
-            run.pace.forget(file)
+            for pace in run.paces:
+                pace.forget(file)
             wire.send(facts_message(FileFacts.of_stat(path, os.fstat(file))))
 
 

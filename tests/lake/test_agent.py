@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -18,6 +20,7 @@ from typing import Any
 import pytest
 
 from storage_engine.cli.agent import _segment_files
+from storage_engine.cli.lake.lake import archive
 from storage_engine.cli.options.store_argument import managed_store
 from storage_engine.exceptions import (
     AgentError,
@@ -26,6 +29,8 @@ from storage_engine.exceptions import (
     ProofError,
     StorageEngineError,
 )
+from storage_engine.hooks.connection import Defaults
+from storage_engine.hooks.connection import managed_store as managed_of_connection
 from storage_engine.lake import agent as server
 from storage_engine.lake.agent import Agent, AgentListening
 from storage_engine.lake.archive.archive import archive_segment, segment_jobs
@@ -53,6 +58,7 @@ from storage_engine.retention.store.context import opened
 from storage_engine.same_bytes.own_acts import own_acts
 from storage_engine.spark.archive_segments import ArchiveRequest
 from storage_engine.spark.job_io import read_request, write_request
+from tests.docs.code_blocks import blocks_under
 from tests.fixture_stores import unpack
 from tests.integration.secured import certificate
 from tests.kafka_fixture import unpack as unpack_node
@@ -429,23 +435,60 @@ def test_an_agent_that_is_killed_in_the_middle_leaves_nothing_proven(lake: Lake,
     assert_nothing_is_there(lake)
 
 
+def archived_through(access: AgentAccess, root: Path, lake_dir: Path) -> Sequence[Receipt]:
+    """Archive all that is sealed of a store, as a job with an agent does."""
+
+    def archive_with(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
+        with run_of(access, jobs) as run:
+            proven = [archive_segment(replace(job, agent=run)) for job in jobs]
+        leave_agent()
+        return commit_segments(open_lake(jobs[0].lake), proven)
+
+    with opened(managed_store(root, lake_dir)) as store:
+        return steps.archive_sealed(store, "run-1", archive_with).receipts
+
+
 @pytest.mark.slow
 def test_the_command_serves_a_node_of_kafka_and_ends_on_sigterm(tmp_path: Path) -> None:
     properties = unpack_node(tmp_path / "node") / "server.properties"
     lake_dir = tmp_path / "lake"
     assert run_command("init-lake", "--lake", lake_dir, "--broker-type", "kafka").exit_code == 0
     with command(properties) as (process, port):
-        access = AgentAccess(f"{PLAIN}127.0.0.1:{port}", TOKEN)
-
-        def archive_with(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
-            with run_of(access, jobs) as run:
-                proven = [archive_segment(replace(job, agent=run)) for job in jobs]
-            return commit_segments(open_lake(jobs[0].lake), proven)
-
-        with opened(managed_store(properties, lake_dir)) as store:
-            rows = steps.archive_sealed(store, "run-1", archive_with).receipts
+        rows = archived_through(AgentAccess(f"{PLAIN}127.0.0.1:{port}", TOKEN), properties, lake_dir)
         assert sum(row.files is not None for row in rows) > 20
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
     verified = run_command("verify", properties, "--lake", lake_dir, "--level", "store", "--json")
     assert verified.json["stores"][0]["overall"] == "OK"
+
+
+@pytest.mark.slow
+def test_the_gate_takes_the_proof_of_what_came_through_an_agent(store: Path, lake: Lake) -> None:
+    lake_dir = store.parent / "lake"
+    files = list(_segment_files(managed_store(store)))
+    with serving(store, "tls", files=files) as (_, access):
+        assert len(archived_through(access, store, lake_dir)) == 7
+    options = ("--manual", "--set", "fileReservedTime=1", "--json")
+    cleaned = run_command("clean", store, "--lake", lake_dir, *options)
+    assert cleaned.exit_code == 0, cleaned.err
+    assert [Path(file.path).exists() for file in files[:7]] == [False] * 7
+    assert len(receipts(lake, cleaned.json["report"]["store_id"])) == 7
+
+
+def test_what_the_docs_show_starts_an_agent_that_drivers_reach(lake: Lake, store: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "spark.md"
+    blocks = blocks_under(page, "Executors without the store's disk")
+    shown = [shlex.split(part) for part in blocks["console"].replace("\\\n", "").split("$ ")[2:]]
+    context = archive.make_context("archive", shown[1][2:], resilient_parsing=True)
+    assert context.params["agent_address"] == "db1.example:7443"
+    assert managed_of_connection("c", {"root": "/s", **json.loads(blocks["json"])}, None, Defaults("/a"))
+    pem, key = certificate(store.parent)
+    with command(store, "--tls-cert", str(pem), "--tls-key", str(key)) as (process, port):
+        own = {"/data/store": str(store), "0.0.0.0:7443": "127.0.0.1:0", "agent.pem": str(pem)}
+        own |= {"agent.key": str(key), "agent.token": str(store.parent / "token")}
+        assert isinstance(process.args, list)
+        assert [own.get(word, word) for word in shown[0][1:]] == process.args[1:]
+        access = AgentAccess(f"127.0.0.1:{port}", TOKEN, pem.read_text())
+        job = jobs_of(lake, store)[0]
+        with run_of(access, [job]) as run:
+            assert files_from(run).facts(job.path) == job.facts

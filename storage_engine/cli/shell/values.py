@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from storage_engine.core.host import parse_address
 from storage_engine.core.nearest import meant_zone
 from storage_engine.core.wording import parse_size
 
@@ -123,6 +124,18 @@ def time_zone(_context: click.Context, parameter: click.Parameter, name: str | N
             f"expected an IANA time zone such as Asia/Shanghai, found {name!r}.{meant_zone(str(name))}",
             param=parameter,
         ) from error
+
+
+def host_and_port(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[str, int] | None:
+    """Return the host and the port of HOST:PORT; a click callback."""
+    if text is None:
+        return None
+    address = parse_address(text)
+    if address is None:
+        raise click.BadParameter(f"expected HOST:PORT, found {text!r}", context, parameter)
+    return address
 
 
 def moment_ms(text: str, time_zone: str | None, *, option: str) -> int:
