@@ -37,10 +37,12 @@ from storage_engine.lake.file.agent_files import (
     CRC,
     DRIVER,
     MOST_PLAN_BYTES,
+    NOTHING,
     PROTOCOL,
     Wire,
     error_message,
     facts_message,
+    notice_death,
     shows,
 )
 from storage_engine.lake.file.source_file import source_errors
@@ -89,9 +91,8 @@ class AgentListening:
             if self.client_authorities is not None or not (self.plain or is_loopback(self.host)):
                 raise BadInputError(
                     "agent: expected TLS where other hosts connect or drivers have certificates, found none "
-                    "for "
-                    f"{self.host}. Nothing was started. Give --tls-cert; or --plain with a token, where a "
-                    "sidecar on this host speaks TLS for it."
+                    f"for {self.host}. Nothing was started. Give --tls-cert; or --plain with a token, where "
+                    "a sidecar on this host speaks TLS for it."
                 )
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -199,6 +200,7 @@ class Agent:
     def _serve_one(self, connection: socket.socket, peer: str) -> None:
         try:
             Wire(connection).wait_at_most(CONNECT_SECONDS)
+            notice_death(connection)
             if self._tls is not None:
                 connection = self._tls.wrap_socket(connection, server_side=True)
             self._answer(Wire(connection), peer)
@@ -235,18 +237,15 @@ class Agent:
         greeting = wire.receive()
         found = (greeting["protocol"], greeting["release"])
         if found != (PROTOCOL, __version__):
-            raise AgentError(
-                f"agent on host {socket.gethostname()}: expected to be asked by release {__version__}, found "
-                f"{found[1]}. Nothing was committed or deleted. Install one release on both."
+            raise _refusal(
+                f"to be asked by release {__version__}, found {found[1]}", "Install one release on both"
             )
         who, others = str(greeting["who"]), str(greeting["nonce"])
         if who == DRIVER:
             secret = self._listening.token
             if self._listening.client_authorities is not None and not _certificate(wire.socket):
-                raise AgentError(
-                    f"agent on host {socket.gethostname()}: expected a driver with a certificate that it "
-                    "trusts, "
-                    "found none. Nothing was committed or deleted. Name its file for the driver."
+                raise _refusal(
+                    "a driver with a certificate that it trusts, found none", "Name its file for the driver"
                 )
         else:
             secret = self._run(who).key
@@ -254,11 +253,7 @@ class Agent:
         wire.send({"nonce": nonce, "shown": shows(secret.encode(), "agent", others, nonce)})
         shown = str(wire.receive()["shown"])
         if not hmac.compare_digest(shown, shows(secret.encode(), "asker", others, nonce)):
-            raise AgentError(
-                f"agent on host {socket.gethostname()}: expected who has its token, found one who can't show "
-                "it. "
-                "Nothing was committed or deleted. Give the driver the same token."
-            )
+            raise _refusal("who has its token, found one who can't show it", "Give the driver the same token")
         return who, secret
 
     def _run(self, name: str, key: str | None = None) -> _Run:
@@ -272,11 +267,10 @@ class Agent:
             if run is not None and key in (None, run.key):
                 run.until = now + self._lease_seconds
                 return run
-        raise AgentError(
-            f"agent on host {socket.gethostname()}: expected a run that it knows, found "
-            f"{printable(name)[:80]}: "
-            f"it was restarted since, or nobody asked for {self._lease_seconds:g} s (--lease). Nothing was "
-            "committed or deleted. Run it again."
+        raise _refusal(
+            f"a run that it knows, found {printable(name)[:80]}: it was restarted since, or nobody asked for "
+            f"{self._lease_seconds:g} s (--lease)",
+            "Run it again",
         )
 
     def _answer_driver(self, wire: Wire, question: Mapping[str, Any], peer: str) -> None:
@@ -288,19 +282,14 @@ class Agent:
             return
         size = int(question["bytes"])
         if question["ask"] != "open" or not 0 < size <= MOST_PLAN_BYTES:
-            raise AgentError(
-                f"agent on host {socket.gethostname()}: expected a plan of at most {MOST_PLAN_BYTES} bytes, "
-                f"found {size}. Nothing was committed or deleted. Archive less at a time."
+            raise _refusal(
+                f"a plan of at most {MOST_PLAN_BYTES} bytes, found {size}", "Archive less at a time"
             )
         content = bytearray(size)
         wire.fill(memoryview(content))
         digest = hashlib.sha256(content).hexdigest()
         if digest != question["digest"]:
-            raise AgentError(
-                f"agent on host {socket.gethostname()}: expected the plan {question['digest']}, found "
-                f"{digest}. "
-                "Nothing was committed or deleted. Run it again."
-            )
+            raise _refusal(f"the plan {question['digest']}, found {digest}", "Run it again")
         plan = json.loads(content)
         files = {
             path: served
@@ -329,9 +318,8 @@ class Agent:
         if listed is None:
             raise BadInputError(
                 f"agent on host {socket.gethostname()}: expected a store that it serves "
-                f"({', '.join(sorted(self._stores))}), found {root}. Nothing was committed or deleted. Name "
-                "the "
-                "store when the agent is started, or another agent."
+                f"({', '.join(sorted(self._stores))}), found {root}. {NOTHING} Name the store when the agent "
+                "is started, or another agent."
             )
         real = cache(os.path.realpath)
 
@@ -345,10 +333,8 @@ class Agent:
             if found is None or found.inode != inode or found.size_bytes < size_bytes:
                 raise BadInputError(
                     f"{path}: expected a segment of the agent's store {root} with {size_bytes} bytes of "
-                    "inode "
-                    f"{inode}, found {found or 'none'}. Nothing was committed or deleted. Run it again, "
-                    "which "
-                    "lists the files as they are by then."
+                    f"inode {inode}, found {found or 'none'}. {NOTHING} Run it again, which lists the files "
+                    "as they are by then."
                 )
             yield path, _Served(root, found.device, inode, size_bytes)
 
@@ -393,6 +379,11 @@ class Agent:
             for pace in run.paces:
                 pace.forget(file)
             wire.send(facts_message(FileFacts.of_stat(path, os.fstat(file))))
+
+
+def _refusal(expected: str, then: str) -> AgentError:
+    host = socket.gethostname()
+    return AgentError(f"agent on host {host}: expected {expected}. {NOTHING} {then}.")
 
 
 def _stream(wire: Wire, file: int, start: int, end: int) -> Iterator[int]:

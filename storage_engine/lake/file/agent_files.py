@@ -48,7 +48,7 @@ SHORTEST_TOKEN: Final = 16
 _MOST_MESSAGE_BYTES: Final = 1 << 20
 _SCRATCH_BYTES: Final = 16 << 20
 _WORD: Final = struct.Struct(">I")
-_NOTHING: Final = "Nothing was committed or deleted."
+NOTHING: Final = "Nothing was committed or deleted."
 
 _per_thread = threading.local()
 
@@ -108,6 +108,14 @@ class Wire:
         return int(_WORD.unpack(word)[0])
 
 
+def notice_death(connection: socket.socket) -> None:
+    """Have the kernel end a connection whose other end has been silent for minutes, as behind a cut link."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_NODELAY, 1)):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 180_000)
+
+
 def shows(secret: bytes, who: str, own_nonce: str, others_nonce: str) -> str:
     """Return what shows that one has a secret, to who has made a nonce for it."""
     return hmac.new(secret, f"{who} {own_nonce} {others_nonce}".encode(), hashlib.sha256).hexdigest()
@@ -130,15 +138,13 @@ def read_token(path: Path) -> str:
     if found.st_mode & 0o077 or found.st_uid not in (0, os.geteuid()):
         raise BadInputError(
             f"{path}: expected a token that this user alone can read, found mode {found.st_mode & 0o777:03o} "
-            "of "
-            f"uid {found.st_uid}. Nothing was started. Make another one, as others may know this: "
+            f"of uid {found.st_uid}. Nothing was started. Make another one, as others may know this: "
             f"(umask 077; openssl rand -hex 32 > {path})"
         )
     if len(token) < SHORTEST_TOKEN:
         raise BadInputError(
             f"{path}: expected a token of at least {SHORTEST_TOKEN} characters, found {len(token)}. Nothing "
-            "was "
-            f"started. Make one: openssl rand -hex 32 > {path}"
+            f"was started. Make one: openssl rand -hex 32 > {path}"
         )
     return token
 
@@ -169,8 +175,7 @@ def read_access(
     except (OSError, ValueError) as error:
         raise BadInputError(
             f"agent {address}: expected certificates as PEM in {ca_file or certificate_file}, found that "
-            "they "
-            f"can't be used: {reason_text(error)}. Nothing was started."
+            f"they can't be used: {reason_text(error)}. Nothing was started."
         ) from error
     token = "" if token_file is None else read_token(token_file)
     return AgentAccess(
@@ -322,7 +327,7 @@ class _Agent:
             if not hmac.compare_digest(shown, shows(secret.encode(), "agent", nonce, others)):
                 raise AgentError(
                     f"agent {address}: expected the one that has our {'token' if who == DRIVER else 'run'}, "
-                    f"found a process that can't show it. {_NOTHING} Find out what listens there, and that "
+                    f"found a process that can't show it. {NOTHING} Find out what listens there, and that "
                     "both have the same token."
                 )
             self.ask({"shown": shows(secret.encode(), "asker", nonce, others)})
@@ -379,7 +384,7 @@ class _Agent:
         # What comes next would be taken for something else than it is.
         self.close()
         host = socket.gethostname()
-        return AgentError(f"agent {self.address}, from host {host}: expected {what}. {_NOTHING} {then}.")
+        return AgentError(f"agent {self.address}, from host {host}: expected {what}. {NOTHING} {then}.")
 
 
 _PASSED_ON = frozenset(
@@ -410,8 +415,7 @@ def _connected(address: str, authorities: str, certificate_file: str) -> Wire:
     assert where is not None
     connection = socket.create_connection(where, CONNECT_SECONDS)
     try:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        notice_death(connection)
         if not address.startswith(PLAIN):
             context = _context(authorities, certificate_file)
             connection = context.wrap_socket(connection, server_hostname=where[0])
