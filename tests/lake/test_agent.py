@@ -430,6 +430,7 @@ def test_an_agent_that_is_killed_in_the_middle_leaves_nothing_proven(lake: Lake,
             with pytest.raises(AgentError, match=r"the connection ended|reset"):
                 files.read(job.path, data, lambda _: None)
             leave_agent()
+            process.wait()
             with pytest.raises(AgentError, match="refused"):
                 archive_segment(replace(job, agent=run))
     assert_nothing_is_there(lake)
