@@ -75,13 +75,21 @@ def slicing_table(polynomial: int) -> npt.NDArray[np.uint32]:
     return table
 
 
-def crc32c_of(data: bytes) -> int:
-    """Return the CRC-32C of some bytes, for files that no kernel reads."""
+def crc32c_of(data: bytes | memoryview) -> int:
+    """Return the CRC-32C of some bytes that no kernel reads; other threads go on meanwhile."""
+    function = _crc32c_function()
+    if function is None:
+        return _crc32c_by_bytes(bytes(data))
+    address = np.frombuffer(data, np.uint8).ctypes.data if len(data) else 0
+    return int(function(address, len(data), _ALL)) ^ _ALL
+
+
+@functools.cache
+def _crc32c_function() -> Callable[[int, int, int], int] | None:
     address = crc32c_engine().function
     if not address:
-        return _crc32c_by_bytes(data)
-    function = ctypes.CFUNCTYPE(ctypes.c_uint32, *_ARGUMENTS_C)(address)
-    return int(function(data, len(data), _ALL)) ^ _ALL
+        return None
+    return ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32)(address)
 
 
 def _crc32c_by_bytes(data: bytes) -> int:

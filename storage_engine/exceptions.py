@@ -262,6 +262,10 @@ class SparkJobError(StorageEngineError):
     """A Spark job could not start or failed as a whole."""
 
 
+class AgentError(StorageEngineError):
+    """An agent can't be reached, isn't who it should be, or what came isn't whole: nothing is proven."""
+
+
 OF_ONE_LOG = (
     ChangedUnderUsError,
     CorruptFileError,

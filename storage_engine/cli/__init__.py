@@ -37,6 +37,7 @@ COMMANDS = {
     "flush": ("engine", "Take such a store to disk."),
     "init-lake": ("lake.init_lake", "Make a new lake."),
     "archive": ("lake.lake", "Copy sealed segments into the lake, with proof."),
+    "agent": ("agent", "Let executors elsewhere read segments."),
     "verify": ("lake.lake", "Check the lake, and that no byte is missing."),
     "lake": ("lake.lakes", "What a lake is; move, copy, rebuild one."),
     "restore": ("lake.restore", "Bring archived segments back as identical files."),

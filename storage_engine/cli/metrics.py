@@ -15,7 +15,7 @@ from storage_engine.cli.options.options import lake_option
 from storage_engine.cli.options.stores_file import named_stores
 from storage_engine.cli.output.output import say
 from storage_engine.cli.shell.command import command
-from storage_engine.cli.shell.values import NamedPath, parse_address
+from storage_engine.cli.shell.values import NamedPath, host_and_port
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.extras import METRICS as METRICS_EXTRA
 from storage_engine.core.host import is_loopback
@@ -28,20 +28,13 @@ if TYPE_CHECKING:
 TEXTFILE = "storage_engine.prom"
 
 
-def _address(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, int] | None:
-    if text is None:
-        return None
-    address = parse_address(text)
-    if address is None:
-        raise click.BadParameter(f"expected HOST:PORT, found {text!r}", context, parameter)
-    return address
-
-
 @command()
 @click.argument("names", metavar="[NAME]", nargs=-1)
 @lake_option(required=False)
 @conn_id_option
-@click.option("--listen", metavar="HOST:PORT", callback=_address, help="Answer Prometheus here until ended.")
+@click.option(
+    "--listen", metavar="HOST:PORT", callback=host_and_port, help="Answer Prometheus here until ended."
+)
 @click.option(
     "--textfile",
     type=NamedPath(file_okay=False, exists=True),

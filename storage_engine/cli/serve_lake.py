@@ -12,8 +12,9 @@ import click
 from storage_engine.cli.options.options import lake_option
 from storage_engine.cli.output.output import say
 from storage_engine.cli.shell.command import command
-from storage_engine.cli.shell.values import NamedPath, parse_address, size_bytes
+from storage_engine.cli.shell.values import NamedPath, size_bytes
 from storage_engine.core.extras import SERVER
+from storage_engine.core.host import parse_address
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import LakeConfig
 

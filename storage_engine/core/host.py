@@ -47,6 +47,14 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def parse_address(text: str) -> tuple[str, int] | None:
+    """Return the host and the port of a text such as 127.0.0.1:9092 or [::1]:9092; None: it is none."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    is_port = port.isascii() and port.isdecimal() and int(port) < 1 << 16
+    return (host, int(port)) if host and is_port else None
+
+
 def is_this_host(host: str | None) -> bool:
     """Return whether a machine id or host name is this machine's."""
     return host in (this_host(), socket.gethostname())

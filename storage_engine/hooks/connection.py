@@ -30,6 +30,9 @@ _TELLING_URIS = ("http", "thrift", "sqlite", "postgresql")
 CATALOG_NAME = "name"
 """Among a lake's properties: what its Iceberg catalog is called."""
 
+AGENT_FILES = ("token_file", "ca_file", "certificate_file")
+"""Keys of the field ``agent`` beside its address."""
+
 _POLICY_SETTINGS = settings_of(Policy)
 PLACES = {
     **{
@@ -79,6 +82,7 @@ def managed_store(
     read = Fields(source, {**extra, POLICY: _policy_object(source, extra, defaults)}, PLACES)
     read.check_keys(_FIELDS)
     _spark_from(source, extra)
+    _agent(read)
     directory = Path(defaults.home) / "storage_engine"
     return ManagedStore(
         name=conn_id,
@@ -168,6 +172,25 @@ def spark_from_of(conn_id: str, extra: Mapping[str, Any]) -> SparkFrom:
     :raises BadInputError: the field is no such text.
     """
     return _spark_from(_connection(conn_id), extra)
+
+
+def agent_of(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
+    """Return how the agent is reached that a store's executors read from; empty: they see its disk.
+
+    :raises BadInputError: the field lacks the address, has another key, or a path that isn't one.
+    """
+    return _agent(Fields(_connection(conn_id), extra))
+
+
+def _agent(read: Fields) -> dict[str, str]:
+    found = read.mapping("agent")
+    if found and (not found.get("address") or found.keys() - {"address", *AGENT_FILES}):
+        expected = f"address, and beside it no more than {', '.join(AGENT_FILES)}"
+        raise read.error("agent", expected, ", ".join(sorted(found)))
+    for name in AGENT_FILES:
+        if not found.get(name, "/").startswith("/"):
+            raise read.error(f"agent.{name}", ABSOLUTE_PATH, found[name])
+    return found
 
 
 def _connection(conn_id: str) -> str:

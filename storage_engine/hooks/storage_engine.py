@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import (
     AirflowNotFoundException,
@@ -22,7 +22,9 @@ from storage_engine.core.credentials import property_secrets, url_secrets
 from storage_engine.exceptions import BadInputError, NoSuchConnectionError, StorageEngineError
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION, SECTION
 from storage_engine.hooks.connection import (
+    AGENT_FILES,
     Defaults,
+    agent_of,
     broker_connection,
     managed_store,
     moved_fields,
@@ -35,6 +37,9 @@ from storage_engine.hooks.lake_credentials import with_credentials
 from storage_engine.hooks.live_broker import with_broker_credentials
 from storage_engine.model.settings.spark_from import SparkUse, places_text
 from storage_engine.retention.store.managed_store import ManagedStore, archive_threads_of
+
+if TYPE_CHECKING:
+    from storage_engine.lake.file.jobs import AgentAccess
 
 SPARK_TYPE = "spark"
 """Of connections that the apache-spark provider submits with."""
@@ -163,6 +168,23 @@ class StorageEngineHook(BaseHook):
     def spark_conn_id(self) -> str | None:
         """The connection that this store's Spark jobs are submitted with; None: its tasks do their work."""
         return spark_connection(self.connection.extra_dejson)
+
+    @property
+    def agent(self) -> AgentAccess | None:
+        """The agent that executors of this store's Spark jobs read from; None: they see its disk.
+
+        :raises BadInputError: a file of it can't be used, or others may read the token.
+        """
+        found = agent_of(self.storage_engine_conn_id, self.connection.extra_dejson)
+        if not found:
+            return None
+        # Of the lake's libraries a DAG's file needs nothing.
+        from storage_engine.lake.file.agent_files import read_access
+
+        paths = (Path(found[name]) if name in found else None for name in AGENT_FILES)
+        access = read_access(found["address"], *paths)
+        mask_secret(access.token)
+        return access
 
     @property
     def spark_fields(self) -> dict[str, Any]:

@@ -231,7 +231,8 @@ class _ArchivingOperator(StoreSparkOperator):
             self.say([f"{count_text(len(jobs), 'segment')} to archive {place.text}"])
             if not place.in_spark:
                 return cycle.archive_here(jobs)
-            result: ArchiveResult = self.submit(context, ArchiveRequest(tuple(jobs)), ArchiveResult)
+            request = ArchiveRequest(tuple(jobs), self.store_hook.agent)
+            result: ArchiveResult = self.submit(context, request, ArchiveResult)
             return result.receipts
 
         return {"archive_with": archive, "where": lambda jobs: self._place(jobs).text}

@@ -7,7 +7,7 @@ its data file, so that the driver opens no data file.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,8 @@ from storage_engine.exceptions import FileGoneError, SparkJobError, StorageEngin
 from storage_engine.lake.archive.archive import archive_segment
 from storage_engine.lake.archive.commit import commit_segments
 from storage_engine.lake.catalog.catalog import open_lake
-from storage_engine.lake.file.jobs import ProvenSegment, SegmentJob
+from storage_engine.lake.file.agent_files import leave_agent, run_of
+from storage_engine.lake.file.jobs import AgentAccess, ProvenSegment, SegmentJob
 from storage_engine.lake.file.staging import discard
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.spark.job_io import task_error, telling_progress
@@ -53,9 +54,13 @@ def task_groups(jobs: Sequence[SegmentJob], cores: int) -> list[tuple[SegmentJob
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRequest:
-    """What the job is asked: segments of one lake, usually of one store."""
+    """What the job is asked: segments of one lake, usually of one store.
+
+    :param agent: that executors read them from; None: they see the store.
+    """
 
     jobs: tuple[SegmentJob, ...]
+    agent: AgentAccess | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +80,29 @@ class _Outcome:
 
 def archive_request(spark: SparkSession, request: ArchiveRequest) -> ArchiveResult:
     """The job as its spark-submit entry point runs it; see :func:`archive_segments`."""
-    return ArchiveResult(archive_segments(spark, request.jobs))
+    return ArchiveResult(archive_segments(spark, request.jobs, request.agent))
 
 
-def archive_segments(spark: SparkSession, jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
+def archive_segments(
+    spark: SparkSession, jobs: Sequence[SegmentJob], agent: AgentAccess | None = None
+) -> tuple[Receipt, ...]:
     """Archive, prove and commit segments; none of them where a task fails. One that goes away meanwhile keeps
     no other out.
 
-    Executors need the store and the lake at the paths that the jobs name. What was proven when another
-    task failed is thrown away, as nothing of it has been committed.
+    Executors need the store and the lake at the paths that the jobs name; with an agent, the lake alone. What
+    was proven when another task failed is thrown away, as nothing of it has been committed.
 
+    :param agent: that executors read the segments from.
     :return: one receipt a job, in order, but for those whose files went away.
     :raises StoreNotFoundError: an executor doesn't see the store that the driver sees.
+    :raises AgentError: the agent can't be reached, or what came from it isn't whole.
     :raises StorageEngineError: the first failed task's error, as it was raised there.
     :raises SparkJobError: Spark itself failed.
     """
     if not jobs:
         return ()
     lake = open_lake(jobs[0].lake)
-    outcomes = _run(spark, jobs)
+    outcomes = _run(spark, jobs, agent)
     proven = [segment for outcome in outcomes for segment in outcome.proven]
     try:
         for outcome in outcomes:
@@ -104,7 +113,7 @@ def archive_segments(spark: SparkSession, jobs: Sequence[SegmentJob]) -> tuple[R
         discard(proven)
 
 
-def _run(spark: SparkSession, jobs: Sequence[SegmentJob]) -> list[_Outcome]:
+def _run(spark: SparkSession, jobs: Sequence[SegmentJob], agent: AgentAccess | None) -> list[_Outcome]:
     context = spark.sparkContext
     segments, size = count_text(len(jobs), "segment"), bytes_text(sum(job.facts.size_bytes for job in jobs))
     context.setJobGroup("archive", f"archive {segments}")
@@ -122,7 +131,11 @@ def _run(spark: SparkSession, jobs: Sequence[SegmentJob]) -> list[_Outcome]:
         )
 
     try:
-        with visible_to_executors(spark, jobs) as sight, telling_progress(progress):
+        with (
+            nullcontext() if agent is None else run_of(agent, jobs) as run,
+            visible_to_executors(spark, jobs, run) as sight,
+            telling_progress(progress),
+        ):
             context.setJobDescription(f"archive {segments}, {size}, with proof")
             groups = task_groups(_at_one_limit(jobs, context.defaultParallelism), context.defaultParallelism)
             tasks = context.parallelize(groups, len(groups))
@@ -157,8 +170,10 @@ def _attempt(sight: Sight, jobs: Sequence[SegmentJob]) -> _Outcome:
         check_sight(sight)
         for job in jobs:
             with suppress(FileGoneError):
-                proven.append(archive_segment(job))
+                proven.append(archive_segment(replace(job, agent=sight.agent)))
     except StorageEngineError as error:
         discard(proven)
         return _Outcome((), error)
+    finally:
+        leave_agent()
     return _Outcome(tuple(proven), None)

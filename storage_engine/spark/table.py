@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -33,6 +33,8 @@ from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
+from storage_engine.lake.file.agent_files import begin_run, leave_agent, read_access
+from storage_engine.lake.file.jobs import AgentRun
 from storage_engine.lake.file.source_file import read_beginning
 from storage_engine.lake.soundness.message_batches import rows_of_file
 from storage_engine.lake.soundness.receipts import receipts
@@ -96,6 +98,7 @@ class Options:
     skip_holes: bool
     broker_conf: str | None
     settings: Mapping[str, str]
+    agent: Mapping[str, str]
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Options:
@@ -123,7 +126,19 @@ class Options:
             holes == "skip",
             found.get("brokerConf"),
             {name.strip(): value.strip() for name, _, value in pairs},
+            {name: found[name] for name in _OF_AGENT if found.get(name)},
         )
+
+    def run(self, root: str, files: Sequence[StoreFile]) -> AgentRun | None:
+        """Have the agent that is named serve files of the store; None: executors see its disk.
+
+        :raises StorageEngineError: it can't be reached, or won't.
+        """
+        if not self.agent or not files:
+            return None
+        address, *paths = (self.agent.get(name) for name in _OF_AGENT)
+        access = read_access(address or "", *(None if path is None else Path(path) for path in paths))
+        return begin_run(access, {root: [replace(it.facts, size_bytes=it.size_bytes) for it in files]})
 
     def managed(self, lake: LakeConfig) -> ManagedStore | None:
         """Return the store that is looked at."""
@@ -144,7 +159,8 @@ class Options:
         )
 
 
-_OPTIONS = ("lake", "store", "storeId", "where", "columns", "holes", "brokerConf", "set")
+_OF_AGENT = ("agent", "agentToken", "agentCa", "agentCert")
+_OPTIONS = ("lake", "store", "storeId", "where", "columns", "holes", "brokerConf", "set", *_OF_AGENT)
 
 
 def _listed(text: str) -> tuple[str, ...]:
@@ -181,6 +197,7 @@ class ReadTask(InputPartition):  # type: ignore[misc]
     scan: Scan
     lake_files: tuple[LakeFile, ...] = ()
     store_file: StoreFile | None = None
+    agent: AgentRun | None = None
 
 
 class StoreTable(DataSource):  # type: ignore[misc]
@@ -235,6 +252,7 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]
         plan = plan_read(lake, look, where, store_id=options.store_id, skip_holes=options.skip_holes)
         schema = pa.schema([every.field(name) for name in self._columns])
         scan = Scan(config, plan.store_id, lake.broker, schema, keeps, deciding)
+        agent = None if store is None else options.run(store.real_root, plan.store_files)
         groups: list[list[LakeFile]] = [[]]
         for file in plan.lake_files:
             if groups[-1] and sum(one.size_bytes for one in groups[-1]) + file.size_bytes > _TASK_BYTES:
@@ -242,7 +260,7 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]
             groups[-1].append(file)
         return [
             *(ReadTask(scan, lake_files=tuple(group)) for group in groups if group),
-            *(ReadTask(scan, store_file=file) for file in plan.store_files),
+            *(ReadTask(scan, store_file=file, agent=agent) for file in plan.store_files),
         ] or [ReadTask(scan)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -250,6 +268,7 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]
 
         :raises RowsMissingError: a segment left the store meanwhile, and isn't in the lake.
         :raises LakeUnavailableError: a data file can't be read.
+        :raises AgentError: the agent can't be reached, or has forgotten the query.
         """
         assert isinstance(partition, ReadTask)
         scan = partition.scan
@@ -258,7 +277,10 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]
             needed = () if file.slots is None else IDENTITY_COLUMNS.names
             yield from _shaped(_of_lake(scan, file.location, keeps, needed), scan)
         if partition.store_file is not None:
-            yield from _shaped(_of_store(scan, partition.store_file), scan)
+            try:
+                yield from _shaped(_of_store(scan, partition.store_file, partition.agent), scan)
+            finally:
+                leave_agent()
 
 
 def _check_kind(lake: Lake, store: ManagedStore | None) -> None:
@@ -367,11 +389,11 @@ def _of_lake(scan: Scan, location: str, keeps: Any, needed: Sequence[str]) -> It
     yield from rows_of_file(file_io, location, keeps, deciding, scan.columns, types)
 
 
-def _of_store(scan: Scan, file: StoreFile) -> Iterator[pa.Table]:
+def _of_store(scan: Scan, file: StoreFile, agent: AgentRun | None) -> Iterator[pa.Table]:
     codec, (lineage, log, base_offset) = find_broker(scan.broker).codec, file.slot
     keeps = scan.keeps if file.end is None else scan.keeps & _below_end(file, codec)
     try:
-        data = read_beginning(file.facts, file.size_bytes, file.sealed_in)
+        data = read_beginning(file.facts, file.size_bytes, file.sealed_in, agent)
     except FileGoneError:
         needed = (*_PLACE, *_offsets(codec.columns))
         yield from _of_lake(scan, _released(scan, file), keeps, needed)

@@ -1,4 +1,4 @@
-"""Whether executors see what the driver sees: the store's very files, and the lake, to be written.
+"""Whether executors see what the driver sees: the store's very files, or these by an agent, and the lake.
 
 Asked before the work starts, of as many tasks as the cluster has cores, and again by each task before its
 first segment, as an executor may come later. What they write the driver has to be able to publish, which is
@@ -24,7 +24,8 @@ from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import LakeUnavailableError, StorageEngineError, StoreNotFoundError
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.file.jobs import SegmentJob
+from storage_engine.lake.file.agent_files import files_from, leave_agent
+from storage_engine.lake.file.jobs import AgentRun, SegmentJob
 from storage_engine.lake.file.staging import PARTIAL_SUFFIX
 from storage_engine.lake.storage.errors import LAKE_FAILURES, lake_errors
 from storage_engine.model.store.store import FileFacts
@@ -42,6 +43,7 @@ class Sight:
     :param store_roots: whose segments they are.
     :param token: a file that the driver has just put into the lake.
     :param content: of the token.
+    :param agent: by which they see the segments; None: as their own files.
     """
 
     driver: str
@@ -50,14 +52,19 @@ class Sight:
     lake: LakeConfig
     token: str
     content: bytes
+    agent: AgentRun | None = None
 
 
 @contextmanager
-def visible_to_executors(spark: SparkSession, jobs: Sequence[SegmentJob]) -> Iterator[Sight]:
+def visible_to_executors(
+    spark: SparkSession, jobs: Sequence[SegmentJob], agent: AgentRun | None = None
+) -> Iterator[Sight]:
     """Make sure that executors see store and lake, as far as they are there already.
 
+    :param agent: see :class:`Sight`.
     :return: what a task checks again with :func:`check_sight`.
     :raises StoreNotFoundError: a host doesn't see the store's files, or sees others in their place.
+    :raises AgentError: a host can't reach the agent.
     :raises LakeUnavailableError: a host can't see or write the lake, or the driver can't publish what it
         wrote.
     """
@@ -71,6 +78,7 @@ def visible_to_executors(spark: SparkSession, jobs: Sequence[SegmentJob]) -> Ite
         lake=jobs[0].lake,
         token=token,
         content=identity.encode(),
+        agent=agent,
     )
     _write(sight, token)
     try:
@@ -101,6 +109,9 @@ def check_sight(sight: Sight) -> None:
     """
     host = socket.gethostname()
     for expected in sight.segments:
+        if sight.agent is not None:
+            _check_served(sight.agent, expected)
+            continue
         found = _facts_here(expected.path)
         may_read = os.access(expected.path, os.R_OK)
         if found is None or not may_read or not _is_same(found, expected, sight.store_roots):
@@ -110,7 +121,8 @@ def check_sight(sight: Sight) -> None:
             raise StoreNotFoundError(
                 f"{expected.path}: expected the segment file that the driver on host {sight.driver} sees, "
                 f"{expected}; the executor on host {host} {seen}. Nothing was committed or deleted. Mount "
-                "the store at the same path on every executor, or use local[N] where its disk is."
+                "the store at the same path on every executor, or let them read it from an agent, or use "
+                "local[N] where its disk is."
             )
     file_io = load_file_io(sight.lake.file_io_properties, sight.token)
     with lake_errors(sight.token, f"look for the driver's file on {_here()}"):
@@ -126,6 +138,20 @@ def check_sight(sight: Sight) -> None:
     )
 
 
+def _check_served(agent: AgentRun, expected: FileFacts) -> None:
+    """
+    :raises StoreNotFoundError: the agent serves another file, as one of another host.
+    :raises AgentError: it can't be reached.
+    """
+    found = files_from(agent).facts(expected.path)
+    if (found.inode, found.size_bytes) != (expected.inode, expected.size_bytes):
+        raise StoreNotFoundError(
+            f"{expected.path}: expected the segment file that the driver sees, {expected}; agent "
+            f"{agent.address} "
+            f"has another: {found}. Nothing was committed or deleted. Name the agent on the broker's host."
+        )
+
+
 def _probe(sight: Sight) -> str | StorageEngineError:
     """Return what this host wrote into the lake, or why it can't work."""
     mine = f"{sight.token.removesuffix(PARTIAL_SUFFIX)}.{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
@@ -134,6 +160,8 @@ def _probe(sight: Sight) -> str | StorageEngineError:
         _write(sight, mine)
     except StorageEngineError as error:
         return error
+    finally:
+        leave_agent()
     return mine
 
 

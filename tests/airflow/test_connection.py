@@ -292,7 +292,7 @@ def test_a_broker_setting_that_cannot_be_read_is_named(extra: dict[str, Any], sa
         ),
         ({"tls": "on"}, "field tls: expected broker_tls, or tls inside broker_settings, found 'tls'"),
         ({"broker_tls": "yes"}, "field broker_tls: expected one of off, on, unverified, found 'yes'"),
-        ({"qqqq": 1}, "field qqqq: expected one of accept_version, allow_same_disk, .*, found 'qqqq'"),
+        ({"qqqq": 1}, "field qqqq: expected one of accept_version, agent, allow_same_disk, .*, found 'qqqq'"),
     ],
 )
 def test_a_newcomers_mistake_is_named_by_its_field_and_a_page(extra: dict[str, Any], said: str) -> None:
@@ -325,3 +325,17 @@ def test_what_nobody_chose_in_the_form_does_not_contradict_a_policy_by_name() ->
     section = Defaults(home="/airflow", policies='{"orders": {"lag_policy": "block"}}')
     store = _store({**chosen, "root": "/store", "policy": "orders"}, defaults=section)
     assert store.policy == Policy(lag_policy=LagPolicy.BLOCK)
+
+
+@pytest.mark.parametrize(
+    ("agent", "expected"),
+    [
+        ({"token_file": "/token"}, "field agent: expected address, and beside it no more than token_file, "),
+        ({"address": "db:7443", "ca": "/ca"}, "field agent: expected address, and beside it no more than"),
+        ({"address": "db:7443", "ca_file": "ca"}, "field agent.ca_file: expected an absolute path"),
+    ],
+)
+def test_an_agent_is_named_by_an_address_and_files(agent: dict[str, str], expected: str) -> None:
+    with pytest.raises(BadInputError, match=re.escape(expected)):
+        _store({"agent": agent})
+    _store({"agent": {"address": "db:7443", "token_file": "/token", "ca_file": "/ca"}})

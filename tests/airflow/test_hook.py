@@ -11,6 +11,7 @@ import pytest
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.storage_engine import StorageEngineHook
+from storage_engine.lake.file.jobs import AgentAccess
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -174,6 +175,18 @@ def test_the_test_button_says_where_archive_and_lag_run(
     store = store_connection(extra={"spark_conn_id": "jobs", "spark_from": spark_from})
     works, said = StorageEngineHook(store.conn_id).test_connection()
     assert (works, f"Archive and consumer lag: {places}" in said) == (True, True), said
+
+
+def test_the_agent_of_a_connection_is_reached_by_its_files(store_connection: Any, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef")
+    token.chmod(0o600)
+    agent = {"address": "plain://db:7443", "token_file": str(token)}
+    hook = StorageEngineHook(store_connection(extra={"agent": agent}).conn_id)
+    assert hook.agent == AgentAccess("plain://db:7443", "0123456789abcdef")
+    token.chmod(0o644)
+    with pytest.raises(BadInputError, match="this user alone can read, found mode 644"):
+        _ = hook.agent
 
 
 def test_a_connection_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
+    "agent": "b.run(segments=1, segment_bytes=1 << 20)",
     "archive": "b.run(segments=2, segment_bytes=1 << 20)",
     "console": "b.DAYS = 2; b.START_MS = b.NOW_MS - 2 * b.DAY_MS; b.ROUNDS = 1; b.run()",
     "dag_parse": "b.run(stores=2)",

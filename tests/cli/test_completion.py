@@ -24,7 +24,7 @@ def _completed(*words: str, incomplete: str = "") -> set[str]:
 
 
 def test_commands_options_choices_and_files_are_completed() -> None:
-    assert {"archive", "adopt", "accept-loss", "approve"} == _completed(incomplete="a")
+    assert {"archive", "adopt", "agent", "accept-loss", "approve"} == _completed(incomplete="a")
     assert {"info", "relocate", "copy", "promote", "rebuild", "upgrade", "keep", "expire"} == _completed(
         "lake"
     )

@@ -84,7 +84,7 @@ def secured_broker(
         yield Secured(broker, access)
 
 
-def certificate(work: Path) -> tuple[Path, Path]:
+def certificate(work: Path, valid_for: timedelta = timedelta(hours=1)) -> tuple[Path, Path]:
     """A certificate for 127.0.0.1 that signs itself, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
@@ -95,8 +95,8 @@ def certificate(work: Path) -> tuple[Path, Path]:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
+        .not_valid_before(now - timedelta(hours=2))
+        .not_valid_after(now + valid_for)
         .add_extension(
             x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
         )

@@ -14,9 +14,9 @@ import sys
 import sysconfig
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -36,6 +36,7 @@ from storage_engine.brokers import find_broker
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.turns import has_shared_lock
 from storage_engine.exceptions import (
+    AgentError,
     BadInputError,
     CorruptFrameError,
     LakeUnavailableError,
@@ -47,7 +48,8 @@ from storage_engine.lake.archive.archive import segment_jobs
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.file.jobs import SegmentJob
+from storage_engine.lake.file.agent_files import PLAIN, run_of
+from storage_engine.lake.file.jobs import AgentAccess, AgentRun, SegmentJob
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
@@ -75,6 +77,7 @@ from storage_engine.spark.python_daemon import DRIVER_VERSIONS, TASK_MODULE, ver
 from storage_engine.spark.session import spark_session
 from tests.archive_rules import permits_of
 from tests.kafka_fixture import unpack as unpack_node
+from tests.lake.agents import TOKEN, command, serving
 from tests.lakes import path_of
 from tests.services.command_line import run_command
 from tests.services.lag import measured
@@ -361,6 +364,68 @@ def test_an_executor_without_this_package_is_named_and_nothing_is_committed(
             archive_segments(spark, _jobs(lake, segments))
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare.parents[1]], check=True)
     assert receipts(lake, "store-1") == ()
+
+
+@pytest.fixture
+def elsewhere(executors: Any, segments: list[Path], tmp_path: Path) -> None:
+    """Executors for whom another disk, an empty one, is where the store is."""
+    if os.geteuid():
+        pytest.skip("needs root, to mount a disk for executors alone")
+    python = tmp_path / "python"
+    mount = f'mount -t tmpfs none {segments[0].parents[1]} && exec {sys.executable} "$@"'
+    python.write_text(f"#!/bin/sh\nexec unshare --mount sh -c '{mount}' python \"$@\"\n")
+    python.chmod(0o755)
+    executors.pythonExec = str(python)
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("elsewhere")
+def test_executors_that_do_not_see_the_store_archive_through_an_agent(
+    spark: Any, lake: Lake, segments: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, jobs = segments[0].parents[1], _jobs(lake, segments)
+    store.chmod(0o700)
+    with pytest.raises(StoreNotFoundError, match="let them read it from an agent"):
+        archive_segments(spark, jobs)
+    with serving(store, "tls", files=[job.facts for job in jobs]) as (agent, access):
+        rows = archive_segments(spark, jobs, access)
+        assert rows == receipts(lake, "store-1")
+        assert [row.source_ctime_ns for row in rows] == [job.facts.ctime_ns for job in jobs]
+        with pytest.raises(BadInputError, match="expected a store that it serves"):
+            archive_segments(spark, [replace(job, store_root="/elsewhere") for job in jobs], access)
+        # What a driver reaches an executor needn't.
+        wrong = access.address.replace(str(agent.port), "1")
+
+        @contextmanager
+        def run_at_another_port(access: AgentAccess, jobs: Sequence[SegmentJob]) -> Iterator[AgentRun]:
+            with run_of(access, jobs) as run:
+                yield replace(run, address=wrong)
+
+        monkeypatch.setattr("storage_engine.spark.archive_segments.run_of", run_at_another_port)
+        with pytest.raises(AgentError, match=f"agent {wrong}, from host .* Connection refused"):
+            archive_segments(spark, jobs, access)
+    restored = restore(lake, "store-1", tmp_path / "restored", files_only=True)
+    assert [Path(s.path).read_bytes() for s in restored] == [path.read_bytes() for path in segments]
+    assert _staged(lake) == []
+
+
+@pytest.mark.integration
+def test_an_agent_that_goes_away_in_a_job_leaves_nothing_committed(
+    spark: Any, lake: Lake, segments: list[Path]
+) -> None:
+    jobs = [replace(job, bytes_per_second=1 << 20) for job in _jobs(lake, segments)]
+    with command(segments[0].parents[1]) as (process, port), ThreadPoolExecutor(1) as pool:
+        access = AgentAccess(f"{PLAIN}127.0.0.1:{port}", TOKEN)
+        archiving = pool.submit(archive_segments, spark, jobs, access)
+        assert process.stderr is not None
+        assert "run" in process.stderr.readline()
+        while not has_shared_lock(process.pid, {str(segments[0].parent)}):
+            assert not archiving.done()
+        process.kill()
+        with pytest.raises(AgentError, match=r"Nothing was committed or deleted"):
+            archiving.result()
+    assert receipts(lake, "store-1") == ()
+    assert _staged(lake) == []
 
 
 @pytest.fixture

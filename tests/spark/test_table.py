@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.brokers import find_broker
-from storage_engine.exceptions import BadInputError, LakeUnavailableError, StoreNotFoundError
+from storage_engine.exceptions import AgentError, BadInputError, LakeUnavailableError, StoreNotFoundError
 from storage_engine.kafka.format.checkpoints import HIGH_WATERMARK
 from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.format.partition_metadata import text_of
@@ -29,6 +29,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.coverage.coverage import log_ranges, names_of_logs
 from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.file.source_file import LocalFiles
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.keep.rules import ArchiveRule, Scope
@@ -49,6 +50,7 @@ from tests.kafka import lakes as kafka_lakes
 from tests.kafka.stopped_nodes import make_node
 from tests.kafka_fixture import truth
 from tests.kafka_fixture import unpack as unpack_node
+from tests.lake.agents import TOKEN, serving
 from tests.lake.gc.test_expiry import expire
 from tests.lake.gc.test_thinning import EVENTS, LEDGER, ORDERS, thin
 from tests.other_engine import delete_position
@@ -186,6 +188,26 @@ def test_a_segment_that_leaves_and_is_in_no_lake_ends_the_query(place: Place) ->
     tasks = planned(reader)
     place.release(sealed[1:2])
     with pytest.raises(RowsMissingError, match=r"offset 1048576 of log commitlog .* isn't in the lake"):
+        read(reader, tasks)
+
+
+def test_segments_of_the_store_come_from_an_agent_and_what_left_it_from_the_lake(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    files = [segment.facts for segment in open_store(place.root).snapshot(0).logs[0].segments]
+    sealed = place.sealed
+    place.archive(sealed[:2])
+    with serving(place.root.resolve(), files=files) as (_, access):
+        reader = place.reader(agent=access.address, agentToken=str(token))
+        tasks = planned(reader)
+        place.archive(sealed[2:4])
+        place.release(sealed[:4])
+        monkeypatch.setattr(LocalFiles, "read", None)
+        assert frames_of(read(reader, tasks)) == TRUTH.frames
+    with pytest.raises(AgentError, match="Connection refused"):
         read(reader, tasks)
 
 

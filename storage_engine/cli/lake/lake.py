@@ -17,7 +17,7 @@ from storage_engine.cli.output.output import print_json, print_table, say
 from storage_engine.cli.output.progress import progress, waiting
 from storage_engine.cli.output.verify_output import print_verification, say_next_step
 from storage_engine.cli.shell.command import command
-from storage_engine.cli.shell.values import size_bytes
+from storage_engine.cli.shell.values import NamedPath, size_bytes
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.extras import SPARK
 from storage_engine.core.jsonable import to_jsonable
@@ -33,6 +33,7 @@ from storage_engine.retention.proof.refusing import archive_error
 
 if TYPE_CHECKING:
     from storage_engine.lake.archive.archive import SegmentJob
+    from storage_engine.lake.file.jobs import AgentAccess
     from storage_engine.retention.steps import ArchiveResult
     from storage_engine.retention.store.managed_store import ManagedStore
 
@@ -42,6 +43,17 @@ if TYPE_CHECKING:
 @click.option("--planned", is_flag=True, help="Only what a cleanup would delete now, not everything sealed.")
 @click.option("--manual", is_flag=True, help="With --planned: as if a person asked, at any hour.")
 @click.option("--spark", "spark_master", metavar="MASTER", help="Archive with Spark, such as local[2].")
+@click.option(
+    "--agent",
+    "agent_address",
+    metavar="HOST:PORT",
+    help="Executors read STORE from the agent there; plain://HOST:PORT where it speaks no TLS.",
+)
+@click.option("--agent-token", type=NamedPath(dir_okay=False), help="File of the agent's token.")
+@click.option("--agent-ca", type=NamedPath(dir_okay=False), help="Who signed its certificate, as PEM.")
+@click.option(
+    "--agent-cert", type=NamedPath(dir_okay=False), help="Our certificate and key, where it wants one."
+)
 @click.option("--accept-damage", is_flag=True, help="Archive bytes that are no valid frame as they are.")
 @click.option(
     "--budget",
@@ -56,6 +68,10 @@ def archive(
     planned: bool,
     manual: bool,
     spark_master: str | None,
+    agent_address: str | None,
+    agent_token: Path | None,
+    agent_ca: Path | None,
+    agent_cert: Path | None,
     accept_damage: bool,
     budget_bytes: int | None,
     as_json: bool,
@@ -70,13 +86,22 @@ def archive(
     from storage_engine.retention.store.context import opened
 
     check_store(managed)
+    if agent_address is None and (agent_token or agent_ca or agent_cert):
+        raise click.UsageError("Expected --agent HOST:PORT beside what it is reached with, found none.")
+    if agent_address is not None and not spark_master:
+        raise click.UsageError("--agent: expected --spark MASTER, whose executors ask it, found none.")
+    access = None
+    if agent_address is not None:
+        from storage_engine.lake.file.agent_files import read_access
+
+        access = read_access(agent_address, agent_token, agent_ca, agent_cert)
     if spark_master:
         SPARK.require("archive --spark")
         _check_spark_directories(managed, spark_master)
     run_key = f"archive-{clock_ms()}"
 
     def archive_with(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
-        return _archive(jobs, spark_master)
+        return _archive(jobs, spark_master, access)
 
     def where(jobs: Sequence[SegmentJob]) -> str:
         return in_spark(spark_master) if spark_master else steps.where_here(jobs)
@@ -185,7 +210,9 @@ def _check_spark_directories(managed: ManagedStore, spark_master: str) -> None:
         check_disks(managed, broker.data_paths, known)
 
 
-def _archive(jobs: Sequence[SegmentJob], spark_master: str | None) -> tuple[Receipt, ...]:
+def _archive(
+    jobs: Sequence[SegmentJob], spark_master: str | None, agent: AgentAccess | None
+) -> tuple[Receipt, ...]:
     from storage_engine.lake.archive.archive import archive_all
     from storage_engine.lake.catalog.catalog import open_lake
 
@@ -194,7 +221,7 @@ def _archive(jobs: Sequence[SegmentJob], spark_master: str | None) -> tuple[Rece
         from storage_engine.spark.session import spark_session
 
         with spark_session("storage-engine archive", spark_master) as session:
-            return archive_segments(session, jobs)
+            return archive_segments(session, jobs, agent)
     with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
         return archive_all(open_lake(jobs[0].lake), jobs, advance)
 

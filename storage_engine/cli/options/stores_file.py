@@ -30,7 +30,7 @@ FILE = Path("storage-engine") / "stores.toml"
 SECRET_KEY = "STORAGE_ENGINE_SECRET_KEY"
 """Environment variable with a broker's secret key: every user of the machine could read an argument."""
 _ACCESS_KEY = "access_key"
-_OF_AIRFLOW = {"broker_conn_id", "queue", "spark_conn_id", "spark_from"}
+_OF_AIRFLOW = {"agent", "broker_conn_id", "queue", "spark_conn_id", "spark_from"}
 """Keys of a connection that mean nothing at a shell."""
 _MAX_BYTES = 1 << 20
 

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from storage_engine.core.host import parse_address
 from storage_engine.core.nearest import meant_zone
 from storage_engine.core.wording import parse_size
 
@@ -125,12 +126,16 @@ def time_zone(_context: click.Context, parameter: click.Parameter, name: str | N
         ) from error
 
 
-def parse_address(text: str) -> tuple[str, int] | None:
-    """Return the host and the port of a text such as 127.0.0.1:9092 or [::1]:9092; None: it is none."""
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    is_port = port.isascii() and port.isdecimal() and int(port) < 1 << 16
-    return (host, int(port)) if host and is_port else None
+def host_and_port(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[str, int] | None:
+    """Return the host and the port of HOST:PORT; a click callback."""
+    if text is None:
+        return None
+    address = parse_address(text)
+    if address is None:
+        raise click.BadParameter(f"expected HOST:PORT, found {text!r}", context, parameter)
+    return address
 
 
 def moment_ms(text: str, time_zone: str | None, *, option: str) -> int:

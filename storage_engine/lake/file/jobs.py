@@ -20,6 +20,37 @@ _DATA_FILE_NAME = re.compile(r"(\d+-.+-\d{20}-)([0-9a-f]{16})(?:-([0-9a-f]{8}))?
 
 
 @dataclass(frozen=True, slots=True)
+class AgentAccess:
+    """How a driver reaches the agent beside a broker.
+
+    :param address: HOST:PORT; plain://HOST:PORT without TLS.
+    :param token: that the agent has as well; "": it asks for a certificate.
+    :param authorities: PEM of who signed the agent's certificate; "": the system's.
+    :param certificate_file: PEM of the driver's own certificate with its key; "": none.
+    """
+
+    address: str
+    token: str = field(default="", repr=False)
+    authorities: str = field(default="", repr=False)
+    certificate_file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRun:
+    """With what a task reads the segments of one run from an agent, and nothing else.
+
+    :param address: as of :class:`AgentAccess`, as is ``authorities``.
+    :param run: what the agent calls the run: the digest of what it may read, and a number.
+    :param key: that the agent made for the run.
+    """
+
+    address: str
+    authorities: str = field(repr=False)
+    run: str
+    key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentJob:
     """One segment to archive.
 
@@ -37,6 +68,7 @@ class SegmentJob:
     :param context: what its broker knows of it beside its files.
     :param trees: the lake is of a version that has trees.
     :param permits: by which rows of some topics stay out of the lake; None: all rows enter.
+    :param agent: where its files are read; None: on this host.
     """
 
     store_id: str
@@ -59,6 +91,7 @@ class SegmentJob:
     context: SegmentContext = field(default_factory=SegmentContext)
     trees: bool = False
     permits: ArchivePermits | None = None
+    agent: AgentRun | None = None
 
     @property
     def path(self) -> str:

@@ -2,6 +2,7 @@
 
 A touch in between is no reason to begin again. What counts is that the bytes that were read are those of the
 file as its facts describe it, at the end too: where these moved by another's doing, it is hashed again.
+They are read on this host, or where a job says so from the agent on their broker's.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import os
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +20,13 @@ from typing import Any
 import numpy as np
 
 from storage_engine.exceptions import FileGoneError, ProofError, StoreNotFoundError
-from storage_engine.lake.file.jobs import SegmentJob
+from storage_engine.lake.file.agent_files import AgentFiles, files_from
+from storage_engine.lake.file.jobs import AgentRun, SegmentJob
 from storage_engine.lake.file.staging import sha256_of
 from storage_engine.lake.storage.pace import pace_at
 from storage_engine.model.proof.companions import Companion
 from storage_engine.model.store.store import FileFacts
-from storage_engine.same_bytes.own_acts import read_own_acts
+from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 from storage_engine.same_bytes.settling import settle
 
 _BLOCK_BYTES = 1 << 20
@@ -53,44 +55,90 @@ def read_source(job: SegmentJob) -> Source:
     :raises ProofError: another file lies there, or it is truncated.
     :raises ChangedUnderUsError: somebody writes to it again and again.
     """
-    with _source_errors(job.path):
-        facts = _as_chosen(job.facts, settle(job.path))
+    files = files_of(job)
+    with source_errors(job.path):
+        facts = _as_chosen(job.facts, files.settled(job.path))
     data = _source_memory(job.facts.size_bytes)
-    digest = hashlib.sha256()
-    done = 0
-    pace = pace_at(job.bytes_per_second)
-    with _source_errors(job.path), Path(job.path).open("rb", buffering=0) as file:
-        inode = os.fstat(file.fileno()).st_ino
-        while done < len(data) and (count := file.readinto(data[done : done + _BLOCK_BYTES])):
-            digest.update(data[done : done + count])
-            done += count
-            pace.spend(count)
-        pace.forget(file.fileno())
-    _check_read(job.facts, done, inode)
+    digest, pace = hashlib.sha256(), pace_at(job.bytes_per_second)
+
+    def seen(block: memoryview) -> None:
+        digest.update(block)
+        pace.spend(len(block))
+
+    with source_errors(job.path):
+        done, found = files.read(job.path, data, seen)
+    _check_read(job.facts, done, found.inode)
     return Source(data, digest.hexdigest(), facts)
 
 
-def read_beginning(chosen: FileFacts, size_bytes: int, store_root: str) -> memoryview:
+class LocalFiles:
+    """A segment's files on this host's disks."""
+
+    def __init__(self, store_root: str, bytes_per_second: int | None = None) -> None:
+        self._root = store_root
+        self._pace = pace_at(bytes_per_second)
+
+    def settled(self, path: str) -> FileFacts:
+        """Return a file's facts once they say all that was written."""
+        return settle(path)
+
+    def facts(self, path: str) -> FileFacts:
+        return FileFacts.of(path)
+
+    def own_acts(self, path: str) -> OwnActs:
+        """Return what this package did itself to files of the store."""
+        return read_own_acts(self._root)
+
+    def read(self, path: str, into: memoryview, seen: Callable[[memoryview], None]) -> tuple[int, FileFacts]:
+        """Read a file's beginning.
+
+        :param seen: is given each part once it is there.
+        :return: how many bytes it has of these, and the facts of the file that was read.
+        """
+        done = 0
+        with Path(path).open("rb", buffering=0) as file:
+            facts = FileFacts.of_stat(path, os.fstat(file.fileno()))
+            while done < len(into) and (count := file.readinto(into[done : done + _BLOCK_BYTES])):
+                seen(into[done : done + count])
+                done += count
+            self._pace.forget(file.fileno())
+        return done, facts
+
+    def sha256(self, path: str, size_bytes: int) -> str:
+        """Return the hash of a file that has changed its times."""
+        return sha256_of(path)
+
+
+def files_of(job: SegmentJob) -> LocalFiles | AgentFiles:
+    """Return where a segment's files are read."""
+    if job.agent is not None:
+        return files_from(job.agent)
+    return LocalFiles(job.store_root, job.bytes_per_second)
+
+
+def read_beginning(
+    chosen: FileFacts, size_bytes: int, store_root: str, agent: AgentRun | None = None
+) -> memoryview:
     """Read the first bytes of a segment's file, which its broker may still write behind them.
 
     :param chosen: the file as it was chosen.
     :param store_root: "": it may have changed. Otherwise it may not, but by our own acts: its name and its
         inode may be another file's by now.
+    :param agent: where it is read; None: on this host.
     :raises FileGoneError: it went away since, or another file has its name.
     :raises StoreNotFoundError: it can't be seen from this host.
     :raises ProofError: it is shorter.
     """
-    data = _source_memory(size_bytes)
-    done, path = 0, chosen.path
-    with _source_errors(path), Path(path).open("rb", buffering=0) as file:
-        found = replace(FileFacts.of_stat(path, os.fstat(file.fileno())), device=chosen.device)
-        is_same = found.inode == chosen.inode
-        if store_root and found != chosen:
-            is_same = read_own_acts(store_root).same_file(found, chosen)
-        if not is_same:
-            raise FileGoneError.at(path)
-        while done < size_bytes and (count := file.readinto(data[done:])):
-            done += count
+    data, path = _source_memory(size_bytes), chosen.path
+    files = LocalFiles(store_root) if agent is None else files_from(agent)
+    with source_errors(path):
+        done, found = files.read(path, data, lambda _: None)
+    found = replace(found, device=chosen.device)
+    is_same = found.inode == chosen.inode
+    if store_root and found != chosen:
+        is_same = files.own_acts(path).same_file(found, chosen)
+    if not is_same:
+        raise FileGoneError.at(path)
     if done < size_bytes:
         raise ProofError(f"{path}: expected at least {size_bytes} bytes, found {done}. Nothing was read.")
     return data
@@ -101,17 +149,17 @@ def read_companions_of(job: SegmentJob) -> tuple[Source, ...]:
 
     :raises StorageEngineError: as :func:`read_source` does.
     """
-    return tuple(_read_companion(chosen) for chosen in job.companions)
+    return tuple(_read_companion(files_of(job), chosen) for chosen in job.companions)
 
 
-def _read_companion(chosen: FileFacts) -> Source:
-    with _source_errors(chosen.path):
-        facts = _as_chosen(chosen, settle(chosen.path))
-        with Path(chosen.path).open("rb") as file:
-            inode = os.fstat(file.fileno()).st_ino
-            content = file.read(chosen.size_bytes + 1)
-    _check_read(chosen, len(content), inode)
-    return Source(memoryview(content), hashlib.sha256(content).hexdigest(), facts)
+def _read_companion(files: LocalFiles | AgentFiles, chosen: FileFacts) -> Source:
+    content = memoryview(bytearray(chosen.size_bytes))
+    digest = hashlib.sha256()
+    with source_errors(chosen.path):
+        facts = _as_chosen(chosen, files.settled(chosen.path))
+        done, found = files.read(chosen.path, content, digest.update)
+    _check_read(chosen, done, found.inode)
+    return Source(content, digest.hexdigest(), facts)
 
 
 def companions_of_proven(job: SegmentJob, sources: Sequence[Source]) -> tuple[Companion, ...]:
@@ -134,13 +182,13 @@ def facts_of_proven(job: SegmentJob, source: Source) -> FileFacts:
 
 
 def _unchanged(job: SegmentJob, chosen: FileFacts, source: Source) -> FileFacts:
-    path = chosen.path
-    with _source_errors(path):
-        if _is_same(job, _as_chosen(chosen, FileFacts.of(path)), source.facts):
+    path, files = chosen.path, files_of(job)
+    with source_errors(path):
+        if _is_same(job, _as_chosen(chosen, files.facts(path)), source.facts):
             return source.facts
-        facts = _as_chosen(chosen, settle(path))
-        sha256 = sha256_of(path)
-        found = FileFacts.of(path)
+        facts = _as_chosen(chosen, files.settled(path))
+        sha256 = files.sha256(path, chosen.size_bytes)
+        found = files.facts(path)
     if sha256 != source.sha256 or not _is_same(job, _as_chosen(chosen, found), facts):
         raise _changed(chosen, found)
     return facts
@@ -170,7 +218,7 @@ def _check_read(chosen: FileFacts, size_bytes: int, inode: int) -> None:
 
 
 def _is_same(job: SegmentJob, found: FileFacts, known: FileFacts) -> bool:
-    return found == known or read_own_acts(job.store_root).same_file(found, known)
+    return found == known or files_of(job).own_acts(found.path).same_file(found, known)
 
 
 def _changed(chosen: FileFacts, found: FileFacts) -> ProofError:
@@ -194,7 +242,11 @@ def _source_memory(size_bytes: int) -> memoryview:
 
 
 @contextmanager
-def _source_errors(path: str) -> Iterator[None]:
+def source_errors(path: str) -> Iterator[None]:
+    """
+    :raises FileGoneError: in the block a segment's file went away.
+    :raises StoreNotFoundError: it can't be seen from this host.
+    """
     try:
         yield
     except FileNotFoundError as error:
@@ -210,5 +262,5 @@ def _unseen(path: str, error: OSError) -> StoreNotFoundError:
     return StoreNotFoundError(
         f"{path}: expected a segment file that host {socket.gethostname()} can read: {error.strerror}. Work "
         "on a store runs where its disk is: use local[N] there, or mount the store at the same path on every "
-        "executor."
+        "executor, or let executors read it from an agent there."
     )

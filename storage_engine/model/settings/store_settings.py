@@ -215,6 +215,14 @@ STORE_SETTINGS = (
         label="Spark from",
         section=SECTION_LAKE,
     ),
+    StoreSetting(
+        "agent",
+        Kind.OBJECT,
+        "The agent on the broker's host that Spark's executors read segments from: its address as host:port "
+        "(plain://host:port without TLS), and paths of token_file, ca_file, certificate_file as the worker "
+        "sees them.",
+        empty="executors see the store's disk",
+    ),
     _broker_setting(
         "time_zone",
         Kind.ZONE,

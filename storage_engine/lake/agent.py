@@ -1,0 +1,416 @@
+"""The agent beside a broker: it serves the files of segments to hosts that don't see the store.
+
+It serves exactly what a driver's plan names, once each file of it was found among the segments of the agent's
+own stores, and to who has the key of that plan alone. A file is known by its inode, so that another one under
+its name isn't served. No question changes anything: a file is opened to be read, or to be flushed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from storage_engine import __version__
+from storage_engine.core.host import is_loopback
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.turns import SharedLock
+from storage_engine.core.untrusted import MALFORMED
+from storage_engine.core.wording import count_text, printable, reason_text
+from storage_engine.crc import crc32c_of
+from storage_engine.exceptions import AgentError, BadInputError, FileGoneError, StorageEngineError
+from storage_engine.lake.file.agent_files import (
+    BLOCK_BYTES,
+    CONNECT_SECONDS,
+    CRC,
+    DRIVER,
+    MOST_PLAN_BYTES,
+    NOTHING,
+    PROTOCOL,
+    Wire,
+    error_message,
+    facts_message,
+    notice_death,
+    shows,
+)
+from storage_engine.lake.file.source_file import source_errors
+from storage_engine.lake.storage.pace import Pace, pace_at
+from storage_engine.model.store.store import FileFacts
+from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
+from storage_engine.same_bytes.settling import settle
+
+_MOST_CONNECTIONS: Final = 256
+_PAUSE_SECONDS: Final = 0.1
+_BUFFERS: Final = threading.local()
+
+SegmentFiles = Callable[[], Iterable[FileFacts]]
+"""Lists the files of a store's segments as they are now."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentListening:
+    """Where an agent listens, and who may ask for a run.
+
+    :param certificate: of TLS, with ``key``; None: without TLS.
+    :param client_authorities: who signs the certificates of drivers; None: a driver needs none.
+    :param token: that drivers have; "": they need none.
+    :param plain: without TLS, others than this host may connect.
+    """
+
+    host: str
+    port: int
+    certificate: Path | None = None
+    key: Path | None = None
+    client_authorities: Path | None = None
+    token: str = ""
+    plain: bool = False
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return what connections are encrypted by.
+
+        :raises BadInputError: others could read along, anybody could ask, or the files can't be used.
+        """
+        if not self.token and self.client_authorities is None:
+            raise BadInputError(
+                "agent: expected a token or the authorities of drivers' certificates, found neither, so that "
+                "anybody could ask. Nothing was started. Give --token-file or --client-ca."
+            )
+        if self.certificate is None:
+            if self.client_authorities is not None or not (self.plain or is_loopback(self.host)):
+                raise BadInputError(
+                    "agent: expected TLS where other hosts connect or drivers have certificates, found none "
+                    f"for {self.host}. Nothing was started. Give --tls-cert; or --plain with a token, where "
+                    "a sidecar on this host speaks TLS for it."
+                )
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+            if self.client_authorities is not None:
+                context.load_verify_locations(self.client_authorities)
+                # A task has none: it has the key of its run.
+                context.verify_mode = ssl.CERT_OPTIONAL
+        except OSError as error:
+            raise BadInputError(
+                f"{self.certificate}: expected certificates as PEM and a key, found that they can't be used: "
+                f"{reason_text(error)}. Nothing was started."
+            ) from error
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A file that a run may read; a device and an inode are no other file's."""
+
+    root: str
+    device: int
+    inode: int
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class _Run:
+    """:param until: when it is forgotten, if nobody asks; of a clock that never goes back."""
+
+    key: str = field(repr=False)
+    files: Mapping[str, _Served]
+    paces: tuple[Pace, ...]
+    until: float
+
+
+class Agent:
+    """Serves segments of stores.
+
+    :param stores: by the real path of each root, what lists the files of its segments.
+    :param lease_seconds: a run is forgotten after so long without a question.
+    :param bytes_per_second: how fast all runs may read together, beside what each plan says; None: any speed.
+    :param log: is given a line for each thing that an operator should know.
+    """
+
+    def __init__(
+        self,
+        stores: Mapping[str, SegmentFiles],
+        listening: AgentListening,
+        *,
+        lease_seconds: float,
+        bytes_per_second: int | None = None,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._stores = stores
+        self._listening = listening
+        self._lease_seconds = lease_seconds
+        self._bytes_per_second = bytes_per_second
+        self._log = log
+        self._runs: dict[str, _Run] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self._tls = listening.tls()
+        try:
+            family = socket.AF_INET6 if ":" in listening.host else socket.AF_INET
+            self._socket = socket.create_server((listening.host, listening.port), family=family, backlog=128)
+        except OSError as error:
+            raise BadInputError(
+                f"agent: expected to listen at {listening.host}:{listening.port}, found that it can't be: "
+                f"{error.strerror or error}. Nothing was started. Name another address by --listen."
+            ) from error
+
+    @property
+    def port(self) -> int:
+        return int(self._socket.getsockname()[1])
+
+    def serve(self) -> None:
+        """Serve until :meth:`close`."""
+        while True:
+            try:
+                connection, address = self._socket.accept()
+            except OSError as error:
+                if self._closed:
+                    return
+                # No descriptor is left, or who connected has gone again.
+                self._log(f"a connection could not be taken: {reason_text(error)}")
+                time.sleep(_PAUSE_SECONDS)
+                continue
+            if self._free.acquire(blocking=False):
+                threading.Thread(
+                    target=self._serve_one, args=(connection, str(address[0])), daemon=True
+                ).start()
+            else:
+                connection.close()
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self._closed = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _serve_one(self, connection: socket.socket, peer: str) -> None:
+        try:
+            Wire(connection).wait_at_most(CONNECT_SECONDS)
+            notice_death(connection)
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_side=True)
+            self._answer(Wire(connection), peer)
+        except (OSError, *MALFORMED) as error:
+            # Who ends a connection between two questions has no more of them.
+            if not isinstance(error, (ConnectionError, BlockingIOError, ssl.SSLWantReadError)):
+                self._log(f"{peer}: {printable(reason_text(error))}")
+        finally:
+            connection.close()
+            self._free.release()
+
+    def _answer(self, wire: Wire, peer: str) -> None:
+        try:
+            who, secret = self._greet(wire)
+        except StorageEngineError as error:
+            self._log(f"{peer}: {printable(str(error))}")
+            wire.send(error_message(error))
+            return
+        wire.send({})
+        wire.wait_at_most(self._lease_seconds)
+        while True:
+            question = wire.receive()
+            try:
+                if who == DRIVER:
+                    self._answer_driver(wire, question, peer)
+                else:
+                    self._answer_task(wire, self._run(who, secret), question)
+            except StorageEngineError as error:
+                self._log(f"{peer}: {printable(str(error))}")
+                wire.send(error_message(error))
+
+    def _greet(self, wire: Wire) -> tuple[str, str]:
+        """Return who asks, and with what secret, once both sides have shown it."""
+        greeting = wire.receive()
+        found = (greeting["protocol"], greeting["release"])
+        if found != (PROTOCOL, __version__):
+            raise _refusal(
+                f"to be asked by release {__version__}, found {found[1]}", "Install one release on both"
+            )
+        who, others = str(greeting["who"]), str(greeting["nonce"])
+        if who == DRIVER:
+            secret = self._listening.token
+            if self._listening.client_authorities is not None and not _certificate(wire.socket):
+                raise _refusal(
+                    "a driver with a certificate that it trusts, found none", "Name its file for the driver"
+                )
+        else:
+            secret = self._run(who).key
+        nonce = secrets.token_hex(16)
+        wire.send({"nonce": nonce, "shown": shows(secret.encode(), "agent", others, nonce)})
+        shown = str(wire.receive()["shown"])
+        if not hmac.compare_digest(shown, shows(secret.encode(), "asker", others, nonce)):
+            raise _refusal("who has its token, found one who can't show it", "Give the driver the same token")
+        return who, secret
+
+    def _run(self, name: str, key: str | None = None) -> _Run:
+        """
+        :raises AgentError: it isn't known, or not any more.
+        """
+        with self._lock:
+            now = time.monotonic()
+            self._runs = {each: run for each, run in self._runs.items() if run.until > now}
+            run = self._runs.get(name)
+            if run is not None and key in (None, run.key):
+                run.until = now + self._lease_seconds
+                return run
+        raise _refusal(
+            f"a run that it knows, found {printable(name)[:80]}: it was restarted since, or nobody asked for "
+            f"{self._lease_seconds:g} s (--lease)",
+            "Run it again",
+        )
+
+    def _answer_driver(self, wire: Wire, question: Mapping[str, Any], peer: str) -> None:
+        if question["ask"] == "end":
+            with self._lock:
+                self._runs.pop(str(question["run"]), None)
+            self._log(f"{peer}: run {str(question['run'])[:16]} has ended")
+            wire.send({})
+            return
+        size = int(question["bytes"])
+        if question["ask"] != "open" or not 0 < size <= MOST_PLAN_BYTES:
+            raise _refusal(
+                f"a plan of at most {MOST_PLAN_BYTES} bytes, found {size}", "Archive less at a time"
+            )
+        content = bytearray(size)
+        wire.fill(memoryview(content))
+        digest = hashlib.sha256(content).hexdigest()
+        if digest != question["digest"]:
+            raise _refusal(f"the plan {question['digest']}, found {digest}", "Run it again")
+        plan = json.loads(content)
+        files = {
+            path: served
+            for root, of_store in plan["files"].items()
+            for path, served in self._served(root, of_store)
+        }
+        speeds = {plan["bytes_per_second"], self._bytes_per_second} - {None}
+        name = f"{digest}.{secrets.token_hex(8)}"
+        run = _Run(
+            secrets.token_hex(32),
+            files,
+            tuple(map(pace_at, speeds)),
+            time.monotonic() + self._lease_seconds,
+        )
+        with self._lock:
+            self._runs[name] = run
+        self._log(f"{peer}: run {digest[:16]} reads {count_text(len(files), 'file')}")
+        wire.send({"run": name, "key": run.key})
+
+    def _served(self, root: str, wanted: Iterable[tuple[str, int, int]]) -> Iterator[tuple[str, _Served]]:
+        """Yield the files of a plan that are of segments of our own store.
+
+        :raises BadInputError: one isn't, or we have no such store.
+        """
+        listed = self._stores.get(root)
+        if listed is None:
+            raise BadInputError(
+                f"agent on host {socket.gethostname()}: expected a store that it serves "
+                f"({', '.join(sorted(self._stores))}), found {root}. {NOTHING} Name the store when the agent "
+                "is started, or another agent."
+            )
+        real = cache(os.path.realpath)
+
+        def place(path: str) -> tuple[str, str]:
+            directory, name = os.path.split(path)
+            return real(directory), name
+
+        known = {place(file.path): file for file in listed()}
+        for path, inode, size_bytes in wanted:
+            found = known.get(place(path))
+            if found is None or found.inode != inode or found.size_bytes < size_bytes:
+                raise BadInputError(
+                    f"{path}: expected a segment of the agent's store {root} with {size_bytes} bytes of "
+                    f"inode {inode}, found {found or 'none'}. {NOTHING} Run it again, which lists the files "
+                    "as they are by then."
+                )
+            yield path, _Served(root, found.device, inode, size_bytes)
+
+    def _answer_task(self, wire: Wire, run: _Run, question: Mapping[str, Any]) -> None:
+        ask, path = question["ask"], str(question["path"])
+        served = run.files.get(path)
+        if served is None:
+            raise AgentError(
+                f"{path}: expected a file of the run, found one that its plan doesn't name. Nothing was read."
+            )
+        if ask == "look":
+            with source_errors(path):
+                facts = settle(path) if question["settled"] else FileFacts.of(path)
+            wire.send(facts_message(facts))
+        elif ask == "acts":
+            acts = read_own_acts(served.root)
+            same = tuple(it for it in acts.files if (it.device, it.inode) == (served.device, served.inode))
+            wire.send({"acts": to_jsonable(OwnActs(same))})
+        elif ask == "read":
+            self._send_file(wire, run, path, served, int(question["offset"]), int(question["bytes"]))
+        else:
+            raise AgentError(f"agent: expected look, acts or read, found {printable(str(ask))[:80]}.")
+
+    def _send_file(
+        self, wire: Wire, run: _Run, path: str, served: _Served, offset: int, size_bytes: int
+    ) -> None:
+        with ExitStack() as held:
+            with source_errors(path):
+                # Who asks who uses the store is told that we do.
+                held.enter_context(SharedLock([Path(path).parent]))
+                file = held.enter_context(_opened(path))
+                before = FileFacts.of_stat(path, os.fstat(file))
+            if (before.device, before.inode) != (served.device, served.inode):
+                raise FileGoneError.at(path)
+            start = max(0, min(offset, served.size_bytes))
+            end = max(start, min(start + size_bytes, served.size_bytes, before.size_bytes))
+            wire.send(facts_message(before, bytes=end - start))
+            for size in _stream(wire, file, start, end):
+                for pace in run.paces:
+                    pace.spend(size)
+                run.until = time.monotonic() + self._lease_seconds
+            for pace in run.paces:
+                pace.forget(file)
+            wire.send(facts_message(FileFacts.of_stat(path, os.fstat(file))))
+
+
+def _refusal(expected: str, then: str) -> AgentError:
+    host = socket.gethostname()
+    return AgentError(f"agent on host {host}: expected {expected}. {NOTHING} {then}.")
+
+
+def _stream(wire: Wire, file: int, start: int, end: int) -> Iterator[int]:
+    """Send a range in blocks, each with its CRC behind it; yields the size of each before it is read.
+
+    :raises ConnectionError: the file has become shorter; or who asked is gone.
+    """
+    buffer = getattr(_BUFFERS, "block", None)
+    if buffer is None:
+        buffer = _BUFFERS.block = memoryview(bytearray(BLOCK_BYTES + CRC.size))
+    for at in range(start, end, BLOCK_BYTES):
+        size = min(BLOCK_BYTES, end - at)
+        yield size
+        if os.preadv(file, [buffer[:size]], at) != size:
+            raise ConnectionAbortedError(None, "the file has become shorter")
+        CRC.pack_into(buffer, size, crc32c_of(buffer[:size]))
+        wire.socket.sendall(buffer[: size + CRC.size])
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[int]:
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _certificate(connection: socket.socket) -> bool:
+    return isinstance(connection, ssl.SSLSocket) and bool(connection.getpeercert())

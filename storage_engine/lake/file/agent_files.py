@@ -1,0 +1,435 @@
+"""A segment's files as the agent beside their broker serves them, for hosts that don't see the store.
+
+A driver shows the agent a token or a certificate, and says once which files a run reads. The agent gives it
+a key for exactly these, which tasks get. Both sides show that they have the secret without sending it, so
+that no other process at the agent's port is believed. What comes is compared with a CRC-32C each block, and
+hashed here. Nothing is asked again: what fails once is proven by no one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from storage_engine import __version__, exceptions
+from storage_engine.core.host import parse_address
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.untrusted import MALFORMED
+from storage_engine.core.wording import reason_text
+from storage_engine.crc import crc32c_of
+from storage_engine.exceptions import AgentError, BadInputError, StorageEngineError
+from storage_engine.lake.file.jobs import AgentAccess, AgentRun, SegmentJob
+from storage_engine.model.store.store import FileFacts
+from storage_engine.same_bytes.own_acts import OwnActs
+
+PROTOCOL: Final = 1
+DRIVER: Final = "driver"
+"""What who asks for a run calls itself; a task says the run's name."""
+PLAIN: Final = "plain://"
+BLOCK_BYTES: Final = 1 << 20
+"""Sent at a time, with a CRC-32C behind it. Smaller ones cost more calls, larger ones leave the caches."""
+CRC: Final = struct.Struct(">I")
+MOST_PLAN_BYTES: Final = 256 << 20
+CONNECT_SECONDS: Final = 10.0
+ANSWER_SECONDS: Final = 300.0
+"""How long an answer or a block may take: tasks may wait for each other at a slow pace, and for a flush."""
+SHORTEST_TOKEN: Final = 16
+_MOST_MESSAGE_BYTES: Final = 1 << 20
+_SCRATCH_BYTES: Final = 16 << 20
+_WORD: Final = struct.Struct(">I")
+NOTHING: Final = "Nothing was committed or deleted."
+
+_per_thread = threading.local()
+
+
+class Wire:
+    """One end of a connection: messages of JSON behind their length, and blocks behind which their CRC is."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self._flags = 0 if isinstance(connection, ssl.SSLSocket) else socket.MSG_WAITALL
+
+    def wait_at_most(self, seconds: float) -> None:
+        """Let the kernel end a call that nothing comes of: a blocking socket costs no call more."""
+        limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        content = json.dumps(message).encode()
+        self.socket.sendall(_WORD.pack(len(content)) + content)
+
+    def receive(self) -> dict[str, Any]:
+        """
+        :raises OSError: the connection ended.
+        :raises ValueError: something else comes than a message.
+        """
+        size = self._word()
+        if size > _MOST_MESSAGE_BYTES:
+            raise ValueError(f"a message of {size} bytes")
+        content = bytearray(size)
+        self.fill(memoryview(content))
+        message = json.loads(content)
+        if not isinstance(message, dict):
+            raise TypeError("a message that is no object")
+        return message
+
+    def fill(self, buffer: memoryview) -> None:
+        """Receive as many bytes as a buffer has.
+
+        :raises OSError: the connection ended before.
+        """
+        done = 0
+        while done < len(buffer):
+            count = self.socket.recv_into(buffer[done:], len(buffer) - done, self._flags)
+            if not count:
+                raise ConnectionResetError(None, "the connection ended")
+            done += count
+
+    def receive_block(self, buffer: memoryview) -> bool:
+        """Receive a block; returns whether it has the CRC that its sender computed."""
+        self.fill(buffer)
+        return self._word() == crc32c_of(buffer)
+
+    def _word(self) -> int:
+        word = bytearray(_WORD.size)
+        self.fill(memoryview(word))
+        return int(_WORD.unpack(word)[0])
+
+
+def notice_death(connection: socket.socket) -> None:
+    """Have the kernel end a connection whose other end has been silent for minutes, as behind a cut link."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_NODELAY, 1)):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 180_000)
+
+
+def shows(secret: bytes, who: str, own_nonce: str, others_nonce: str) -> str:
+    """Return what shows that one has a secret, to who has made a nonce for it."""
+    return hmac.new(secret, f"{who} {own_nonce} {others_nonce}".encode(), hashlib.sha256).hexdigest()
+
+
+def read_token(path: Path) -> str:
+    """Read the token that an agent and drivers share.
+
+    :raises BadInputError: it can't be read, is too short, or others than this user may read it.
+    """
+    try:
+        found = path.stat()
+        token = path.read_text().strip()
+    except (OSError, ValueError) as error:
+        raise BadInputError(
+            f"{path}: expected a file with a token, found none that can be read: {reason_text(error)}. "
+            "Nothing "
+            f"was started. Make one: (umask 077; openssl rand -hex 32 > {path})"
+        ) from error
+    if found.st_mode & 0o077 or found.st_uid not in (0, os.geteuid()):
+        raise BadInputError(
+            f"{path}: expected a token that this user alone can read, found mode {found.st_mode & 0o777:03o} "
+            f"of uid {found.st_uid}. Nothing was started. Make another one, as others may know this: "
+            f"(umask 077; openssl rand -hex 32 > {path})"
+        )
+    if len(token) < SHORTEST_TOKEN:
+        raise BadInputError(
+            f"{path}: expected a token of at least {SHORTEST_TOKEN} characters, found {len(token)}. Nothing "
+            f"was started. Make one: openssl rand -hex 32 > {path}"
+        )
+    return token
+
+
+def read_access(
+    address: str, token_file: Path | None, ca_file: Path | None, certificate_file: Path | None
+) -> AgentAccess:
+    """Return how an agent is reached, by files of this host.
+
+    :param address: HOST:PORT, or plain://HOST:PORT.
+    :param ca_file: PEM of who signed the agent's certificate; None: the system's authorities count.
+    :param certificate_file: PEM of our own certificate with its key.
+    :raises BadInputError: the address is none, or a file can't be used.
+    """
+    if parse_address(address.removeprefix(PLAIN)) is None:
+        raise BadInputError(
+            f"agent {address}: expected HOST:PORT, or {PLAIN}HOST:PORT where it speaks no TLS. Nothing was "
+            "started. Correct it."
+        )
+    if token_file is None and certificate_file is None:
+        raise BadInputError(
+            f"agent {address}: expected a token or a certificate that lets us ask it, found neither. Nothing "
+            "was started. Name the file of one of them."
+        )
+    try:
+        authorities = "" if ca_file is None else ca_file.read_text()
+        _context(authorities, "" if certificate_file is None else str(certificate_file))
+    except (OSError, ValueError) as error:
+        raise BadInputError(
+            f"agent {address}: expected certificates as PEM in {ca_file or certificate_file}, found that "
+            f"they can't be used: {reason_text(error)}. Nothing was started."
+        ) from error
+    token = "" if token_file is None else read_token(token_file)
+    return AgentAccess(
+        address, token, authorities, "" if certificate_file is None else str(certificate_file.absolute())
+    )
+
+
+@contextmanager
+def run_of(access: AgentAccess, jobs: Sequence[SegmentJob]) -> Iterator[AgentRun]:
+    """Have an agent serve the files of some segments, and nothing else, as long as the block lasts.
+
+    :raises AgentError: it can't be reached, or won't.
+    """
+    files: dict[str, list[FileFacts]] = {}
+    for job in jobs:
+        files.setdefault(job.store_root, []).extend((job.facts, *job.companions))
+    speeds = {job.bytes_per_second for job in jobs}
+    speed = None if None in speeds else min(filter(None, speeds), default=None)
+    run = begin_run(access, files, speed)
+    try:
+        yield run
+    finally:
+        with suppress(StorageEngineError), _driver(access) as driver:
+            driver.ask({"ask": "end", "run": run.run})
+
+
+def begin_run(
+    access: AgentAccess, files: Mapping[str, Sequence[FileFacts]], bytes_per_second: int | None = None
+) -> AgentRun:
+    """Have an agent serve some files, until nobody has asked for them for as long as its lease is.
+
+    The SHA-256 of their paths, inodes and sizes names the run.
+
+    :param files: by the real path of their store's root.
+    :raises AgentError: it can't be reached, or won't.
+    """
+    named = {root: sorted((it.path, it.inode, it.size_bytes) for it in of) for root, of in files.items()}
+    content = {"files": named, "bytes_per_second": bytes_per_second}
+    plan = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    digest = hashlib.sha256(plan).hexdigest()
+    with _driver(access) as driver:
+        answer = driver.ask({"ask": "open", "digest": digest, "bytes": len(plan)}, behind=plan)
+        with driver.understood():
+            return AgentRun(access.address, access.authorities, str(answer["run"]), str(answer["key"]))
+
+
+@contextmanager
+def _driver(access: AgentAccess) -> Iterator[_Agent]:
+    driver = _Agent(access.address, access.authorities, access.certificate_file, DRIVER, access.token)
+    try:
+        yield driver
+    finally:
+        driver.close()
+
+
+class AgentFiles:
+    """Files of one run, read from its agent: what :class:`~storage_engine.lake.file.source_file.LocalFiles`
+    is on the store's host."""
+
+    def __init__(self, run: AgentRun) -> None:
+        self._agent = _Agent(run.address, run.authorities, "", run.run, run.key)
+
+    def close(self) -> None:
+        self._agent.close()
+
+    def settled(self, path: str) -> FileFacts:
+        """Return a file's facts once they say all that was written."""
+        return self._facts({"ask": "look", "path": path, "settled": True})
+
+    def facts(self, path: str) -> FileFacts:
+        return self._facts({"ask": "look", "path": path, "settled": False})
+
+    def own_acts(self, path: str) -> OwnActs:
+        """Return what this package did itself to a file."""
+        answer = self._agent.ask({"ask": "acts", "path": path})
+        with self._agent.understood():
+            return from_jsonable(OwnActs, answer["acts"], "acts")
+
+    def read(
+        self, path: str, into: memoryview, seen: Callable[[memoryview], None], offset: int = 0
+    ) -> tuple[int, FileFacts]:
+        """Read a file from an offset on.
+
+        :param seen: is given each part once it is there.
+        :return: how many bytes came, and the facts of the file that was read.
+        """
+        agent = self._agent
+        before = agent.ask({"ask": "read", "path": path, "offset": offset, "bytes": len(into)})
+        done = 0
+        with agent.understood():
+            facts, size = (
+                from_jsonable(FileFacts, before["facts"], path),
+                min(int(before["bytes"]), len(into)),
+            )
+            while done < size:
+                block = into[done : min(done + BLOCK_BYTES, size)]
+                if not agent.wire.receive_block(block):
+                    raise ValueError(f"other bytes of {path} behind offset {offset + done} than were sent")
+                seen(block)
+                done += len(block)
+            after = from_jsonable(FileFacts, agent.wire.receive()["facts"], path)
+        if (after.inode, after.size_bytes) != (facts.inode, facts.size_bytes):
+            facts = after
+        return done, facts
+
+    def sha256(self, path: str, size_bytes: int) -> str:
+        """Return the hash of a file that has changed its times."""
+        digest, scratch = hashlib.sha256(), memoryview(bytearray(min(size_bytes, _SCRATCH_BYTES)))
+        for offset in range(0, size_bytes, _SCRATCH_BYTES):
+            self.read(path, scratch[: size_bytes - offset], digest.update, offset)
+        return digest.hexdigest()
+
+    def _facts(self, question: dict[str, Any]) -> FileFacts:
+        answer = self._agent.ask(question)
+        with self._agent.understood():
+            return from_jsonable(FileFacts, answer["facts"], str(question["path"]))
+
+
+def files_from(run: AgentRun) -> AgentFiles:
+    """Return this thread's connection to a run's agent, which :func:`leave_agent` ends."""
+    known: tuple[AgentRun, AgentFiles] | None = getattr(_per_thread, "agent", None)
+    if known is None or known[0] != run:
+        leave_agent()
+        _per_thread.agent = known = (run, AgentFiles(run))
+    return known[1]
+
+
+def leave_agent() -> None:
+    """End this thread's connection to an agent, if it has one."""
+    known: tuple[AgentRun, AgentFiles] | None = getattr(_per_thread, "agent", None)
+    _per_thread.agent = None
+    if known is not None:
+        known[1].close()
+
+
+class _Agent:
+    """A connection to an agent that has shown that it has the secret, as we have."""
+
+    def __init__(self, address: str, authorities: str, certificate_file: str, who: str, secret: str) -> None:
+        self.address = address
+        with self.understood():
+            self.wire = _connected(address, authorities, certificate_file)
+        try:
+            nonce = secrets.token_hex(16)
+            greeting = {"protocol": PROTOCOL, "release": __version__, "who": who, "nonce": nonce}
+            answer = self.ask(greeting)
+            with self.understood():
+                others, shown = str(answer["nonce"]), str(answer["shown"])
+            if not hmac.compare_digest(shown, shows(secret.encode(), "agent", nonce, others)):
+                raise AgentError(
+                    f"agent {address}: expected the one that has our {'token' if who == DRIVER else 'run'}, "
+                    f"found a process that can't show it. {NOTHING} Find out what listens there, and that "
+                    "both have the same token."
+                )
+            self.ask({"shown": shows(secret.encode(), "asker", nonce, others)})
+            self.wire.wait_at_most(ANSWER_SECONDS)
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, question: Mapping[str, Any], *, behind: bytes = b"") -> dict[str, Any]:
+        """Return the agent's answer.
+
+        :param behind: what is sent after the question.
+        :raises StorageEngineError: the agent's error; or it doesn't answer.
+        """
+        with self.understood():
+            self.wire.send(question)
+            if behind:
+                self.wire.socket.sendall(behind)
+            answer = self.wire.receive()
+            error = answer.get("error")
+            kind, told = (None, "") if error is None else (str(error["type"]), str(error["message"]))
+        if kind is not None:
+            raise getattr(exceptions, kind if kind in _PASSED_ON else AgentError.__name__)(told)
+        return answer
+
+    def close(self) -> None:
+        with suppress(OSError, AttributeError):
+            self.wire.socket.close()
+
+    @contextmanager
+    def understood(self) -> Iterator[None]:
+        """
+        :raises AgentError: in the block the connection failed, or what came isn't what an agent says.
+        """
+        try:
+            yield
+        except ssl.SSLCertVerificationError as error:
+            raise self._failed(
+                f"one whose certificate we trust, found: {error.verify_message}",
+                "Mend its certificate, or name who signed it",
+            ) from error
+        except (BlockingIOError, ssl.SSLWantReadError, TimeoutError) as error:
+            raise self._failed("an answer in time, found none", "See whether it or its disk hangs") from error
+        except OSError as error:
+            tls = "" if self.address.startswith(PLAIN) else f"; write {PLAIN} before it if it speaks no TLS"
+            raise self._failed(
+                f"to be served, found: {reason_text(error)}",
+                f"See whether storage-engine agent runs and this host may reach its port{tls}",
+            ) from error
+        except (*MALFORMED, BadInputError) as error:
+            raise self._failed(f"what an agent says, found {error}", "Run it again") from error
+
+    def _failed(self, what: str, then: str) -> AgentError:
+        # What comes next would be taken for something else than it is.
+        self.close()
+        host = socket.gethostname()
+        return AgentError(f"agent {self.address}, from host {host}: expected {what}. {NOTHING} {then}.")
+
+
+_PASSED_ON = frozenset(
+    {
+        "AgentError",
+        "BadInputError",
+        "ChangedUnderUsError",
+        "FileGoneError",
+        "ProofError",
+        "StoreNotFoundError",
+    }
+)
+"""Errors that an agent's word is taken for."""
+
+
+def error_message(error: StorageEngineError) -> dict[str, Any]:
+    """Return an error as an agent answers with it."""
+    return {"error": {"type": type(error).__name__, "message": str(error)}}
+
+
+def facts_message(facts: FileFacts, **more: Any) -> dict[str, Any]:
+    """Return a file's facts as an agent answers with them."""
+    return {"facts": to_jsonable(facts), **more}
+
+
+def _connected(address: str, authorities: str, certificate_file: str) -> Wire:
+    where = parse_address(address.removeprefix(PLAIN))
+    assert where is not None
+    connection = socket.create_connection(where, CONNECT_SECONDS)
+    try:
+        notice_death(connection)
+        if not address.startswith(PLAIN):
+            context = _context(authorities, certificate_file)
+            connection = context.wrap_socket(connection, server_hostname=where[0])
+        connection.settimeout(None)
+        wire = Wire(connection)
+        wire.wait_at_most(CONNECT_SECONDS)
+    except BaseException:
+        connection.close()
+        raise
+    return wire
+
+
+def _context(authorities: str, certificate_file: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=authorities or None)
+    if certificate_file:
+        context.load_cert_chain(certificate_file)
+    return context
