@@ -176,6 +176,13 @@ _CONFIG_SECTION = {
             "company_alerts.ON_FAILURE",
             "",
         ),
+        "alarm_notifiers": _option(
+            "Full name of what is told once when an alarm of a store begins, and once when it has ended: a "
+            "notifier, a function that takes the context, or a list of such. Templates have ``alarm``. "
+            "Empty: nothing.\n",
+            "company_alerts.NOTIFIERS",
+            "",
+        ),
         "dag_tab": {
             **_option(
                 "Whether a DAG has a tab with the console's page of its store. Airflow before 3.4 shows it "
