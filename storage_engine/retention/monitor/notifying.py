@@ -312,7 +312,7 @@ def _tell(
             fault = isinstance(error, (StorageEngineError, OSError))
             why = reason_text(error) if fault else unexpected(error)
             untold = f"{means.name} wasn't told of {count_text(left, 'alarm')}"
-            notices.append(f"{untold}, and is told at the next look: {why}")
+            notices.append(f"{untold} ({why}); what stands at the next look is told then")
             break
         left -= 1
         if state is AlarmState.ENDED:

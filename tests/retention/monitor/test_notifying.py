@@ -107,8 +107,8 @@ def test_what_failed_is_a_notice_and_is_told_at_the_next_look(subject: Subject, 
     for posted.status in (500, 302):
         (notice,) = tell(subject, ["full"], [means])
         assert notice == (
-            "http://127.0.0.1 wasn't told of 1 alarm, and is told at the next look: expected a status of 200 "
-            f"to 299, found {posted.status}"
+            "http://127.0.0.1 wasn't told of 1 alarm (expected a status of 200 to 299, found "
+            f"{posted.status}); what stands at the next look is told then"
         )
     posted.status = 200
     assert tell(subject, ["full"], [means]) == ()
@@ -135,7 +135,7 @@ def test_one_that_hangs_is_left_in_time_and_the_others_are_told(subject: Subject
 )
 def test_one_that_fails_is_named_without_its_secrets(subject: Subject, means: Means, why: str) -> None:
     (notice,) = tell(subject, ["full"], [means])
-    assert notice.endswith(f"is told at the next look: {why}")
+    assert f"wasn't told of 1 alarm ({why}); " in notice
     assert "secret" not in notice
 
 
@@ -159,6 +159,23 @@ def test_what_was_told_is_remembered_where_the_journal_fails(
     assert "can't be kept, and is told again" in unkept
     tell(subject, ["full"], means)
     assert told(tmp_path / "told") == [("began", "full")]
+
+
+def test_one_killed_before_it_is_kept_is_told_again_and_never_not_at_all(
+    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    means = [writes(tmp_path / "told")]
+
+    def killed(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(notifying, "_write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            tell(subject, ["full"], means)
+    tell(subject, ["full"], means)
+    tell(subject, ["full"], means)
+    assert told(tmp_path / "told") == [("began", "full")] * 2
 
 
 def test_a_journal_that_is_gone_is_not_made(subject: Subject, tmp_path: Path) -> None:
