@@ -29,7 +29,6 @@ from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.report.validation import CheckResult, Status
 from storage_engine.quality.examples import example_text
 from storage_engine.quality.expectations import EXAMPLES, SUBJECT, Expectation
-from storage_engine.quality.fact_table import FactTable
 from storage_engine.quality.gx import (
     ActionContext,
     Checkpoint,
@@ -46,7 +45,7 @@ from storage_engine.quality.gx import (
     gx,
     multicolumn_condition_partial,
 )
-from storage_engine.quality.rules import Rows, Verdicts
+from storage_engine.quality.rules import FactTable, Rows, Verdicts
 from storage_engine.quality.suite import EXPECTATIONS, SUITES, not_a_suite, read_suite
 from storage_engine.retention.store.report_files import DATA_DOCS_SITE
 

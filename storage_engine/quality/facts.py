@@ -34,8 +34,8 @@ from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.known_logs import is_unique
 from storage_engine.model.store.lineages import Lineages
-from storage_engine.quality.fact_table import FactTable
 from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_lake, laid_over
+from storage_engine.quality.rules import FactTable
 from storage_engine.retention.proof.history import compared_receipts, releases
 from storage_engine.retention.proof.proofs import reachable_lakes, without_older
 from storage_engine.retention.proof.shielding import shielded_spans

@@ -8,16 +8,37 @@ Text is "" and an offset is -1 where a fact table has nothing to say.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 Rows = Any
-"""A table of facts: a :class:`~storage_engine.quality.fact_table.FactTable`, or a DataFrame of pandas or of
-Spark, which not every install has."""
+"""A table of facts: a :class:`FactTable`, or a DataFrame of pandas or of Spark, where there are any."""
 Verdicts = Any
 """One boolean a row, as the columns have it."""
+_NUMBERS = frozenset({int, bool, float})
+
+
+@dataclass(frozen=True, slots=True)
+class FactTable:
+    """Facts as rows and as columns of NumPy: what the rules read without pandas.
+
+    :param rows: each with the same columns.
+    :param columns: that a rule reads, in its order; one may stand there twice.
+    """
+
+    rows: tuple[Mapping[str, Any], ...]
+    columns: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a column as an array. A number that isn't known is NaN, as in pandas."""
+        values = [row[name] for row in self.rows]
+        kinds = {*map(type, values)}
+        if type(None) in kinds and len(kinds) > 1 and kinds - {type(None)} <= _NUMBERS:
+            return np.array([np.nan if value is None else value for value in values], float)
+        return np.array(values) if kinds <= _NUMBERS else np.array(values, object)
 
 
 def named_by_offset(rows: Rows) -> Verdicts:

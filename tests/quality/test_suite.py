@@ -12,7 +12,7 @@ import pytest
 from storage_engine.exceptions import BadInputError, MissingExtraError
 from storage_engine.model.report.validation import CheckResult, Status
 from storage_engine.quality import plain_engine
-from storage_engine.quality.fact_table import FactTable
+from storage_engine.quality.rules import FactTable
 from storage_engine.quality.suite import SUITES, build_suite, read_suite, write_suites
 from storage_engine.resources import project_path
 
