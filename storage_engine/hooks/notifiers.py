@@ -16,6 +16,7 @@ from airflow.providers.common.compat.sdk import (
     AirflowSkipException,
 )
 
+from storage_engine.core.wording import unexpected
 from storage_engine.hooks.commands import with_connection
 from storage_engine.hooks.storage_engine import StorageEngineHook
 
@@ -60,6 +61,13 @@ def alarms_told(notifiers: Sequence[Notifier], conn_id: str, context: Context) -
 
 def _tell(notifiers: Sequence[Notifier], conn_id: str, context: Context, alarms: Sequence[str]) -> None:
     """Tell all notifiers. Whatever fails is one warning: what the task did stands."""
+    try:
+        _tell_all(notifiers, conn_id, context, alarms)
+    except Exception as error:
+        _log.warning("the notifiers weren't told: %s", unexpected(error))
+
+
+def _tell_all(notifiers: Sequence[Notifier], conn_id: str, context: Context, alarms: Sequence[str]) -> None:
     from storage_engine.retention.monitor.notifying import Subject, tell
 
     instance = context["ti"]

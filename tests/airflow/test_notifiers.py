@@ -150,6 +150,16 @@ def test_a_task_that_is_tried_again_tells_nothing_yet() -> None:
         assert told == ["gone"] * (instance.try_number == 3)
 
 
+def test_nothing_that_fails_while_it_tells_ends_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr("storage_engine.retention.monitor.notifying.tell", broken)
+    with alarms_told([print], "nobody", {"ti": _Instance()}):  # type: ignore[typeddict-item]
+        done = True
+    assert done
+
+
 def test_a_name_that_cannot_be_imported_is_an_import_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__ALARM_NOTIFIERS", "no_such_module.NOTIFIERS")
     bag = DagBag(str(ROOT / "dags" / "storage_monitor.py"), load_op_links=False)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from storage_engine.cli.output.output import say
+from storage_engine.core.wording import unexpected
 from storage_engine.exceptions import BadInputError
 
 if TYPE_CHECKING:
@@ -55,23 +56,27 @@ def alarms_told(managed: ManagedStore, source: str, all_means: tuple[Means, ...]
 
     :param source: the command.
     """
-
-    is_told = False
+    is_told = not all_means
 
     def tell(*alarms: str, link: str = "") -> None:
         nonlocal is_told
+        if is_told:
+            return
         is_told = True
         from storage_engine.retention.monitor.notifying import Subject
         from storage_engine.retention.monitor.notifying import tell as tell_means
 
-        if all_means:
+        try:
             subject = Subject.of(managed, source, advice=doctor_of(managed), link=link)
-            for notice in tell_means(subject, alarms, all_means):
-                say(f"Note: {notice}", err=True)
+            notices = tell_means(subject, alarms, all_means)
+        except Exception as error:
+            # What the command did stands.
+            notices = (f"nobody was told of alarms: {unexpected(error)}",)
+        for notice in notices:
+            say(f"Note: {notice}", err=True)
 
     try:
         yield tell
     except Exception as error:
-        if not is_told:
-            tell(str(error))
+        tell(str(error))
         raise

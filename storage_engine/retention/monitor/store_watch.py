@@ -310,12 +310,12 @@ class StoreWatch(threading.Thread):
         before, self._silent = self._silent, self._fence.silent()
         # One that has just begun is silent for a moment, too.
         if not self._silent or self._silent != before:
-            self._say_once("another process watches the store; this one takes over when that ends")
+            self._alarm(well="another process watches the store; this one takes over when that ends")
             return
         problems = [*self._do(lambda: self._fence.look(clock_ms()))]
         self._tell(self._fence.left_over())
         said = f"{self._silent}: end it. Until then this one mends the fence, and doesn't tend the shield"
-        self._say_once("; ".join([said, *problems]))
+        self._alarm(said, *problems)
 
     def _beat(self, own: Beating) -> tuple[Drift, ...]:
         """Show that the watch is alive, and when it looked; one that can't goes on mending."""
@@ -346,7 +346,9 @@ class StoreWatch(threading.Thread):
 
     def _alarm(self, *problems: str, well: str = "") -> None:
         mended, self._mended = self._mended, []
-        self._alarmed(self._store, problems, mended)
+        # Mending goes on, whatever becomes of who is told.
+        with suppress(Exception):
+            self._alarmed(self._store, problems, mended)
         self._say_once("; ".join(problems) or well)
 
     def _pause(self, seconds: float) -> None:

@@ -50,6 +50,16 @@ def test_what_a_webhook_answers_is_a_note_and_the_run_is_done(cli, store, lake) 
     assert (done.exit_code, posted.bodies) == (0, [])
 
 
+def test_nothing_that_fails_while_it_tells_ends_a_run(cli, store, lake, monkeypatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr("storage_engine.retention.monitor.notifying.tell", broken)
+    done = cli("clean", store, "--lake", lake, "--manual", "--notify", "true")
+    assert done.exit_code == 0
+    assert "Note: nobody was told of alarms: RuntimeError: a fault of ours" in done.err
+
+
 def test_what_is_no_command_is_bad_input_before_anything_begins(cli, store, lake, files) -> None:
     before = files(store, lake)
     refused = cli("clean", store, "--lake", lake, "--manual", "--notify", "'open")
