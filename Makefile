@@ -108,6 +108,10 @@ vendor:  ## Fetch uPlot from npm again and check its hashes; UPLOT=VERSION renew
 bench: install  ## Run the benchmarks; prints ratios and writes benchmarks/results/*.json
 	$(BIN)/python -m benchmarks
 
+.PHONY: matrix
+matrix: install  ## Run the DAGs with each Python and Airflow, and print the table of docs/versions.md; needs uv
+	$(BIN)/python -m tests.integration.airflow_matrix $(PAIRS)
+
 .PHONY: matrix-spark
 matrix-spark: install  ## Run both jobs on a local cluster of every Spark line, and print the table of docs/spark.md
 	$(BIN)/python -m tests.integration.spark_matrix

@@ -48,6 +48,8 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [_modules("storage_engine.sensors.cleanup")],
         "triggers": [_modules("storage_engine.triggers.cleanup")],
         "extra-links": ["storage_engine.links.StorageEngineReportLink"],
+        # Of what events come by; nothing looks into such a URI.
+        "asset-uris": [{"schemes": ["x-storage-engine"], "handler": None}],
         "connection-types": [_connection_type()],
         "config": {"storage_engine": _CONFIG_SECTION},
     }
@@ -174,6 +176,13 @@ _CONFIG_SECTION = {
             "cleanup that did not end well. It is a notifier, a function that takes the context, or a list "
             "of such, in a module that Airflow's processes can import. Empty: nothing.\n",
             "company_alerts.ON_FAILURE",
+            "",
+        ),
+        "alarm_notifiers": _option(
+            "Full name of what is told once when an alarm of a store begins, and once when it has ended: a "
+            "notifier, a function that takes the context, or a list of such. Templates have ``alarm``. "
+            "Empty: nothing.\n",
+            "company_alerts.NOTIFIERS",
             "",
         ),
         "dag_tab": {

@@ -16,6 +16,7 @@ from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.lag import LagOfPlan, print_groups
 from storage_engine.cli.output.next_cleanup import say_cleanup
 from storage_engine.cli.output.next_line import say_next
+from storage_engine.cli.output.notify_option import AlarmsTold, alarms_told, notify_option
 from storage_engine.cli.output.output import print_json, say
 from storage_engine.cli.output.plan_output import ASSUMED, by_hand, plan_json, print_plan
 from storage_engine.cli.output.progress import progress, waiting
@@ -29,6 +30,7 @@ from storage_engine.model.report.validation import ValidationResult
 
 if TYPE_CHECKING:
     from storage_engine.lake.archive.archive import SegmentJob
+    from storage_engine.retention.monitor.notifying import Means
     from storage_engine.retention.report.finishing import FinishResult
     from storage_engine.retention.report.report import Report
     from storage_engine.retention.steps import (
@@ -53,6 +55,7 @@ Tell = Callable[[str], None]
 )
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")
+@notify_option
 @json_option
 def clean(
     managed: ManagedStore,
@@ -61,6 +64,7 @@ def clean(
     dry_run: bool,
     replicas_stopped: str | None,
     run_key: str | None,
+    notify: tuple[Means, ...],
     as_json: bool,
 ) -> int:
     """Archive, prove and delete what the rules let expire of STORE now, then clean up behind it.
@@ -75,7 +79,8 @@ def clean(
     if dry_run:
         _dry_run(managed, request, as_json)
         return 0
-    return _run(managed, run_key or f"clean-{clock_ms()}", request, as_json)
+    with alarms_told(managed, "clean", notify) as told:
+        return _run(managed, run_key or f"clean-{clock_ms()}", request, as_json, told)
 
 
 def _dry_run(managed: ManagedStore, request: PlanRequest, as_json: bool) -> None:
@@ -94,7 +99,7 @@ def _dry_run(managed: ManagedStore, request: PlanRequest, as_json: bool) -> None
     say("\nDry run: nothing was archived, deleted or changed.")
 
 
-def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: bool) -> int:
+def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: bool, told: AlarmsTold) -> int:
     from storage_engine.retention.plan.preview import preview
     from storage_engine.retention.quarantine.undo import undone_before
     from storage_engine.retention.store.brokers import assumes_defaults
@@ -112,7 +117,7 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
                 "back, and nothing is done now. Without --run-key a new run begins, which deletes them again "
                 "if the rules let it."
             )
-            return _end(cleanup, as_json)
+            return _end(cleanup, as_json, told)
         if assumes_defaults(managed):
             tell(ASSUMED)
         tell(f"run {run_key}; if it is interrupted, --run-key {run_key} goes on with it")
@@ -126,7 +131,7 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
         except Exception:
             tell(f"stopped; the plan is {planned.digest}; the report: {cycle.report(cleanup).report_text}")
             raise
-        return _end(cleanup, as_json)
+        return _end(cleanup, as_json, told)
 
 
 def take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:
@@ -146,12 +151,16 @@ def take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:
             tell(line)
 
 
-def _end(cleanup: cycle.Cleanup, as_json: bool) -> int:
-    """Write and show a run's report."""
+def _end(cleanup: cycle.Cleanup, as_json: bool, told: AlarmsTold) -> int:
+    """Write and show a run's report, and tell its alarms."""
     from storage_engine.retention.report.report import build_report
+    from storage_engine.retention.store.report_files import PAGE
 
     finished = cycle.report(cleanup)
     report = build_report(cleanup.store, cleanup.run_key)
+    problems = (*finished.errors, finished.refused, finished.not_approved, *finished.wrong_lakes)
+    page = Path(finished.report_json).with_name(PAGE).absolute()
+    told(*report.alarms, *filter(None, problems), link=page.as_uri())
     if as_json:
         print_json("clean", report_shown(cleanup, report, finished))
     else:

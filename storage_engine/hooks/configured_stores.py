@@ -102,14 +102,18 @@ def configured_stores(option: str = "stores") -> tuple[ConfiguredStore, ...]:
 def when_failed() -> Mapping[str, Any]:
     """Return the arguments of a task that calls for a person when it has failed.
 
-    The option ``on_failure_callback`` names what is called: a notifier, a function, or a list of them.
+    The option ``on_failure_callback`` names what is called each time: a notifier, a function, or a list of
+    them; ``alarm_notifiers`` what is called once when an alarm begins, and once when it has ended.
 
-    :raises AirflowConfigException: it can't be imported.
+    :raises AirflowConfigException: one can't be imported.
     """
-    named = conf.get(SECTION, "on_failure_callback", fallback="").strip()
-    if not named:
-        return {}
-    return {"on_failure_callback": conf.getimport(SECTION, "on_failure_callback")}
+    found: dict[str, Any] = {}
+    if conf.get(SECTION, "on_failure_callback", fallback="").strip():
+        found["on_failure_callback"] = conf.getimport(SECTION, "on_failure_callback")
+    if conf.get(SECTION, "alarm_notifiers", fallback="").strip():
+        named = conf.getimport(SECTION, "alarm_notifiers")
+        found["alarm_notifiers"] = tuple(named) if isinstance(named, (list, tuple)) else (named,)
+    return found
 
 
 def stores_by_lake(option: str = "stores") -> Mapping[str, tuple[ConfiguredStore, ...]]:

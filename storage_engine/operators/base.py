@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,11 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.commands import commands_named, with_connection
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
+from storage_engine.hooks.notifiers import Notifier, alarms_told
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
 from storage_engine.model.plan.approval import Person, Realm, Starter
+from storage_engine.operators.lineage import Lineage, is_wanted, operator_lineage
 from storage_engine.retention.store.answering import check_answers
 from storage_engine.task_log import quiet_libraries, together
 
@@ -27,6 +29,7 @@ _BY_ITSELF = ("scheduled", "asset_triggered")
 """Kinds of DAG runs that no person begins."""
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Asset, Context
 
     from storage_engine.model.plan.plan import PlanRequest
@@ -37,19 +40,29 @@ class StoreOperator(BaseOperator):
     """Does one step of a run for one store.
 
     :param storage_engine_conn_id: connection of the store (templated).
+    :param alarm_notifiers: who is told once when an alarm of this task begins, and once when it has ended.
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id",)
     operator_extra_links = (StorageEngineReportLink(),)
+    _lineage: Lineage | None = None
     ui_color = "#e6f0e4"
 
-    def __init__(self, *, storage_engine_conn_id: str = DEFAULT_CONNECTION, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        storage_engine_conn_id: str = DEFAULT_CONNECTION,
+        alarm_notifiers: Sequence[Notifier] = (),
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.storage_engine_conn_id = storage_engine_conn_id
+        self.alarm_notifiers = alarm_notifiers
 
     def execute(self, context: Context) -> Any:
         quiet_libraries()
-        with commands_named(self.storage_engine_conn_id):
+        conn_id = self.storage_engine_conn_id
+        with alarms_told(self.alarm_notifiers, conn_id, context), commands_named(conn_id):
             check_queue(self.store_hook, self.queue)
             check_answers(self.store.root)
             return self.do_step(context)
@@ -57,6 +70,23 @@ class StoreOperator(BaseOperator):
     @abstractmethod
     def do_step(self, context: Context) -> Any:
         """Do what this operator is for; returns the task's XCom."""
+
+    def keep_lineage(self, make: Callable[[], Lineage]) -> None:
+        """Keep what the task read and wrote, where somebody asks for it. What fails there ends no task."""
+        if not is_wanted():
+            return
+        try:
+            self._lineage = make()
+        except Exception as error:
+            self.log.warning("what was read and written is told nobody: %s", error)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Return what the task kept; opens neither journal nor lake."""
+        return operator_lineage(self._lineage)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Return what it kept before it failed."""
+        return operator_lineage(self._lineage)
 
     @contextmanager
     def cleanup(

@@ -15,6 +15,7 @@ from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.operators.base import run_key
+from storage_engine.operators.lineage import validated
 from storage_engine.operators.spark_job import StoreSparkOperator
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class StorageEngineValidateRowsOperator(_LakeJobOperator):
 
         with opened(self.store) as store:
             result = validate_rows_of(store, run_key(context), submit, self._spans(context))
+        self.keep_lineage(lambda: validated(self.store, result))
         self.say(task_log.validation_lines(result))
         self.warn(task_log.broken_text(result))
         if result.overall is Status.FAILURE:

@@ -19,8 +19,10 @@ from storage_engine.assets import segments_deleted
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError, NotApprovedError, RunStateError
+from storage_engine.hooks.notifiers import AlarmException
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.operators.base import StoreOperator, run_key, starter
+from storage_engine.operators.lineage import released, validated
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -94,6 +96,7 @@ class StorageEngineReleaseOperator(StoreOperator):
                 # Another try would find no other answer.
                 raise AirflowFailException(str(error)) from error
             counts = deleted_counts(cleanup.store, cleanup.run_key) if self.tells else None
+        self.keep_lineage(lambda: released(self.store, result))
         if counts is not None:
             self.emit(context, segments_deleted(self.storage_engine_conn_id), counts)
         unread = unread_lines(self.store, result.unread, done=True)
@@ -167,7 +170,7 @@ class StorageEngineBrokerTaskOperator(StoreOperator):
         if task.alarms:
             # Failing ends the task here, before its result would be pushed.
             context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=result)
-            raise AirflowFailException("; ".join(task.alarms))
+            raise AlarmException(task.alarms)
         return result
 
 
@@ -196,7 +199,7 @@ class StorageEngineMonitorOperator(StoreOperator):
         if found.alarms:
             # Failing ends the task here, before its result would be pushed.
             context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=result)
-            raise AirflowFailException("; ".join(found.alarms))
+            raise AlarmException(found.alarms)
         return result
 
 
@@ -215,6 +218,7 @@ class StorageEngineValidateOperator(StoreOperator):
 
         with self.cleanup(context) as cleanup:
             result = cycle.validate(cleanup, full=self.full)
+        self.keep_lineage(lambda: validated(self.store, result))
         self.say(task_log.validation_lines(result))
         self.warn(task_log.broken_text(result))
         if result.overall is Status.FAILURE:
@@ -250,7 +254,7 @@ class StorageEngineArchiveLagOperator(StoreOperator):
         if alarms:
             # Failing ends the task here, before its result would be pushed.
             context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=result)
-            raise AirflowFailException("; ".join(alarms))
+            raise AlarmException(alarms)
         return result
 
 

@@ -31,6 +31,7 @@ from storage_engine.journal.records import Step
 from storage_engine.lake.archive.threads import threads_for
 from storage_engine.model.settings.spark_from import WorkPlace, archive_place
 from storage_engine.operators.base import StoreOperator
+from storage_engine.operators.lineage import archived
 from storage_engine.resources import project_path
 
 if TYPE_CHECKING:
@@ -241,6 +242,7 @@ class _ArchivingOperator(StoreSparkOperator):
         """Log what was archived; returns it in short."""
         from storage_engine.retention.archive.archivable import kept_out_notices
 
+        self.keep_lineage(lambda: archived(self.store, done.receipts, done.lake))
         self.say(task_log.archive_lines(done))
         self.warn(*done.notices, *kept_out_notices(done.kept_out))
         return {

@@ -45,6 +45,7 @@ from storage_engine.quality.gx import (
     gx,
     multicolumn_condition_partial,
 )
+from storage_engine.quality.rules import FactTable, Rows, Verdicts
 from storage_engine.quality.suite import EXPECTATIONS, SUITES, not_a_suite, read_suite
 from storage_engine.retention.store.report_files import DATA_DOCS_SITE
 
@@ -170,9 +171,8 @@ def tidy_site(directory: Path) -> None:
 
 
 _LOGGER = "great_expectations"
-
-FactTable = Any
-"""A table of facts: a DataFrame of pandas or of Spark, which not every install has."""
+_Frame = Any
+"""A DataFrame of pandas or of Spark."""
 
 
 class _Swallowed(logging.Handler):
@@ -220,7 +220,7 @@ def _named(error: OSError, directory: Path) -> OSError:
 
 
 @cache
-def _metric(rule: Callable[[pd.DataFrame], pd.Series[bool]]) -> str:
+def _metric(rule: Callable[[Rows], Verdicts]) -> str:
     """Register ``rule`` as a row-wise metric on pandas, and on Spark.
 
     :return: the metric's name.
@@ -231,7 +231,7 @@ def _metric(rule: Callable[[pd.DataFrame], pd.Series[bool]]) -> str:
         condition_value_keys: ClassVar[tuple[str, ...]] = ()
 
         @multicolumn_condition_partial(engine=PandasExecutionEngine)  # type: ignore[untyped-decorator]
-        def _pandas(cls, column_list: pd.DataFrame, **_: Any) -> pd.Series[bool]:  # noqa: N805
+        def _pandas(cls, column_list: pd.DataFrame, **_: Any) -> Verdicts:  # noqa: N805
             return rule(column_list)
 
         @multicolumn_condition_partial(engine=SparkDFExecutionEngine)  # type: ignore[untyped-decorator]
@@ -293,11 +293,11 @@ class RecordChecks(ValidationAction):  # type: ignore[misc]
 
 
 def run_suites(
-    tables: Mapping[str, FactTable], suites: Path, directory: Path, *, run_name: str
+    tables: Mapping[str, Any], suites: Path, directory: Path, *, run_name: str
 ) -> tuple[CheckResult, ...]:
     """Check every fact table against the suite of its name.
 
-    :param tables: by suite name, those that were looked for, all of pandas, or all of Spark, where
+    :param tables: by suite name, those that were looked for: fact tables, or all DataFrames of Spark, where
         expectations run then; a table without rows has nothing to check, and its checks say so.
     :param suites: directory with the suites' JSON.
     :param directory: becomes the Great Expectations project; all that is in it is removed first, so it must
@@ -309,15 +309,19 @@ def run_suites(
     if directory.exists():
         shutil.rmtree(directory)
     make_dirs(directory / _PROJECT)
+    frames = {
+        name: pd.DataFrame(list(table.rows)) if isinstance(table, FactTable) else table
+        for name, table in tables.items()
+    }
     with files_written(directory):
-        checks = _run(tables, suites, directory, run_name)
+        checks = _run(frames, suites, directory, run_name)
     tidy_site(directory / DATA_DOCS_SITE)
     settle_modes(directory)
     return checks
 
 
 def _run(
-    tables: Mapping[str, FactTable], suites: Path, directory: Path, run_name: str
+    tables: Mapping[str, _Frame], suites: Path, directory: Path, run_name: str
 ) -> tuple[CheckResult, ...]:
     names = [name for name in SUITES if name in tables]
     filled = [name for name in names if not _is_empty(tables[name])]
@@ -337,7 +341,7 @@ def _run(
     return tuple(checks)
 
 
-def _is_empty(table: FactTable) -> bool:
+def _is_empty(table: _Frame) -> bool:
     return table.empty if isinstance(table, pd.DataFrame) else bool(table.isEmpty())
 
 
@@ -372,7 +376,7 @@ def _project_config(tables: Sequence[str], engine: str) -> dict[str, object]:
 
 
 def _run_suite(
-    context: Any, suite: ExpectationSuite, table: FactTable, path: Path, run_name: str
+    context: Any, suite: ExpectationSuite, table: _Frame, path: Path, run_name: str
 ) -> list[CheckResult]:
     batch = context.data_sources.get(_SOURCE).get_asset(suite.name).get_batch_definition(_BATCH)
     definition = context.validation_definitions.add(

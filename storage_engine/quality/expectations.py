@@ -10,8 +10,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import pandas as pd
-
 from storage_engine.quality import rules
 
 EXAMPLES = 10
@@ -31,7 +29,7 @@ class Expectation:
 
     name: str
     description: str
-    rule: Callable[[pd.DataFrame], pd.Series[bool]]
+    rule: Callable[[rules.Rows], rules.Verdicts]
     columns: tuple[str, ...]
 
     @property

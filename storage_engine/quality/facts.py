@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial, reduce
 from typing import Any
 
-import pandas as pd
-
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError, StorageEngineError
@@ -37,6 +35,7 @@ from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.known_logs import is_unique
 from storage_engine.model.store.lineages import Lineages
 from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_lake, laid_over
+from storage_engine.quality.rules import FactTable
 from storage_engine.retention.proof.history import compared_receipts, releases
 from storage_engine.retention.proof.proofs import reachable_lakes, without_older
 from storage_engine.retention.proof.shielding import shielded_spans
@@ -133,7 +132,7 @@ class Facts:
     :param store_id: None when nobody knows the store yet.
     """
 
-    tables: Mapping[str, pd.DataFrame]
+    tables: Mapping[str, FactTable]
     ranges: tuple[RangeStatus, ...]
     store_id: str | None
     notes: tuple[str, ...]
@@ -403,7 +402,7 @@ def _tables(
     ranges: Sequence[RangeStatus],
     spans: Sequence[LocalSpan],
     rows: Mapping[Slot, Receipt],
-) -> dict[str, pd.DataFrame]:
+) -> dict[str, FactTable]:
     overlaps = [
         {
             "subject": f"{span.log}/{span.name}",
@@ -425,13 +424,13 @@ def _tables(
         "lake_receipts": _table(lake.chain),
         "lake_data_files": _table(lake.data_files),
         "lake_rows": _table(lake.rows),
-        "across_ranges": pd.DataFrame(list(map(_range, ranges))),
-        "across_overlaps": pd.DataFrame(overlaps),
+        "across_ranges": FactTable(tuple(map(_range, ranges))),
+        "across_overlaps": FactTable(tuple(overlaps)),
     }
 
 
-def _table(rows: Sequence[Any]) -> pd.DataFrame:
-    return pd.DataFrame([asdict(row) for row in rows])
+def _table(rows: Sequence[Any]) -> FactTable:
+    return FactTable(tuple(asdict(row) for row in rows))
 
 
 def _range(row: RangeStatus) -> dict[str, Any]:

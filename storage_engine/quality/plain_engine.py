@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from storage_engine.core.extras import QUALITY
 from storage_engine.model.report.validation import CheckResult, Status
 from storage_engine.quality.examples import example_text
 from storage_engine.quality.expectations import EXAMPLES, SUBJECT
+from storage_engine.quality.rules import FactTable
 from storage_engine.quality.suite import EXPECTATIONS, SUITES, WARNING, not_a_suite, read_suite
 
 NOTE = (
@@ -20,7 +19,7 @@ NOTE = (
 )
 
 
-def run_suites(tables: Mapping[str, pd.DataFrame], suites: Path) -> tuple[CheckResult, ...]:
+def run_suites(tables: Mapping[str, FactTable], suites: Path) -> tuple[CheckResult, ...]:
     """Check every fact table against the suite of its name.
 
     :param tables: by suite name, those that were looked for; one without rows has nothing to check, and
@@ -38,7 +37,7 @@ def run_suites(tables: Mapping[str, pd.DataFrame], suites: Path) -> tuple[CheckR
     )
 
 
-def _check(path: Path, item: Mapping[str, Any], table: pd.DataFrame) -> CheckResult:
+def _check(path: Path, item: Mapping[str, Any], table: FactTable) -> CheckResult:
     try:
         kind, arguments = item["type"], item["kwargs"]
         if kind not in EXPECTATIONS or set(arguments) != {"column_list"}:
@@ -49,7 +48,8 @@ def _check(path: Path, item: Mapping[str, Any], table: pd.DataFrame) -> CheckRes
     expectation, description = EXPECTATIONS[kind], item.get("description") or ""
     failed = Status.WARNING if item.get("severity") == WARNING else Status.FAILURE
     try:
-        broken = table if table.empty else table[~expectation.rule(table[columns])]
+        verdicts = expectation.rule(FactTable(table.rows, tuple(columns))) if table.rows else ()
+        broken = [row for row, is_good in zip(table.rows, verdicts, strict=True) if not is_good]
     except Exception as error:
         # Of a suite that was changed: what can't be evaluated doesn't hold.
         said = f"could not be evaluated: {error}"
@@ -58,12 +58,12 @@ def _check(path: Path, item: Mapping[str, Any], table: pd.DataFrame) -> CheckRes
         suite=path.stem,
         expectation=expectation.name,
         description=description,
-        status=Status.OK if broken.empty else failed,
-        checked_count=len(table),
+        status=failed if broken else Status.OK,
+        checked_count=len(table.rows),
         unexpected_count=len(broken),
-        examples=tuple(_example(row, columns) for _, row in broken.head(EXAMPLES).iterrows()),
+        examples=tuple(_example(row, columns) for row in broken[:EXAMPLES]),
     )
 
 
-def _example(row: pd.Series[Any], columns: list[str]) -> str:
+def _example(row: Mapping[str, Any], columns: list[str]) -> str:
     return example_text(row[SUBJECT], ((name, row[name]) for name in columns))

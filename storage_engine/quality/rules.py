@@ -1,18 +1,47 @@
 """The rules behind the expectations: which rows of a fact table are as they should be.
 
-Pure pandas; each function takes the columns that its expectation names and returns one boolean a row. Those
-of the suites of rows take a DataFrame of Spark as well, and return a Column then.
+Pure; each function takes the columns that its expectation names, by name, and returns one boolean a row. They
+are arrays of NumPy or Series of pandas; those of the suites of rows may be Spark's as well.
 Text is "" and an offset is -1 where a fact table has nothing to say.
 """
 
 from __future__ import annotations
 
-import pandas as pd
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-_NOWHERE = ("LOST", "UNKNOWN")
+import numpy as np
+
+Rows = Any
+"""A table of facts: a :class:`FactTable`, or a DataFrame of pandas or of Spark, where there are any."""
+Verdicts = Any
+"""One boolean a row, as the columns have it."""
+_NUMBERS = frozenset({int, bool, float})
 
 
-def named_by_offset(rows: pd.DataFrame) -> pd.Series[bool]:
+@dataclass(frozen=True, slots=True)
+class FactTable:
+    """Facts as rows and as columns of NumPy: what the rules read without pandas.
+
+    :param rows: each with the same columns.
+    :param columns: that a rule reads, in its order; one may stand there twice.
+    """
+
+    rows: tuple[Mapping[str, Any], ...]
+    columns: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a column as an array. A number that isn't known is NaN, as in pandas."""
+        values = [row[name] for row in self.rows]
+        kinds = {*map(type, values)}
+        if type(None) in kinds and len(kinds) > 1 and kinds - {type(None)} <= _NUMBERS:
+            return np.array([np.nan if value is None else value for value in values], float)
+        return np.array(values) if kinds <= _NUMBERS else np.array(values, object)
+
+
+def named_by_offset(rows: Rows) -> Verdicts:
     """A segment's name is 20 digits and its first frame carries that physical offset.
 
     (``MappedFileQueue#load`` takes the offset from the name; ``CommitLog#checkMessageAndReturnSize``
@@ -20,33 +49,45 @@ def named_by_offset(rows: pd.DataFrame) -> pd.Series[bool]:
 
     :param rows: name, first_frame_offset (-1: no message begins the file).
     """
-    well_named = rows["name"].str.fullmatch(r"\d{20}")
-    offset = pd.to_numeric(rows["name"].where(well_named, "-1")).astype("int64")
+    well_named = np.array([re.fullmatch(r"\d{20}", str(name)) is not None for name in rows["name"]], bool)
+    offset = np.array(
+        [int(name) if good else -1 for name, good in zip(rows["name"], well_named, strict=True)]
+    )
     first = rows["first_frame_offset"]
     return well_named & ((first == -1) | (first == offset))
 
 
-def back_to_back(rows: pd.DataFrame) -> pd.Series[bool]:
+def back_to_back(rows: Rows) -> Verdicts:
     """Each row begins where the row before it in its group ends; nothing has a negative start.
 
     :param rows: group, start, end by position, in ascending order.
     """
-    group, start, end = (rows.iloc[:, position] for position in range(3))
-    # A fill value keeps the offsets integers: as floats they lose digits beyond 2^53.
-    previous_end = end.groupby(group, sort=False).shift(fill_value=-1)
-    return (start >= 0) & (end >= start) & ((previous_end == -1) | (previous_end == start))
+    group, start, end = (rows[name] for name in rows.columns[:3])
+    return _follow(group, start, end, np.ones(len(start), bool))
 
 
-def equal(rows: pd.DataFrame) -> pd.Series[bool]:
+def _follow(group: Iterable[object], start: Any, end: Any, counts: Iterable[bool]) -> Verdicts:
+    """Judge whether each row begins where the one before it in its group ends that counts."""
+    ends: dict[object, int] = {}
+    previous_end = []
+    for name, its_end, is_counted in zip(group, end, counts, strict=True):
+        previous_end.append(ends.get(name, -1))
+        if is_counted:
+            ends[name] = its_end
+    previous = np.array(previous_end)
+    return (start >= 0) & (end >= start) & ((previous == -1) | (previous == start))
+
+
+def equal(rows: Rows) -> Verdicts:
     """Both columns hold the same; a row whose second one is unknown ("" or -1) has nothing to compare.
 
     :param rows: expected, found by position.
     """
-    expected, found = rows.iloc[:, 0], rows.iloc[:, 1]
+    expected, found = (rows[name] for name in rows.columns[:2])
     return (found == expected) | (found == ("" if found.dtype.kind not in "iu" else -1))
 
 
-def live_entries_at_or_above(rows: pd.DataFrame) -> pd.Series[bool]:
+def live_entries_at_or_above(rows: Rows) -> Verdicts:
     """The first live entry, and what follows it, points at or above the log's min offset.
 
     :param rows: log_min_offset, first_live_offset (-1: every entry is dead), lowest_live_offset.
@@ -58,16 +99,16 @@ def live_entries_at_or_above(rows: pd.DataFrame) -> pd.Series[bool]:
     )
 
 
-def within(rows: pd.DataFrame) -> pd.Series[bool]:
+def within(rows: Rows) -> Verdicts:
     """low ≤ first ≤ last ≤ high, where first and last are known (not -1).
 
     :param rows: low, first, last, high by position.
     """
-    low, first, last, high = (rows.iloc[:, position] for position in range(4))
+    low, first, last, high = (rows[name] for name in rows.columns[:4])
     return (first == -1) | (last == -1) | ((low <= first) & (first <= last) & (last <= high))
 
 
-def covered(rows: pd.DataFrame) -> pd.Series[bool]:
+def covered(rows: Rows) -> Verdicts:
     """Archived rows cover [base_offset, end_offset) without gap.
 
     :param rows: base_offset, end_offset, first_row_offset, last_row_end, row_bytes, gaps.
@@ -80,7 +121,7 @@ def covered(rows: pd.DataFrame) -> pd.Series[bool]:
     )
 
 
-def one_interval(rows: pd.DataFrame) -> pd.Series[bool]:
+def one_interval(rows: Rows) -> Verdicts:
     """Judge whether store and lake hold one interval: each range begins where the one before it ends.
 
     A range that is lost doesn't count, so the range behind a gap breaks the rule; one that a person
@@ -89,20 +130,18 @@ def one_interval(rows: pd.DataFrame) -> pd.Series[bool]:
     :param rows: log, start_offset, end_offset, where, status.
     """
     held = not_lost(rows)
-    good = pd.Series(True, index=rows.index)
-    good[held] = back_to_back(rows.loc[held, ["log", "start_offset", "end_offset"]])
-    return good
+    return ~held | _follow(rows["log"], rows["start_offset"], rows["end_offset"], held)
 
 
-def not_lost(rows: pd.DataFrame) -> pd.Series[bool]:
+def not_lost(rows: Rows) -> Verdicts:
     """No range is lost unless a person decided it. What is unknown counts as lost.
 
     :param rows: where, status.
     """
-    return ~rows["where"].isin(_NOWHERE) | (rows["status"] != "FAILURE")
+    return ((rows["where"] != "LOST") & (rows["where"] != "UNKNOWN")) | (rows["status"] != "FAILURE")
 
 
-def not_let_go(rows: pd.DataFrame) -> pd.Series[bool]:
+def not_let_go(rows: Rows) -> Verdicts:
     """No range is gone by a person's decision.
 
     :param rows: where, status.
@@ -110,7 +149,7 @@ def not_let_go(rows: pd.DataFrame) -> pd.Series[bool]:
     return (rows["where"] != "LOST") | (rows["status"] != "WARNING")
 
 
-def same_bytes(rows: pd.DataFrame) -> pd.Series[bool]:
+def same_bytes(rows: Rows) -> Verdicts:
     """Judge whether hashes agree where store and lake overlap; an unchanged file needs no new one.
 
     :param rows: archived_sha256, local_sha256 ("" when not read), unchanged.
@@ -119,7 +158,7 @@ def same_bytes(rows: pd.DataFrame) -> pd.Series[bool]:
     return (read & (rows["local_sha256"] == rows["archived_sha256"])) | (~read & rows["unchanged"])
 
 
-def chained(rows: pd.DataFrame) -> pd.Series[bool]:
+def chained(rows: Rows) -> Verdicts:
     """A receipt hashes to what it says, and names the hash of the one before it.
 
     :param rows: row_hash, computed_row_hash, previous_hash, computed_previous_hash.
@@ -129,15 +168,15 @@ def chained(rows: pd.DataFrame) -> pd.Series[bool]:
     )
 
 
-def blank(rows: pd.DataFrame) -> pd.Series[bool]:
+def blank(rows: Rows) -> Verdicts:
     """Nothing is said against a row: its text is empty.
 
     :param rows: the text, then what a reader wants to see beside it.
     """
-    return rows.iloc[:, 0] == ""
+    return rows[rows.columns[0]] == ""
 
 
-def as_receipted(rows: pd.DataFrame) -> pd.Series[bool]:
+def as_receipted(rows: Rows) -> Verdicts:
     """A data file is there, with the length and (where it was read) the hash of its receipt.
 
     :param rows: expected_bytes, found_bytes (-1: no such file), expected_sha256, found_sha256 ("": not read).
@@ -148,7 +187,7 @@ def as_receipted(rows: pd.DataFrame) -> pd.Series[bool]:
     )
 
 
-def in_table_once(rows: pd.DataFrame) -> pd.Series[bool]:
+def in_table_once(rows: Rows) -> Verdicts:
     """The table's current snapshot has a data file exactly once, and deletes nothing from it.
 
     :param rows: times_in_table, delete_files.
@@ -156,7 +195,7 @@ def in_table_once(rows: pd.DataFrame) -> pd.Series[bool]:
     return (rows["times_in_table"] == 1) & (rows["delete_files"] == 0)
 
 
-def unique(rows: pd.DataFrame) -> pd.Series[bool]:
+def unique(rows: Rows) -> Verdicts:
     """No two archived rows cover the same bytes, and their number is the receipt's.
 
     :param rows: duplicates, expected_rows, found_rows.
@@ -164,7 +203,7 @@ def unique(rows: pd.DataFrame) -> pd.Series[bool]:
     return (rows["duplicates"] == 0) & (rows["found_rows"] == rows["expected_rows"])
 
 
-def none(rows: pd.DataFrame) -> pd.Series[bool]:
+def none(rows: Rows) -> Verdicts:
     """A count is zero.
 
     :param rows: the count, then what a reader wants to see beside it.
@@ -172,7 +211,7 @@ def none(rows: pd.DataFrame) -> pd.Series[bool]:
     return rows[rows.columns[0]] == 0
 
 
-def counted(rows: pd.DataFrame) -> pd.Series[bool]:
+def counted(rows: Rows) -> Verdicts:
     """As many messages are there as the receipt says.
 
     :param rows: expected_messages, found_messages.
@@ -180,7 +219,7 @@ def counted(rows: pd.DataFrame) -> pd.Series[bool]:
     return rows["found_messages"] == rows["expected_messages"]
 
 
-def follows_on(rows: pd.DataFrame) -> pd.Series[bool]:
+def follows_on(rows: Rows) -> Verdicts:
     """A segment begins at the offset where the one archived before it ends.
 
     :param rows: segment_offset, previous_end (-1: none comes before it).
@@ -188,7 +227,7 @@ def follows_on(rows: pd.DataFrame) -> pd.Series[bool]:
     return (rows["previous_end"] == -1) | (rows["previous_end"] == rows["segment_offset"])
 
 
-def in_range(rows: pd.DataFrame) -> pd.Series[bool]:
+def in_range(rows: Rows) -> Verdicts:
     """A value lies within its bounds, where it says something (isn't -1).
 
     :param rows: low, value, high.

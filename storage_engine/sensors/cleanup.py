@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError, StorageEngineError
 from storage_engine.hooks.commands import commands_named, with_connection
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
+from storage_engine.hooks.notifiers import Notifier, alarms_told
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
 from storage_engine.model.plan.plan import Cause
@@ -61,6 +63,7 @@ class _CauseSensor(BaseSensorOperator):
     :param soft_fail: skip when the timeout passes without a cause. Unlike elsewhere, only then: a store
         that can't be read, a trigger that broke, or a running broker that can't be asked when the time is
         up fails the task, so that nobody takes it for quiet.
+    :param alarm_notifiers: who is told once when it fails, and once when that has ended.
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id",)
@@ -73,10 +76,12 @@ class _CauseSensor(BaseSensorOperator):
         storage_engine_conn_id: str = DEFAULT_CONNECTION,
         deferrable: bool = True,
         poke_interval: timedelta | float = DEFAULT_POLL_SECONDS,
+        alarm_notifiers: Sequence[Notifier] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(poke_interval=poke_interval, **kwargs)
         self.storage_engine_conn_id = storage_engine_conn_id
+        self.alarm_notifiers = alarm_notifiers
         self.deferrable = deferrable
 
     @cached_property
@@ -128,7 +133,7 @@ class _CauseSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         quiet_libraries()
-        with commands_named(self.storage_engine_conn_id):
+        with self._alarms_told(context), commands_named(self.storage_engine_conn_id):
             if not self.deferrable:
                 return self._poke_until_done(context)
             return self._look_or_defer(context, time.time() + self.timeout)
@@ -142,12 +147,16 @@ class _CauseSensor(BaseSensorOperator):
             return self._look_or_defer(context, deadline)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        try:
-            return BaseOperator.resume_execution(self, next_method, next_kwargs, context)
-        except TaskDeferralTimeout as error:
-            if not self.soft_fail:
-                raise self._timed_out() from error
-            return self.time_is_up(context)
+        with self._alarms_told(context):
+            try:
+                return BaseOperator.resume_execution(self, next_method, next_kwargs, context)
+            except TaskDeferralTimeout as error:
+                if not self.soft_fail:
+                    raise self._timed_out() from error
+                return self.time_is_up(context)
+
+    def _alarms_told(self, context: Context) -> AbstractContextManager[None]:
+        return alarms_told(self.alarm_notifiers, self.storage_engine_conn_id, context)
 
     def _poke_until_done(self, context: Context) -> Any:
         """Wait as Airflow's sensors do, and end the wait as a deferred one does."""

@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import jsonschema
 import pytest
@@ -27,7 +28,9 @@ def test_metadata_fits_the_schema_that_airflow_checks_at_run_time() -> None:
     jsonschema.validate(get_provider_info(), _airflow_schema("provider_info.schema.json"))
 
 
-@pytest.mark.parametrize("part", ["connection-types", "config", "hooks", "operators", "sensors", "triggers"])
+@pytest.mark.parametrize(
+    "part", ["asset-uris", "connection-types", "config", "hooks", "operators", "sensors", "triggers"]
+)
 def test_metadata_fits_the_stricter_schema_of_provider_sources(part: str) -> None:
     schema = _airflow_schema("provider.yaml.schema.json")
     schema.pop("required")
@@ -54,6 +57,16 @@ def test_every_named_module_and_class_exists() -> None:
     hook = getattr(importlib.import_module(module), name)
     assert hook.conn_type == connection["connection-type"]
     assert hook.hook_name == connection["hook-name"]
+
+
+def test_airflow_knows_the_scheme_of_the_assets_and_leaves_them_as_they_are() -> None:
+    from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
+
+    from storage_engine.assets import segments_archived
+
+    handler = ProvidersManagerTaskRuntime().asset_uri_handlers["x-storage-engine"]
+    asset = segments_archived("orders a")
+    assert handler(urlsplit(asset.uri)).geturl() == asset.uri
 
 
 def test_airflow_shows_the_connection_form() -> None:

@@ -116,6 +116,30 @@ def test_a_look_at_what_is_managed_needs_no_http_and_no_kernels_and_collects_no_
     assert young < 150
 
 
+_SMALL = """
+import sys
+from importlib.machinery import PathFinder
+find, missing = PathFinder.find_spec, ("pandas", "great_expectations", "pyspark", "airflow")
+PathFinder.find_spec = lambda name, *rest: None if name.partition(".")[0] in missing else find(name, *rest)
+from storage_engine.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_the_whole_job_needs_no_pandas(store: Path, lake: Path, tmp_path: Path) -> None:
+    for words in (
+        ["archive", store, "--lake", lake],
+        ["clean", store, "--lake", lake, "--manual"],
+        ["validate", store, "--lake", lake, "--full", "--output", tmp_path / "out"],
+        ["verify", store, "--lake", lake],
+    ):
+        command = [sys.executable, "-c", _SMALL, *map(str, words)]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert "Great Expectations is not installed" in (tmp_path / "out" / "report.html").read_text()
+
+
 def test_arrow_that_was_loaded_alone_still_gives_frames_with_missing_values() -> None:
     code = (
         "import sys\nfrom storage_engine.arrow.alone import load_arrow_alone\n"

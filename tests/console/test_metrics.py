@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -110,8 +111,25 @@ def test_prometheus_reads_what_is_given_and_the_page_names_each_metric(past: Jou
     told = dict(re.findall(rf"^\| `{PREFIX}(\w+)` \| (.*) \|$", page, re.M))
     assert told.pop("journal_readable")
     assert told == METRICS
-    rules = (Path(__file__).parents[2] / "docs" / "prometheus-alerts.yml").read_text()
-    assert {*re.findall(rf"\b{PREFIX}\w+", rules)} <= families.keys()
+    for file in ("prometheus-alerts.yml", "grafana-dashboard.json"):
+        text = (Path(__file__).parents[2] / "docs" / file).read_text()
+        named = {*re.findall(rf"\b{PREFIX}\w+", text)}
+        assert named, file
+        assert named <= families.keys(), file
+
+
+def test_the_dashboard_has_panels_that_grafana_can_place() -> None:
+    dashboard = json.loads((Path(__file__).parents[2] / "docs" / "grafana-dashboard.json").read_text())
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len({*cells}) == len(cells)
+    assert max(x for x, _ in cells) < 24
 
 
 def test_a_journal_that_cannot_be_read_hides_no_other(past: JournalReader, tmp_path: Path) -> None:

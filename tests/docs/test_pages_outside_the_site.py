@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from markdown.extensions.toc import slugify
 
 from tests.docs.code_blocks import ROOT
@@ -19,7 +20,9 @@ def anchors_of(text: str) -> set[str]:
     return {slugify(title.replace("`", ""), "-") for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "provider/README.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "provider/README.md"]
+)
 def test_what_it_names_is_there(name: str) -> None:
     page = ROOT / name
     text = page.read_text()
@@ -40,3 +43,12 @@ def test_what_a_package_index_shows_leads_to_no_page_of_the_checkout(directory: 
     assert "pip install" in shown
     assert _LINK.findall(shown) == []
     assert not re.search(r"\bsrc=|\[[^\]]+\]: ", shown)
+
+
+@pytest.mark.parametrize("name", ["fault.yml", "idea.yml"])
+def test_an_issue_form_asks_for_what_helps(name: str) -> None:
+    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / name).read_text())
+    asked = [part["id"] for part in form["body"] if part["type"] != "markdown"]
+    assert len({*asked}) == len(asked) > 1
+    assert {"name", "description", "body"} <= form.keys()
+    assert all(part["attributes"].get("label") for part in form["body"] if part["type"] != "markdown")

@@ -85,11 +85,7 @@ def ask(case: Case) -> Answers:
         is_chain = finding.subject == "receipts" and finding.detail.startswith("receipts of store")
         said[finding.status] |= every if is_chain else {numbers[finding.subject]} & every
     sound = {
-        name: {
-            numbers[row.subject.removeprefix("receipt ")]
-            for row in receipts.itertuples()
-            if getattr(row, name)
-        }
+        name: {numbers[row["subject"].removeprefix("receipt ")] for row in receipts.rows if row[name]}
         for name in ("fault", "moved")
     }
     lost = tuple(

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from storage_engine.quality.engine import files_written
+from storage_engine.quality.rules import FactTable
 from storage_engine.quality.suite import SUITES
 from storage_engine.resources import project_path
 
@@ -39,8 +39,8 @@ def test_a_page_that_cannot_be_written_is_one_error_and_no_trace(
     from storage_engine.quality.engine import OfflinePageView, run_suites
 
     monkeypatch.setattr(OfflinePageView, "render", full)
-    row = pd.DataFrame({"subject": ["a segment"], "accepted_damaged_bytes": [0], "damaged_bytes": [0]})
-    tables = {name: row if name == "store_frames" else pd.DataFrame() for name in SUITES}
+    row = FactTable(({"subject": "a segment", "accepted_damaged_bytes": 0, "damaged_bytes": 0},))
+    tables = {name: row if name == "store_frames" else FactTable(()) for name in SUITES}
     directory = tmp_path / "docs"
     with pytest.raises(OSError, match="No space left on device") as raised:
         run_suites(tables, project_path("expectations"), directory, run_name="full")

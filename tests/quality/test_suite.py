@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from storage_engine.exceptions import BadInputError, MissingExtraError
 from storage_engine.model.report.validation import CheckResult, Status
 from storage_engine.quality import plain_engine
+from storage_engine.quality.rules import FactTable
 from storage_engine.quality.suite import SUITES, build_suite, read_suite, write_suites
 from storage_engine.resources import project_path
 
@@ -70,10 +70,8 @@ def change(suites: Path, **changes: object) -> None:
 
 def judge(suites: Path, **frames: object) -> CheckResult:
     """Judge one row of frames by the rules alone; no other table has any."""
-    row = pd.DataFrame(
-        {"subject": ["a segment"], "accepted_damaged_bytes": [0], "damaged_bytes": [7], **frames}
-    )
-    tables = {name: row if name == "store_frames" else pd.DataFrame() for name in SUITES}
+    row = FactTable(({"subject": "a segment", "accepted_damaged_bytes": 0, "damaged_bytes": 7, **frames},))
+    tables = {name: row if name == "store_frames" else FactTable(()) for name in SUITES}
     (found,) = (check for check in plain_engine.run_suites(tables, suites) if check.suite == "store_frames")
     return found
 

@@ -16,6 +16,7 @@ from storage_engine.cli.options.live_options import with_live_broker
 from storage_engine.cli.options.options import lake_option, with_option
 from storage_engine.cli.options.policy_options import policy_option
 from storage_engine.cli.options.store_argument import managed_store
+from storage_engine.cli.output.notify_option import doctor_of, notify_option
 from storage_engine.cli.output.output import say
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import NamedPath
@@ -25,9 +26,11 @@ from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.settings.policy import ShieldMode
 
 if TYPE_CHECKING:
+    from storage_engine.retention.monitor.notifying import Means
     from storage_engine.retention.store.managed_store import ManagedStore
 
 _CHECK_SECONDS: Final = 1.0
+_END_SECONDS: Final = 5.0
 
 
 @command()
@@ -43,6 +46,7 @@ _CHECK_SECONDS: Final = 1.0
 @with_live_broker
 @with_option(policy_option("shield_give_up_percent"))
 @click.option("--no-shield", is_flag=True, help="Keep no second names of what is unproven.")
+@notify_option
 def watch(
     stores: tuple[Path, ...],
     lake_dir: Path | None,
@@ -50,6 +54,7 @@ def watch(
     live: LiveBroker | None,
     shield_give_up_percent: int,
     no_shield: bool,
+    notify: tuple[Means, ...],
 ) -> int:
     """Watch what the holds on STORES rest on, and mend it at once, until it is told to end.
 
@@ -65,6 +70,7 @@ def watch(
     Ends with exit code 0 on SIGTERM and SIGINT, with another one if it can't go on. --lake says where the
     journal of STORES is.
     """
+    from storage_engine.retention.monitor.notifying import Teller
     from storage_engine.retention.monitor.store_watch import HostWatch
 
     mode = ShieldMode.OFF if no_shield else ShieldMode.AUTO
@@ -78,13 +84,18 @@ def watch(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    host = HostWatch(say)
+    teller = Teller(notify, say, doctor_of)
+    host = HostWatch(say, teller.add if notify else None)
+    if notify:
+        teller.start()
     for one in managed:
         host.add(one)
     while not (ends.wait(_CHECK_SECONDS) or host.dead):
         pass
     dead = host.dead
     host.end()
+    if notify:
+        teller.end(_END_SECONDS)
     if dead:
         raise StorageEngineError(
             f"expected the watch to work until it is told to end, found that a thread of it has ended: "

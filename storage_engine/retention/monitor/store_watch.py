@@ -217,6 +217,7 @@ def record_mends(store: ManagedStore, found: Sequence[Drift]) -> None:
         record_under_watch(journal, record, found)
 
 
+Alarmed = Callable[[ManagedStore, Sequence[str], Sequence[str]], None]
 LOOK_SECONDS: Final = 0.5
 """Each look is some calls of stat: enough where a file system tells nobody of its changes."""
 _STAND_BY_SECONDS: Final = 2.0
@@ -239,10 +240,15 @@ class StoreWatch(threading.Thread):
     """Looks at one store twice a second, and at once when a file of its log has changed or it is woken.
 
     :param say: told what was mended, and what keeps the watch from its work.
+    :param alarmed: likewise, at each look.
     """
 
-    def __init__(self, store: ManagedStore, recorder: Recorder, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, store: ManagedStore, recorder: Recorder, say: Callable[[str], None], alarmed: Alarmed
+    ) -> None:
         super().__init__(name=f"storage-engine-watch {store.root}", daemon=True)
+        self._alarmed = alarmed
+        self._mended: list[str] = []
         self._fence = _fence_watch(store)
         self._shield = ShieldWatch(store, say)
         self._store = store
@@ -264,10 +270,10 @@ class StoreWatch(threading.Thread):
                 try:
                     self._watch()
                 except (StorageEngineError, OSError) as error:
-                    self._say_once(reason_text(error))
+                    self._alarm(reason_text(error))
                 except Exception as error:
                     # Whatever it is, a watch that ends with it would be missed by nobody.
-                    self._say_once(f"the watch has failed and begins again: {unexpected(error)}")
+                    self._alarm(f"the watch has failed and begins again: {unexpected(error)}")
                 self._pause(_STAND_BY_SECONDS)
         finally:
             self._changes.close()
@@ -277,7 +283,7 @@ class StoreWatch(threading.Thread):
         root = Path(self._store.root)
         # The mount point of a disk that isn't mounted is empty, as no store is.
         if not (root.is_dir() and any(root.iterdir())):
-            self._say_once(f"{root}: expected the store, found none: is it mounted?")
+            self._alarm(f"{root}: expected the store, found none: is it mounted?")
             return
         identity = _identity(self._store.root)
         with self._fence.watching() as own:
@@ -293,7 +299,7 @@ class StoreWatch(threading.Thread):
                     *self._do(lambda: self._beat(own)),
                 ]
                 self._tell(self._fence.left_over())
-                self._say_once("; ".join(problems) or watching_text(self._fence.last_look))
+                self._alarm(*problems, well=watching_text(self._fence.last_look))
                 self._changes.follow(self._fence.directories)
                 self._pause(LOOK_SECONDS)
             if self._ends:
@@ -304,12 +310,12 @@ class StoreWatch(threading.Thread):
         before, self._silent = self._silent, self._fence.silent()
         # One that has just begun is silent for a moment, too.
         if not self._silent or self._silent != before:
-            self._say_once("another process watches the store; this one takes over when that ends")
+            self._alarm(well="another process watches the store; this one takes over when that ends")
             return
         problems = [*self._do(lambda: self._fence.look(clock_ms()))]
         self._tell(self._fence.left_over())
         said = f"{self._silent}: end it. Until then this one mends the fence, and doesn't tend the shield"
-        self._say_once("; ".join([said, *problems]))
+        self._alarm(said, *problems)
 
     def _beat(self, own: Beating) -> tuple[Drift, ...]:
         """Show that the watch is alive, and when it looked; one that can't goes on mending."""
@@ -335,7 +341,15 @@ class StoreWatch(threading.Thread):
     def _tell(self, found: tuple[Drift, ...]) -> None:
         self._recorder.add(self._store, found)
         for one in found:
-            self._say(f"{self._store.root}: {one.kind.value}: {one.detail}")
+            self._mended.append(f"{one.kind.value}: {one.detail}")
+            self._say(f"{self._store.root}: {self._mended[-1]}")
+
+    def _alarm(self, *problems: str, well: str = "") -> None:
+        mended, self._mended = self._mended, []
+        # Mending goes on, whatever becomes of who is told.
+        with suppress(Exception):
+            self._alarmed(self._store, problems, mended)
+        self._say_once("; ".join(problems) or well)
 
     def _pause(self, seconds: float) -> None:
         if not self._ends:
@@ -351,9 +365,11 @@ class HostWatch:
     """Watches stores of this host, each once.
 
     :param say: called from its threads; what it raises is ignored, since mending goes on unheard.
+    :param alarmed: likewise, with what is wrong with a store now and what was mended; it must not wait.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], alarmed: Alarmed | None = None) -> None:
+        self._alarmed: Alarmed = alarmed or (lambda store, problems, mended: None)
         self._say = _never_raises(say)
         self._recorder = Recorder(self._say)
         self._watches: dict[str, tuple[StoreWatch, int]] = {}
@@ -367,7 +383,7 @@ class HostWatch:
                 self._recorder.start()
             known = self._watches.get(store.root)
             if known is None:
-                watch = StoreWatch(store, self._recorder, self._say)
+                watch = StoreWatch(store, self._recorder, self._say, self._alarmed)
                 watch.start()
                 known = (watch, 0)
             self._watches[store.root] = (known[0], known[1] + 1)

@@ -1,0 +1,82 @@
+"""--notify: by what a person hears of alarms at a shell."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from storage_engine.cli.output.output import say
+from storage_engine.core.wording import unexpected
+from storage_engine.exceptions import BadInputError
+
+if TYPE_CHECKING:
+    from storage_engine.retention.monitor.notifying import Means
+    from storage_engine.retention.store.managed_store import ManagedStore
+
+
+def _means(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[Means, ...]:
+    if not texts:
+        return ()
+    from storage_engine.retention.monitor.notifying import means_of
+
+    try:
+        return tuple(means_of(text) for text in dict.fromkeys(texts))
+    except BadInputError as error:
+        raise click.BadParameter(str(error), context, parameter) from error
+
+
+notify_option = click.option(
+    "--notify",
+    metavar="COMMAND|URL",
+    multiple=True,
+    callback=_means,
+    help="Run this for an alarm that begins or ends, as JSON on its stdin, or POST it there; repeatable.",
+)
+
+
+def doctor_of(store: ManagedStore) -> str:
+    """Return the command that says what to do about a store's alarms."""
+    from storage_engine.lake.catalog.place import own_directory
+
+    lake = own_directory(store.lake)
+    at = "" if lake is None else f" --lake {shlex.quote(str(lake))}"
+    return f"storage-engine doctor {shlex.quote(store.root)}{at}"
+
+
+AlarmsTold = Callable[..., None]
+
+
+@contextmanager
+def alarms_told(managed: ManagedStore, source: str, all_means: tuple[Means, ...]) -> Iterator[AlarmsTold]:
+    """Tell what a command ends with: what is given to what this yields, or the error that comes before.
+
+    :param source: the command.
+    """
+    is_told = not all_means
+
+    def tell(*alarms: str, link: str = "") -> None:
+        nonlocal is_told
+        if is_told:
+            return
+        is_told = True
+        from storage_engine.retention.monitor.notifying import Subject
+        from storage_engine.retention.monitor.notifying import tell as tell_means
+
+        try:
+            subject = Subject.of(managed, source, advice=doctor_of(managed), link=link)
+            notices = tell_means(subject, alarms, all_means)
+        except Exception as error:
+            # What the command did stands.
+            notices = (f"nobody was told of alarms: {unexpected(error)}",)
+        for notice in notices:
+            say(f"Note: {notice}", err=True)
+
+    try:
+        yield tell
+    except Exception as error:
+        tell(str(error))
+        raise

@@ -1,0 +1,111 @@
+"""Tells Airflow's notifiers of alarms: once when one begins, and once when it has ended, not each time that a
+task fails."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
+
+from storage_engine.core.wording import unexpected
+from storage_engine.hooks.commands import with_connection
+from storage_engine.hooks.storage_engine import StorageEngineHook
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from storage_engine.retention.monitor.notifying import Notification
+
+Notifier = Callable[[Any], object]
+"""A ``BaseNotifier``, or a function that takes the context."""
+_log = logging.getLogger(__name__)
+
+
+class AlarmException(AirflowFailException):
+    """Fails a task that has looked after a store and found what a person should know at once."""
+
+    def __init__(self, alarms: Sequence[str]) -> None:
+        super().__init__("; ".join(alarms))
+        self.alarms = tuple(alarms)
+
+
+@contextmanager
+def alarms_told(notifiers: Sequence[Notifier], conn_id: str, context: Context) -> Iterator[None]:
+    """Tell what a task ends with: that it fails for good is an alarm, which ends once it succeeds."""
+    if not notifiers:
+        yield
+        return
+    try:
+        yield
+    except AirflowSkipException:
+        _tell(notifiers, conn_id, context, ())
+        raise
+    except Exception as error:
+        instance = context["ti"]
+        ends_here = isinstance(error, (AirflowFailException, AirflowSensorTimeout))
+        if ends_here or instance.try_number > instance.max_tries:
+            alarms = error.alarms if isinstance(error, AlarmException) else (str(error),)
+            _tell(notifiers, conn_id, context, alarms)
+        raise
+    _tell(notifiers, conn_id, context, ())
+
+
+def _tell(notifiers: Sequence[Notifier], conn_id: str, context: Context, alarms: Sequence[str]) -> None:
+    """Tell all notifiers. Whatever fails is one warning: what the task did stands."""
+    try:
+        _tell_all(notifiers, conn_id, context, alarms)
+    except Exception as error:
+        _log.warning("the notifiers weren't told: %s", unexpected(error))
+
+
+def _tell_all(notifiers: Sequence[Notifier], conn_id: str, context: Context, alarms: Sequence[str]) -> None:
+    from storage_engine.retention.monitor.notifying import Subject, tell
+
+    instance = context["ti"]
+    said = {
+        "source": f"{instance.dag_id}.{instance.task_id}",
+        "advice": f"storage-engine doctor --conn-id {conn_id}",
+        "link": str(getattr(instance, "log_url", None) or ""),
+    }
+    subject = Subject(conn_id, "", "", **said)
+    # What the connection lacks is the task's own error.
+    with suppress(Exception):
+        subject = Subject.of(StorageEngineHook(conn_id).managed_store, **said)
+    means = [_NotifierMeans(notifier, number, context) for number, notifier in enumerate(notifiers)]
+    told = [with_connection(alarm, conn_id) for alarm in alarms]
+    for notice in tell(subject, told, means):
+        _log.warning("%s", notice)
+
+
+@dataclass(frozen=True, slots=True)
+class _NotifierMeans:
+    """:param number: of the notifier in the option's list."""
+
+    notifier: Notifier
+    number: int
+    context: Context
+
+    @property
+    def name(self) -> str:
+        return getattr(self.notifier, "__name__", type(self.notifier).__name__)
+
+    @property
+    def key(self) -> str:
+        return f"notifier {self.number} {self.name}"
+
+    def send(self, told: Notification, seconds: float) -> None:
+        """Call a copy, since a notifier keeps what its templates came to."""
+        from storage_engine.retention.monitor.notifying import within
+
+        alarm = told.to_dict()
+        context = {**self.context, "alarm": alarm, "exception": alarm["text"]}
+        within(seconds, lambda: copy.copy(self.notifier)(context))

@@ -1,0 +1,226 @@
+"""What a task read and wrote, as OpenLineage's events have it.
+
+A task keeps it while it works; the facets come from what it kept. OpenLineage asks for them in a forked
+process, where no journal and no lake may be opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from socket import gethostname
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.validation import CheckResult, Status, ValidationResult
+
+if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+    from storage_engine.retention.release.release_result import ReleaseResult
+    from storage_engine.retention.store.managed_store import ManagedStore
+
+OFFSETS = "storageEngine_offsets"
+"""Key of the facet of our own: offset ranges of a log."""
+_MOST_RANGES = 100
+"""Of more ranges of one log the rest is counted: events travel in messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSpan:
+    """The offsets [start, end) of a log, and where their bytes are; "": the task doesn't say."""
+
+    start: int
+    end: int
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTable:
+    """A table of a lake as the task left it.
+
+    :param location: of its files, which names it in OpenLineage.
+    :param name: in its catalog.
+    """
+
+    location: str
+    name: str
+    snapshot_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What one task read and wrote.
+
+    :param logs: of the store, by name, the offsets that it read.
+    :param truncated: likewise, those that it deleted.
+    :param read: tables of lakes.
+    :param written: likewise.
+    :param rows: how many of the first written table are new; None: the task doesn't say.
+    """
+
+    root: str
+    logs: Mapping[str, Sequence[LogSpan]] = field(default_factory=dict)
+    truncated: Mapping[str, Sequence[LogSpan]] = field(default_factory=dict)
+    read: tuple[LakeTable, ...] = ()
+    written: tuple[LakeTable, ...] = ()
+    rows: int | None = None
+    size_bytes: int | None = None
+    checks: tuple[CheckResult, ...] = ()
+
+
+@lru_cache
+def is_wanted() -> bool:
+    """Return whether this Airflow sends OpenLineage events; where it doesn't, no lake is asked for them."""
+    try:
+        from airflow.providers.openlineage.conf import is_disabled
+    except ImportError:
+        return False
+    return not is_disabled()
+
+
+def archived(store: ManagedStore, receipts: Sequence[Receipt], lake: str) -> Lineage:
+    """Return the lineage of archiving.
+
+    :param lake: the location of the lake that took them; "": none.
+    """
+    ranges = _by_log((one.log, LogSpan(one.base_offset, one.end)) for one in receipts)
+    return Lineage(
+        store.real_root,
+        ranges,
+        written=lake_tables(store, (lake,)) if receipts else (),
+        rows=sum(one.row_count for one in receipts),
+        size_bytes=sum(one.data_file_bytes for one in receipts),
+    )
+
+
+def released(store: ManagedStore, result: ReleaseResult) -> Lineage:
+    """Return the lineage of a release: lakes prove, and logs lose their oldest segments."""
+    ranges = _by_log((one.log, LogSpan(one.base_offset, one.end_offset)) for one in result.deleted)
+    proving = dict.fromkeys(one.lake for one in result.deleted if one.lake)
+    return Lineage(store.real_root, ranges, ranges, read=lake_tables(store, tuple(proving)))
+
+
+def validated(store: ManagedStore, result: ValidationResult) -> Lineage:
+    """Return the lineage of a validation: what it looked at, with each check's verdict."""
+    ranges = _by_log(
+        (one.log, LogSpan(one.start_offset, one.end_offset, one.where.value)) for one in result.ranges
+    )
+    read = lake_tables(store, [one.location for one in store.lakes])
+    return Lineage(store.real_root, ranges, read=read, checks=result.checks)
+
+
+def lake_tables(store: ManagedStore, locations: Sequence[str]) -> tuple[LakeTable, ...]:
+    """Return the tables of some of a store's lakes; of one that can't be read, none."""
+    from storage_engine.exceptions import StorageEngineError
+    from storage_engine.lake.catalog.catalog import open_lake
+
+    found: list[LakeTable] = []
+    for config in store.lakes:
+        if config.location not in locations:
+            continue
+        try:
+            tables = open_lake(config).tables()
+        except (StorageEngineError, OSError):
+            continue
+        for table in tables:
+            snapshot = table.current_snapshot()
+            snapshot_id = None if snapshot is None else snapshot.snapshot_id
+            found.append(LakeTable(table.location(), ".".join(table.name()), snapshot_id))
+    return tuple(found)
+
+
+def _by_log(ranges: Iterable[tuple[str, LogSpan]]) -> Mapping[str, Sequence[LogSpan]]:
+    found: dict[str, list[LogSpan]] = {}
+    for log, one in ranges:
+        found.setdefault(log, []).append(one)
+    return found
+
+
+def operator_lineage(lineage: Lineage | None) -> OperatorLineage[Any, Any]:
+    """Return what a task kept as OpenLineage's classes; empty where it kept nothing."""
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from openlineage.client.event_v2 import InputDataset, OutputDataset
+    from openlineage.client.facet_v2 import lifecycle_state_change_dataset as lifecycle
+    from openlineage.client.facet_v2 import output_statistics_output_dataset as statistics
+
+    if lineage is None:
+        return OperatorLineage()
+    inputs, outputs = [], []
+    for log, ranges in lineage.logs.items():
+        namespace, name = _log_name(lineage.root, log)
+        verdicts = _assertions(lineage, ("store", "across"))
+        inputs.append(
+            InputDataset(
+                namespace=namespace, name=name, facets={OFFSETS: _offsets(ranges)}, inputFacets=verdicts
+            )
+        )
+    for table in lineage.read:
+        namespace, name = table_name(table)
+        verdicts = _assertions(lineage, ("lake", "across", "rows"))
+        inputs.append(
+            InputDataset(namespace=namespace, name=name, facets=_table_facets(table), inputFacets=verdicts)
+        )
+    for log, ranges in lineage.truncated.items():
+        namespace, name = _log_name(lineage.root, log)
+        truncated = lifecycle.LifecycleStateChangeDatasetFacet(lifecycle.LifecycleStateChange.TRUNCATE)
+        of_log = {OFFSETS: _offsets(ranges), "lifecycleStateChange": truncated}
+        outputs.append(OutputDataset(namespace=namespace, name=name, facets=of_log))
+    for number, table in enumerate(lineage.written):
+        namespace, name = table_name(table)
+        rows = statistics.OutputStatisticsOutputDatasetFacet(lineage.rows, lineage.size_bytes)
+        written: dict[str, Any] = {} if number else {"outputStatistics": rows}
+        outputs.append(
+            OutputDataset(namespace=namespace, name=name, facets=_table_facets(table), outputFacets=written)
+        )
+    return OperatorLineage(inputs=inputs, outputs=outputs)
+
+
+def _log_name(root: str, log: str) -> tuple[str, str]:
+    """Name a log as OpenLineage does a remote host's file: its disk is another one on each host."""
+    return f"file://{gethostname()}", f"{root.rstrip('/')}/{log}"
+
+
+def table_name(table: LakeTable) -> tuple[str, str]:
+    """Name a table as OpenLineage does Iceberg's: by where its files are."""
+    parts = urlsplit(table.location)
+    if parts.scheme in ("", "file"):
+        return "file", unquote(parts.path)
+    return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/")
+
+
+def _table_facets(table: LakeTable) -> dict[str, Any]:
+    from openlineage.client.facet_v2 import dataset_version_dataset as version
+    from openlineage.client.facet_v2 import symlinks_dataset as symlinks
+
+    namespace, _ = table_name(table)
+    same = symlinks.Identifier(namespace=namespace, name=table.name, type="TABLE")
+    known = table.snapshot_id is not None
+    facet = {"version": version.DatasetVersionDatasetFacet(str(table.snapshot_id))} if known else {}
+    return {"symlinks": symlinks.SymlinksDatasetFacet([same]), **facet}
+
+
+def _offsets(ranges: Sequence[LogSpan]) -> Any:
+    from openlineage.client.facet_v2 import DatasetFacet
+
+    shown = [
+        {"start": one.start, "end": one.end, **({"where": one.where} if one.where else {})}
+        for one in ranges[:_MOST_RANGES]
+    ]
+    return DatasetFacet().with_additional_properties(ranges=shown, moreRanges=len(ranges) - len(shown))
+
+
+def _assertions(lineage: Lineage, suites: Sequence[str]) -> dict[str, Any]:
+    """Return the verdicts of these suites."""
+    from openlineage.client.facet_v2 import data_quality_assertions_dataset as quality
+
+    checks = [one for one in lineage.checks if one.suite.partition("_")[0] in suites]
+    if not checks:
+        return {}
+    assertions = [
+        quality.Assertion(assertion=one.expectation, success=one.status is not Status.FAILURE)
+        for one in checks
+    ]
+    return {"dataQualityAssertions": quality.DataQualityAssertionsDatasetFacet(assertions)}

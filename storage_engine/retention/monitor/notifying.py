@@ -1,0 +1,433 @@
+"""Tell people of alarms by the means that they named: once when one begins, and once when it has ended.
+
+What each means was told is kept in the journal. What could not be told is tried again at the next look. No
+means that fails or hangs ends anything: it is a notice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import threading
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.untrusted import MALFORMED
+from storage_engine.core.wording import count_text, reason_text, unexpected
+from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.journal.tables.database import missing_sqlite_file
+from storage_engine.retention.proof.kept_rows import KeptRows
+from storage_engine.retention.store.managed_store import ManagedStore
+
+MOST_SECONDS: Final = 30.0
+"""That one means may take for all that one look has to tell."""
+_MOST_ALARMS: Final = 20
+"""Told of one look; further ones wait for the next."""
+_VERSION: Final = 1
+_TOLD = KeptRows("storage_engine_told_alarms", "told")
+_NUMBER = re.compile(r"(?<![^\s\[(])[\d-]*\d\S*(?: \w+)?")
+"""A number with its unit, which is another one at each look; not the digits of a name."""
+
+
+class AlarmState(StrEnum):
+    """What became of an alarm."""
+
+    BEGAN = "began"
+    HAPPENED = "happened"
+    """Something that doesn't last, such as what a watch has mended."""
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """
+    :param since_ms: when a look found it first.
+    """
+
+    what: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """One alarm as it is told.
+
+    :param store: what people call it.
+    :param advice: what to do.
+    :param link: where to read on; "": nowhere.
+    """
+
+    store: str
+    state: AlarmState
+    alarm: Alarm
+    advice: str
+    link: str
+
+    def to_dict(self) -> dict[str, str]:
+        """Return plain values for JSON and for templates; ``text`` says all, and is what chats show."""
+        since = datetime.fromtimestamp(self.alarm.since_ms / 1000, UTC).isoformat(timespec="seconds")
+        when = f"{self.state.value}, since {since}" if self.state is AlarmState.ENDED else f"since {since}"
+        ended = "ended: " if self.state is AlarmState.ENDED else ""
+        text = " | ".join(
+            one for one in (f"{self.store}: {ended}{self.alarm.what}", when, self.advice, self.link) if one
+        )
+        told = {"store": self.store, "state": self.state.value, "what": self.alarm.what, "since": since}
+        return {**told, "advice": self.advice, "link": self.link, "text": text}
+
+
+class Means(Protocol):
+    """How somebody is told.
+
+    :param key: tells it from others, in all processes.
+    :param name: what a notice calls it; has no secret in it.
+    """
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def send(self, told: Notification, seconds: float) -> None:
+        """Tell it, within about this time; raises whatever it fails with."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandMeans:
+    """A program that reads one notification as JSON from its standard input. No shell is between.
+
+    :param words: of its command line.
+    """
+
+    words: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        return f"command {shlex.join(self.words)}"
+
+    @property
+    def name(self) -> str:
+        return self.words[0]
+
+    def send(self, told: Notification, seconds: float) -> None:
+        """
+        :raises StorageEngineError: it ended with another code than 0, or not in time; it is killed then.
+        :raises OSError: it can't be started.
+        """
+        with subprocess.Popen(
+            self.words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as process:
+            try:
+                process.communicate(json.dumps(told.to_dict()).encode() + b"\n", timeout=seconds)
+            except subprocess.TimeoutExpired:
+                # With what it has started: a child that lives on would hold nothing, but be nobody's.
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise StorageEngineError(f"expected an end within {seconds:.0f} s, found none") from None
+        if process.returncode:
+            raise StorageEngineError(f"expected exit code 0, found {process.returncode}")
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookMeans:
+    """A URL that takes one notification as JSON, by POST."""
+
+    url: str
+
+    @property
+    def key(self) -> str:
+        return f"webhook {self.url}"
+
+    @property
+    def name(self) -> str:
+        # Whoever knows the rest of a chat's URL may write there.
+        return f"{urlsplit(self.url).scheme}://{urlsplit(self.url).hostname}"
+
+    def send(self, told: Notification, seconds: float) -> None:
+        """
+        :raises StorageEngineError: it answered with a failure, or not in time.
+        """
+        import requests
+
+        def post() -> int:
+            with requests.post(
+                self.url, json=told.to_dict(), timeout=seconds, stream=True, allow_redirects=False
+            ) as answer:
+                return answer.status_code
+
+        try:
+            status = within(seconds, post)
+        except requests.RequestException as error:
+            # Its text has the URL.
+            raise StorageEngineError(f"no answer ({type(error).__name__})") from None
+        if not 200 <= status < 300:
+            raise StorageEngineError(f"expected a status of 200 to 299, found {status}")
+
+
+def means_of(text: str) -> Means:
+    """Return the means that a word of a command line stands for: a URL, or a command.
+
+    :raises BadInputError: it is neither.
+    """
+    if text.startswith(("http://", "https://")):
+        if not urlsplit(text).hostname:
+            raise BadInputError("expected a URL with a host, found none")
+        return WebhookMeans(text)
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise BadInputError(f"expected a command, found {text!r} ({error})") from None
+    if not words:
+        raise BadInputError("expected a command or a URL, found nothing")
+    return CommandMeans(words)
+
+
+def within(seconds: float, work: Callable[[], Any]) -> Any:
+    """Do something that may hang, and return what it returns.
+
+    :raises StorageEngineError: it takes longer. It is left to itself, and ends with the process.
+    """
+    ended: list[Callable[[], Any]] = []
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:
+            failed = error
+            ended.append(lambda: _raise(failed))
+        else:
+            ended.append(lambda: result)
+
+    thread = threading.Thread(target=run, name="storage-engine-notify", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not ended:
+        raise StorageEngineError(f"expected an end within {seconds:.0f} s, found none")
+    return ended[0]()
+
+
+def _raise(error: BaseException) -> Any:
+    raise error
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What alarms are about.
+
+    :param store: what people call the store.
+    :param place: tells the store from others in its journal.
+    :param journal_url: of the journal that keeps what was told; "": none is known.
+    :param source: who looks: alarms of one look say nothing of another's.
+    """
+
+    store: str
+    place: str
+    journal_url: str
+    source: str
+    advice: str = ""
+    link: str = ""
+
+    @classmethod
+    def of(cls, store: ManagedStore, source: str, *, advice: str = "", link: str = "") -> Subject:
+        """Return what a store's alarms are about, as one source finds them."""
+        return cls(
+            store.name, f"{store.host or ''} {store.real_root}", store.journal_url, source, advice, link
+        )
+
+    def key(self, means: Means) -> str:
+        """Return what the journal keeps by: of a URL or a command nothing can be read there."""
+        parts = json.dumps([self.store, self.place, self.source, means.key])
+        return hashlib.sha256(parts.encode()).hexdigest()[:36]
+
+
+def tell(
+    subject: Subject,
+    alarms: Sequence[str],
+    all_means: Sequence[Means],
+    *,
+    happened: Sequence[str] = (),
+    now_ms: int | None = None,
+    seconds: float = MOST_SECONDS,
+) -> tuple[str, ...]:
+    """Tell each means what began and ended since it was told last. Never raises.
+
+    :param alarms: all that stand now.
+    :param happened: what doesn't last: it is told, and not remembered.
+    :return: what could not be told, as notices.
+    """
+    notices: list[str] = []
+    now_ms = clock_ms() if now_ms is None else now_ms
+    for means in all_means:
+        try:
+            notices += _tell(subject, alarms, happened, means, now_ms, seconds)
+        except Exception as error:
+            known = isinstance(error, (StorageEngineError, OSError))
+            notices.append(f"{means.name} wasn't told: {reason_text(error) if known else unexpected(error)}")
+    return tuple(notices)
+
+
+def _tell(
+    subject: Subject,
+    alarms: Sequence[str],
+    happened: Sequence[str],
+    means: Means,
+    now_ms: int,
+    seconds: float,
+) -> list[str]:
+    known, why_unknown = _read(subject, means)
+    notices = [f"what {means.name} was told before isn't known: {why_unknown}"] if why_unknown else []
+    began, ended = changes(known, alarms, now_ms)
+    todo = [
+        *((AlarmState.BEGAN, one) for one in began),
+        *((AlarmState.HAPPENED, Alarm(what, now_ms)) for what in happened),
+        *((AlarmState.ENDED, one) for one in ended),
+    ]
+    now_known, left = {id(one): one for one in known}, len(todo)
+    ends_at = time.monotonic() + seconds
+    for state, alarm in todo[:_MOST_ALARMS]:
+        try:
+            if (remaining := ends_at - time.monotonic()) <= 0:
+                raise StorageEngineError(f"expected to tell all within {seconds:.0f} s, found it slower")
+            means.send(Notification(subject.store, state, alarm, subject.advice, subject.link), remaining)
+        except Exception as error:
+            fault = isinstance(error, (StorageEngineError, OSError))
+            why = reason_text(error) if fault else unexpected(error)
+            untold = f"{means.name} wasn't told of {count_text(left, 'alarm')}"
+            notices.append(f"{untold} ({why}); what stands at the next look is told then")
+            break
+        left -= 1
+        if state is AlarmState.ENDED:
+            del now_known[id(alarm)]
+        elif state is AlarmState.BEGAN:
+            now_known[id(alarm)] = alarm
+    if len(todo) > left and (why := _write(subject, means, tuple(now_known.values()))):
+        notices.append(f"what {means.name} was told can't be kept, and is told again: {why}")
+    return notices
+
+
+def changes(known: Sequence[Alarm], alarms: Sequence[str], now_ms: int) -> tuple[list[Alarm], list[Alarm]]:
+    """Return which alarms began, and which ended. One whose numbers alone changed still stands."""
+    before: dict[str, list[Alarm]] = defaultdict(list)
+    for one in known:
+        before[_NUMBER.sub("#", one.what)].append(one)
+    began = []
+    for what in dict.fromkeys(alarms):
+        same = before[_NUMBER.sub("#", what)]
+        if same:
+            same.pop(0)
+        else:
+            began.append(Alarm(what, now_ms))
+    return began, [one for left in before.values() for one in left]
+
+
+_kept_here: dict[str, tuple[Alarm, ...]] = {}
+"""What this process told while the journal could not keep it."""
+
+
+def _read(subject: Subject, means: Means) -> tuple[tuple[Alarm, ...], str]:
+    """Return what a means was told and stands, and why that isn't known; "" where it is."""
+    key, url = subject.key(means), subject.journal_url
+    if key in _kept_here or not url or missing_sqlite_file(url):
+        return _kept_here.get(key, ()), ""
+    try:
+        stored = _TOLD.read(url, key)
+        if stored is None or stored[0] != _VERSION:
+            return (), ""
+        plain = json.loads(zlib.decompress(stored[1]))
+        return tuple(from_jsonable(Alarm, one, "told") for one in plain), ""
+    except (StorageEngineError, OSError, zlib.error, *MALFORMED) as error:
+        return (), reason_text(error)
+
+
+def _write(subject: Subject, means: Means, told: Sequence[Alarm]) -> str:
+    """Keep what a means was told and stands; return why that failed, "" where it didn't."""
+    key, url = subject.key(means), subject.journal_url
+    _kept_here[key] = tuple(told)
+    if not url or missing_sqlite_file(url):
+        return ""
+    try:
+        _TOLD.write(url, key, _VERSION, json.dumps([to_jsonable(one) for one in told]), reserve=False)
+    except (StorageEngineError, OSError) as error:
+        return reason_text(error)
+    del _kept_here[key]
+    return ""
+
+
+_LOOKS_SECONDS: Final = 2.0
+_AGAIN_SECONDS: Final = 60.0
+
+
+class Teller(threading.Thread):
+    """Tells what watches find, in a thread of its own, so that no mend waits for a means.
+
+    :param say: told the notices, each once until another one comes.
+    :param advice: by store, what to do.
+    """
+
+    def __init__(
+        self, means: Sequence[Means], say: Callable[[str], None], advice: Callable[[ManagedStore], str]
+    ) -> None:
+        super().__init__(name="storage-engine-watch-notifies", daemon=True)
+        self._means, self._say, self._advice = means, say, advice
+        self._found: dict[str, tuple[Subject, tuple[str, ...], tuple[str, ...]]] = {}
+        self._changing = threading.Lock()
+        self._changed = threading.Event()
+        self._ends = False
+        self._said: tuple[str, ...] = ()
+
+    def add(self, store: ManagedStore, alarms: Sequence[str], happened: Sequence[str]) -> None:
+        """Have it told soon that these stand, and what happened; never waits."""
+        with self._changing:
+            before = self._found.get(store.root)
+            subject = before[0] if before else Subject.of(store, "watch", advice=self._advice(store))
+            waiting = (*(before[2] if before else ()), *happened)[-_MOST_ALARMS:]
+            self._found[store.root] = (subject, tuple(alarms), waiting)
+            if happened or before is None or before[1] != tuple(alarms):
+                self._changed.set()
+
+    def end(self, seconds: float) -> None:
+        """Have it end once all is told, or after so long."""
+        self._ends = True
+        self._changed.set()
+        self.join(seconds)
+
+    def run(self) -> None:
+        ends = False
+        while not ends:
+            self._changed.wait(_AGAIN_SECONDS)
+            self._changed.clear()
+            ends = self._ends
+            if not ends:
+                # What comes and goes between two looks is no alarm.
+                time.sleep(_LOOKS_SECONDS)
+            with self._changing:
+                found = list(self._found.items())
+                self._found = {root: (it[0], it[1], ()) for root, it in found}
+            told = [
+                tell(subject, alarms, self._means, happened=happened)
+                for _, (subject, alarms, happened) in found
+            ]
+            notices = tuple(dict.fromkeys(notice for of_store in told for notice in of_store))
+            if notices != self._said:
+                self._said = notices
+                for notice in notices:
+                    self._say(notice)

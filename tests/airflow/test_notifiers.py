@@ -1,0 +1,167 @@
+"""What docs/airflow.md shows of notifiers that are told once: Slack's and apprise's, in a real task."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+
+from storage_engine.hooks.notifiers import alarms_told
+from storage_engine.sensors.cleanup import StorageEngineDueSensor
+from tests.docs.code_blocks import ROOT, blocks_of
+from tests.services.webhook import Posted, webhook
+
+# What Airflow and its dependencies warn about in their own code is not ours to mend.
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
+
+HERE = "tests/airflow/test_notifiers.py"
+MODULE, OPTION = [
+    block for block in blocks_of(ROOT / "docs" / "airflow.md") if block.said.get("tested by") == HERE
+]
+STORE = "storage_engine_default"
+BEHIND = "archive lag: expected at most 2.0 MiB sealed and not proven in the lake, found 7.0 MiB"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collected() -> Iterator[None]:
+    """Airflow leaves its in-process tasks' files to the garbage collector, which would warn of them later."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def posted() -> Iterator[Posted]:
+    with webhook() as found:
+        yield found
+
+
+@pytest.fixture
+def company_alerts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Names what a module of this text has as the option does."""
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+
+    def write(text: str) -> None:
+        (folder / "company_alerts.py").write_text(text)
+        option, _, value = OPTION.text.splitlines()[1].partition(" = ")
+        monkeypatch.setenv(f"AIRFLOW__STORAGE_ENGINE__{option.upper()}", value)
+
+    yield write
+    sys.modules.pop("company_alerts", None)
+
+
+def run_monitor() -> dict[str, str]:
+    bag = DagBag(str(ROOT / "dags" / "storage_monitor.py"), load_op_links=False)
+    assert bag.import_errors == {}
+    (dag,) = bag.dags.values()
+    for task in dag.tasks:
+        task.retries = 0
+        if isinstance(task, StorageEngineDueSensor):
+            task.timeout = 0
+    return {one.task_id: str(one.state) for one in dag.test().get_task_instances()}
+
+
+def test_slack_and_apprise_are_told_once_when_an_alarm_begins_and_once_when_it_ends(
+    airflow_database: Path,
+    store_connection: Any,
+    company_alerts: Callable[[str], None],
+    posted: Posted,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    company_alerts(MODULE.text)
+    slack = {"conn_type": "slackwebhook", "password": posted.url}
+    apprise = {"path": posted.url.replace("http:", "json:", 1), "tag": "alerts"}
+    monkeypatch.setenv("AIRFLOW_CONN_SLACK_ALERTS", json.dumps(slack))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_APPRISE_ALERTS", json.dumps({"conn_type": "apprise", "extra": {"config": apprise}})
+    )
+    store_connection(STORE, extra={"archive_lag_alarm_bytes": 2 << 20}, deleteWhen="99")
+    for _ in range(2):
+        assert run_monitor() == {"monitor": "failed", "sense": "skipped"}
+    definition = json.loads(_connection())
+    monkeypatch.setenv(
+        f"AIRFLOW_CONN_{STORE.upper()}",
+        json.dumps({**definition, "extra": {**definition["extra"], "archive_lag_alarm_bytes": None}}),
+    )
+    assert run_monitor() == {"monitor": "success", "sense": "skipped"}
+    told = [(body.get("text"), body.get("title"), body.get("message")) for body in posted.bodies]
+    (began, _, _), (_, title, message), (ended, _, _), _ = told
+    assert began.startswith(f"{STORE}: {BEHIND}")
+    assert "storage-engine doctor --conn-id storage_engine_default" in began
+    assert f"/dags/storage_monitor__{STORE}/" in began
+    assert (title, message.startswith(BEHIND)) == (STORE, True)
+    assert ended.startswith(f"{STORE}: ended: {BEHIND}")
+
+
+def _connection() -> str:
+    import os
+
+    return os.environ[f"AIRFLOW_CONN_{STORE.upper()}"]
+
+
+@pytest.mark.parametrize("body", ["raise RuntimeError('down')", "import time; time.sleep(600)"])
+def test_a_notifier_that_fails_or_hangs_changes_nothing_of_the_task(
+    body: str,
+    airflow_database: Path,
+    store_connection: Any,
+    company_alerts: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("storage_engine.retention.monitor.notifying.tell.__kwdefaults__", _quick())
+    company_alerts(f"def NOTIFIERS(context):\n    {body}\n")
+    store = store_connection(STORE, deleteWhen="99")
+    assert run_monitor() == {"monitor": "success", "sense": "skipped"}
+    store_connection("other", extra={"archive_lag_alarm_bytes": 2 << 20})
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", "other")
+    assert run_monitor() == {"monitor": "failed", "sense": "skipped"}
+    assert store.root.exists()
+
+
+def _quick() -> dict[str, Any]:
+    from storage_engine.retention.monitor.notifying import tell
+
+    return {**(tell.__kwdefaults__ or {}), "seconds": 1.0}
+
+
+class _Instance:
+    dag_id, task_id, try_number, max_tries, log_url = "d", "t", 1, 2, "http://log"
+
+
+def test_a_task_that_is_tried_again_tells_nothing_yet() -> None:
+    told: list[str] = []
+
+    def note(context: Any) -> None:
+        told.append(context["alarm"]["what"])
+
+    instance = _Instance()
+    for instance.try_number in (1, 2, 3):
+        with (
+            pytest.raises(OSError, match="gone"),
+            alarms_told([note], "nobody", {"ti": instance}),  # type: ignore[typeddict-item]
+        ):
+            raise OSError("gone")
+        assert told == ["gone"] * (instance.try_number == 3)
+
+
+def test_nothing_that_fails_while_it_tells_ends_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr("storage_engine.retention.monitor.notifying.tell", broken)
+    with alarms_told([print], "nobody", {"ti": _Instance()}):  # type: ignore[typeddict-item]
+        done = True
+    assert done
+
+
+def test_a_name_that_cannot_be_imported_is_an_import_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__ALARM_NOTIFIERS", "no_such_module.NOTIFIERS")
+    bag = DagBag(str(ROOT / "dags" / "storage_monitor.py"), load_op_links=False)
+    (error,) = bag.import_errors.values()
+    assert "no_such_module.NOTIFIERS" in error
