@@ -136,6 +136,8 @@ def serve_lake(
     committed to the lake meanwhile is served within seconds. Ends on SIGTERM and SIGINT.
     """
     SERVER.require("serve-lake")
+    import pyarrow as pa
+
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake_server.give_back import give_back
     from storage_engine.lake_server.positions import CommittedPositions
@@ -171,6 +173,9 @@ def serve_lake(
     )
     listening.tls()
     upstream_tls = trusting(upstream_ca) if upstream_ca else None
+    if "jemalloc" in pa.supported_memory_backends():
+        # It gives back what is free, and not so soon that the kernel clears the next row group's memory again.
+        pa.set_memory_pool(pa.jemalloc_memory_pool())
     lake = open_lake(LakeConfig.local(lake_dir))
     reader = LakeReader(lake, cluster, cache_bytes=cache_bytes, skip_holes=holes == "skip")
     for log in reader.archive.unnamed:

@@ -21,6 +21,7 @@ from storage_engine.kafka.format.transaction_index import AbortedTransaction
 from storage_engine.lake_server.archived_partitions import Archive, ArchivedPartition
 from storage_engine.lake_server.reader import LakeReader
 from storage_engine.lake_server.seam import LogSource, next_step
+from storage_engine.lake_server.segment_batches import Batches
 from storage_engine.lake_server.transactions import Transactions
 from storage_engine.lake_server.upstream import (
     EARLIEST,
@@ -55,7 +56,7 @@ class PartitionRecords:
     """
 
     error: ErrorCode = ErrorCode.none
-    records: bytes = b""
+    records: Batches = b""
     start: int = UNDEFINED
     end: int = UNDEFINED
     stable: int = UNDEFINED

@@ -83,9 +83,13 @@ class ScratchFile:
         with self._lock:
             self._size_bytes += len(data)
 
-    def read(self, first: int, end: int) -> bytes:
-        """Return bytes that were kept."""
-        return b"" if self._descriptor is None else os.pread(self._descriptor, end - first, first)
+    def fileno(self) -> int:
+        """Return its descriptor, which is open for as long as somebody holds on to this."""
+        return self._open()
+
+    def kept(self, first: int, end: int) -> KeptBytes:
+        """Return where bytes are kept."""
+        return KeptBytes(self, first, end - first)
 
     def read_into(self, data: memoryview, first: int) -> None:
         """Fill memory with bytes that were kept.
@@ -116,6 +120,35 @@ class ScratchFile:
             return self._descriptor
 
 
+@dataclass(frozen=True, slots=True)
+class KeptBytes:
+    """Bytes in a scratch file: who waits for a slow reader holds no more of them than where they are."""
+
+    file: ScratchFile
+    first: int
+    size_bytes: int
+
+    def __len__(self) -> int:
+        return self.size_bytes
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.parts(self.size_bytes))
+
+    def parts(self, most_bytes: int) -> Iterator[bytearray]:
+        """Read them, no more than so many at once.
+
+        :raises DamagedRangeError: they weren't kept.
+        """
+        for at in range(0, self.size_bytes, most_bytes):
+            part = bytearray(min(most_bytes, self.size_bytes - at))
+            self.file.read_into(memoryview(part), self.first + at)
+            yield part
+
+
+Batches = bytes | KeptBytes
+"""As they lie in a file, or in memory."""
+
+
 class _ThreadMemory(threading.local):
     """What a thread puts windows together in, one after the other."""
 
@@ -139,7 +172,7 @@ class Piece:
     :param last_offsets: of each batch's last record.
     """
 
-    read: Callable[[int, int], bytes]
+    read: Callable[[int, int], Batches]
     size_bytes: int
     positions: Longs
     ends: Longs
@@ -147,7 +180,7 @@ class Piece:
     last_offsets: Longs
 
     @classmethod
-    def of(cls, read: Callable[[int, int], bytes], data: bytes | memoryview) -> Piece:
+    def of(cls, read: Callable[[int, int], Batches], data: bytes | memoryview) -> Piece:
         """Find the batches in bytes, whose CRC is compared.
 
         :param data: all that ``read`` gives.
@@ -164,7 +197,7 @@ class Piece:
         deltas = np.where(legacy != 0, 0, field(array, positions, header.LAST_OFFSET_DELTA_AT, 4))
         return cls(read, len(data), positions, positions + sizes, bases, bases + deltas)
 
-    def batches(self, offset: int, end: int, max_bytes: int) -> bytes | None:
+    def batches(self, offset: int, end: int, max_bytes: int) -> Batches | None:
         """Return whole batches, at least one, from that on which has an offset, or the next one there is.
 
         :param end: only batches that begin below it; nothing, where the next one doesn't.
@@ -199,7 +232,7 @@ class Piece:
             int(self.ends[-1]) if len(self.ends) else 0
         ):
             raise DamagedRangeError("its last bytes are no batch with the right CRC")
-        return self.read(int(self.positions[last]), int(self.ends[last])) if last >= 0 else b""
+        return bytes(self.read(int(self.positions[last]), int(self.ends[last]))) if last >= 0 else b""
 
 
 class SegmentInLake:
@@ -281,7 +314,7 @@ class SegmentInLake:
             first, end = self._span(number)
         data = _MEMORY.buffer(end - first)
         self._scratch.read_into(data, first)
-        return Piece.of(lambda begin, stop: self._scratch.read(first + begin, first + stop), data)
+        return Piece.of(lambda begin, stop: self._scratch.kept(first + begin, first + stop), data)
 
     def offset_at(self, timestamp_ms: int, start: int) -> tuple[int, int] | None:
         """Return the first record from ``start`` on that has this timestamp or a later one, and its own.
@@ -333,8 +366,6 @@ class SegmentInLake:
                 read_window(parquet, CODEC, window, data, self._location)
             self._scratch.write(window.start_position - self._windows[0].start_position, data)
             self._decoded.add(number)
-        # Columns of the next row group are made by another thread, whose own free memory this isn't.
-        pa.default_memory_pool().release_unused()
 
     def _decode_rows(self) -> None:
         """Keep all of a segment that another engine has written again."""
@@ -374,7 +405,7 @@ class SegmentInLake:
             return False
         self._decode(number)
         at = begin - self._windows[0].start_position
-        return int.from_bytes(self._scratch.read(at, at + 8), "big", signed=True) > offset
+        return int.from_bytes(bytes(self._scratch.kept(at, at + 8)), "big", signed=True) > offset
 
     def _highest(self, column: str) -> Longs:
         """Return the highest value of a column in each window and those before it."""

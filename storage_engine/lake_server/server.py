@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import Any, cast
 
 from storage_engine.core.host import is_loopback
 from storage_engine.exceptions import BadInputError, StorageEngineError
@@ -19,6 +20,7 @@ from storage_engine.lake_server.logs import Logs
 from storage_engine.lake_server.positions import CommittedPositions
 from storage_engine.lake_server.protocol import ProtocolError, load_types, read_request
 from storage_engine.lake_server.reader import LakeReader
+from storage_engine.lake_server.segment_batches import Batches, DamagedRangeError, KeptBytes
 from storage_engine.lake_server.upstream import Upstream
 from storage_engine.lake_server.users import Login, User
 
@@ -32,6 +34,7 @@ _REQUEST_SECONDS = 30.0
 _IDLE_SECONDS = 600.0
 """After so long without a request a connection is closed (connections.max.idle.ms)."""
 _LENGTH = struct.Struct(">i")
+_PART_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +237,27 @@ class Connections:
             frame = await self._answers.answer(read_request(data, host, login))
             if frame is None:
                 return
-            outgoing.write(memoryview(frame))
-            # Or a client that is slow holds on to it, beside what is still to be sent.
-            del frame
-            await outgoing.drain()
+            for one in frame.parts:
+                await _send(outgoing, one)
+
+
+async def _send(outgoing: asyncio.StreamWriter, data: bytearray | Batches) -> None:
+    """Send bytes. Those of a file go from there to the socket; by TLS a part of them at a time."""
+    if isinstance(data, KeptBytes):
+        try:
+            sent = await asyncio.get_running_loop().sendfile(
+                outgoing.transport, cast("Any", data.file), data.first, data.size_bytes, fallback=False
+            )
+        except RuntimeError:
+            for part in data.parts(_PART_BYTES):
+                outgoing.write(part)
+                await outgoing.drain()
+        else:
+            if sent < data.size_bytes:
+                raise DamagedRangeError(f"expected {data.size_bytes} decoded bytes in a file, found {sent}")
+    elif data:
+        outgoing.write(data)
+        await outgoing.drain()
 
 
 async def _read_rest(incoming: asyncio.StreamReader, begun: bytes, login: Login) -> bytes:

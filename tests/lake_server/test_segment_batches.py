@@ -59,8 +59,8 @@ def served(lake: Lake, partition: ArchivedPartition, max_bytes: int) -> Iterator
         segment = known.get(hash_) or known.setdefault(hash_, SegmentInLake(table, found.receipt))
         for number in range(segment.number_of(offset), segment.count):
             piece = pieces.get((hash_, number)) or pieces.setdefault((hash_, number), segment.piece(number))
-            if (batches := piece.batches(offset, partition.end, max_bytes)) is not None:
-                yield bytes(batches)
+            if (found_batches := piece.batches(offset, partition.end, max_bytes)) is not None:
+                yield (batches := bytes(found_batches))
                 offset = int(read_batches(batches).last_offsets[-1]) + 1
                 break
         else:
@@ -81,7 +81,7 @@ def test_no_batch_is_served_that_is_damaged(node: Path, data: st.DataObject) -> 
     try:
         while offset < end and (found := piece.batches(offset, end, 1)):
             got.append(bytes(found))
-            offset = int(read_batches(found).last_offsets[-1]) + 1
+            offset = int(read_batches(got[-1]).last_offsets[-1]) + 1
     except DamagedRangeError:
         pass
     # Neither the offset nor the leader's epoch is in a batch's CRC, as the broker itself sets them.
@@ -158,7 +158,7 @@ def test_threads_that_begin_at_once_keep_what_they_decode_in_one_file(
     with ThreadPoolExecutor(4) as threads:
         parts = [bytes([number]) * 1000 for number in range(4)]
         list(threads.map(lambda one: scratch.write(one[0] * 1000, memoryview(one)), parts))
-    assert scratch.read(0, 4000) == b"".join(parts)
+    assert bytes(scratch.kept(0, 4000)) == b"".join(parts)
     assert scratch.size_bytes == 4000
 
 
@@ -169,6 +169,9 @@ def test_what_was_not_kept_is_never_taken_from_memory() -> None:
     scratch.write(0, memoryview(b"abc"))
     with pytest.raises(DamagedRangeError, match="at 3 of their file"):
         scratch.read_into(memoryview(bytearray(4)), 0)
+    assert list(scratch.kept(0, 3).parts(2)) == [b"ab", b"c"]
+    with pytest.raises(DamagedRangeError, match="at 3 of their file"):
+        bytes(scratch.kept(0, 4))
 
 
 def test_what_was_decoded_outlives_a_commit_to_the_lake(node: Path, tmp_path: Path) -> None:
