@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -142,6 +143,38 @@ def test_each_window_is_decoded_once_whoever_reads_where(
         sizes = list(threads.map(lambda number: segment.piece(number).size_bytes, places))
     assert sum(sizes) == largest.size_bytes == segment.decoded_bytes
     assert len(decoded) == len(set(decoded)) == segment.count
+
+
+def test_values_are_read_where_bytes_are_made_of_them_alone(
+    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compressed batches are archived as they were, beside what is in them."""
+    segments = [one for one in archivable_segments(node) if one.log == "flushy-0"]
+    lake = new_lake(tmp_path / "lake")
+    archive(lake, node, segments)
+    with_values: list[bool] = []
+    read = pq.ParquetFile.read_row_group
+
+    def noted(parquet: pq.ParquetFile, group: int, columns: list[str], **how: Any) -> Any:
+        with_values.append("value" in columns)
+        return read(parquet, group, columns=columns, **how)
+
+    (store,) = list_stores(lake)
+    rows = {row.base_offset: row for row in receipts(lake, store.store_id)}
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", noted)
+    of_all = set()
+    for segment in segments:
+        whole, in_lake = (
+            Path(segment.facts.path).read_bytes(),
+            SegmentInLake(lake.messages(), rows[segment.base_offset]),
+        )
+        with_values.clear()
+        piece = in_lake.piece(0)
+        assert bytes(piece.read(0, piece.size_bytes)) == whole
+        codecs = {whole[at + 22] & 7 for at in read_batches(whole).positions.tolist()}
+        assert any(with_values) == (0 in codecs)
+        of_all.add(0 in codecs)
+    assert of_all == {True, False}
 
 
 def test_threads_that_begin_at_once_keep_what_they_decode_in_one_file(
