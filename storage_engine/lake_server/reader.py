@@ -30,8 +30,9 @@ from storage_engine.model.proof.receipt import Receipt
 T = TypeVar("T")
 
 _THREADS = 1
-"""Of a lake on local disks: one decodes faster than its consumers read. It has a row group in memory, once
-encoded and once as columns, and consumers are sent what lies in files: that bounds the memory of all of them."""
+"""Of a lake on local disks: one decodes faster than consumers read. It has a row group in memory, as bytes
+and as columns. Consumers are sent what lies in files, so this bounds the memory of all of them.
+"""
 _THREADS_FAR = 4
 """Of a lake in an object store, where most of the time is spent waiting."""
 _MOST_SEGMENTS = 256

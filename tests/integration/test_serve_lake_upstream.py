@@ -8,6 +8,7 @@ import re
 import shlex
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -47,6 +48,7 @@ from tests.integration.kafka_broker import (
 )
 from tests.integration.kafka_cluster import Cluster, running_cluster
 from tests.integration.secured import certificate
+from tests.integration.test_kafka_live import PLAIN_PASSWORD, PLAIN_USER, SASL, SETTINGS
 from tests.integration.test_serve_lake import (
     COMMAND,
     LEVELS,
@@ -244,6 +246,49 @@ def test_a_cluster_is_asked_by_tls(lake: Lake, tmp_path: Path) -> None:
         ended = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)
         assert ended.returncode != 0
         assert "CERTIFICATE_VERIFY_FAILED" in ended.stderr
+
+
+@pytest.mark.again
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
+def test_a_cluster_that_demands_a_login_is_read_on_into(lake: Lake, tmp_path: Path, mechanism: str) -> None:
+    topic, secret = "by-login", "lake-secret"
+    # Each login is good for seconds: what is asked later is asked on another connection.
+    settings = {name: value for name, value in SETTINGS.items() if "sasl" in name}
+    for kind in ("plain", "scram-sha-512"):
+        settings[f"listener.name.sasl.{kind}.connections.max.reauth.ms"] = 3000
+    scram = ("--add-scram", f"SCRAM-SHA-512=[name={PLAIN_USER},password={PLAIN_PASSWORD}]")
+    with running_kafka(tmp_path / "node", VERSIONS[-1], settings, {SASL: "SASL_PLAINTEXT"}, scram) as kafka:
+        make_topics(kafka.address, topic, **small(VERSIONS[-1]))
+        fill(kafka, topic, 200)
+        delete(kafka, topic, keep(lake, kafka, closed(kafka, topic)))
+        login = tmp_path / "login.properties"
+        options = ("--upstream", kafka.addresses[SASL], "--upstream-login", str(login))
+        words = (COMMAND, "serve-lake", "--lake", str(tmp_path / "lake"), *options)
+
+        def write(password: str) -> None:
+            login.write_text(
+                f"sasl.mechanism={mechanism}\nsasl.username={PLAIN_USER}\nsasl.password={password}\n"
+            )
+
+        for password, mode, said in (
+            (secret, 0o600, "expected that a broker takes it, found"),
+            (PLAIN_PASSWORD, 0o640, "that its owner alone can read"),
+        ):
+            write(password)
+            login.chmod(mode)
+            ended = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)
+            assert (ended.returncode != 0, said in ended.stderr) == (True, True), ended.stderr
+            assert password not in ended.stderr
+        login.chmod(0o600)
+        with serving(tmp_path / "lake", *options) as (address, process):
+            consumer = consumer_at(address, topic)
+            assert list(read(consumer, topic, 0, 200)) == list(range(200))
+            time.sleep(4)
+            fill(kafka, topic, 5, first=200)
+            assert list(read(consumer, topic, 198, 205)) == list(range(198, 205))
+            consumer.close()
+            # No broker has ended a connection for want of another login.
+            assert lines_of(process) == ""
 
 
 @pytest.mark.parametrize("level", again_but(LEVELS, "read_committed"))
