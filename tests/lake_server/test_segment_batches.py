@@ -232,4 +232,4 @@ def test_what_was_decoded_outlives_a_commit_to_the_lake(node: Path, tmp_path: Pa
 
 
 def piece_of(data: bytes) -> Piece:
-    return Piece.of(lambda first, end: data[first:end], data)
+    return Piece.of(lambda first, end: data[first:end], data, "x")
