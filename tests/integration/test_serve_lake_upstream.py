@@ -53,9 +53,11 @@ from tests.integration.test_serve_lake import (
     COMMAND,
     LEVELS,
     PAGE,
+    assert_connect_writes,
     at_a_free_port,
     consumer_at,
     printed,
+    read_by_spark,
     serving,
 )
 from tests.kafka.lakes import archive, new_lake, segments_of
@@ -171,15 +173,19 @@ def test_records_that_only_the_lake_has_are_followed_by_the_clusters_up_to_the_l
 
 
 @pytest.mark.again
-def test_the_console_consumer_prints_what_both_have(kafka: Kafka, lake: Lake, tmp_path: Path) -> None:
-    make_topics(kafka.address, "printed", **small(VERSIONS[-1]))
-    fill(kafka, "printed", 400)
-    expected = served(kafka.address, "printed")
-    segments = closed(kafka, "printed")
-    delete(kafka, "printed", keep(lake, kafka, segments[: len(segments) // 2]))
+def test_other_clients_read_what_both_have(kafka: Kafka, lake: Lake, tmp_path: Path) -> None:
+    """Kafka's console consumer, Spark's Kafka source and a sink of Kafka Connect."""
+    make_topics(kafka.address, "both", **small(VERSIONS[-1]))
+    fill(kafka, "both", 400)
+    expected = served(kafka.address, "both")
+    assert list(expected) == list(range(400))
+    segments = closed(kafka, "both")
+    delete(kafka, "both", keep(lake, kafka, segments[: len(segments) // 2]))
     with onward(tmp_path, kafka) as (address, _):
-        found = printed(address, "printed", len(expected), LEVELS[0])
-    assert {offset: value for _, offset, _, _, value in found} == expected
+        (by_spark,) = read_by_spark(address, [("both", LEVELS[0])])
+        for found in (by_spark, printed(address, "both", len(expected), LEVELS[0])):
+            assert {offset: value for _, offset, _, _, value in found} == expected
+        assert_connect_writes(address, "both", expected.values(), tmp_path)
 
 
 @pytest.mark.again
