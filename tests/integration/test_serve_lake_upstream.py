@@ -173,6 +173,28 @@ def test_records_that_only_the_lake_has_are_followed_by_the_clusters_up_to_the_l
 
 
 @pytest.mark.again
+def test_an_answer_of_the_cluster_is_no_longer_than_a_connection_may_hold(
+    kafka: Kafka, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topics(kafka.address, "held", **small(VERSIONS[-1]))
+    fill(kafka, "held", 200)
+    seam = keep(lake, kafka, closed(kafka, "held")[:1])
+    host, _, port = kafka.address.rpartition(":")
+
+    async def fetched() -> int:
+        reader = LakeReader(lake, None, cache_bytes=1 << 20, skip_holes=False)
+        with closing(reader), closing(Upstream([(host, int(port))], reader.archive.cluster)) as upstream:
+            await upstream.connect()
+            asked = [PartitionFetch(("held", 0), seam, 1 << 20)]
+            (found,) = await Logs(reader, upstream, print).fetch(asked, FetchLimits(0, 1 << 20, 1, 0.0))
+            return len(found.records)
+
+    whole = asyncio.run(fetched())
+    monkeypatch.setattr("storage_engine.lake_server.logs._MOST_OF_CLUSTER", whole // 2)
+    assert 0 < asyncio.run(fetched()) <= whole // 2
+
+
+@pytest.mark.again
 def test_other_clients_read_what_both_have(kafka: Kafka, lake: Lake, tmp_path: Path) -> None:
     """Kafka's console consumer, Spark's Kafka source and a sink of Kafka Connect."""
     make_topics(kafka.address, "both", **small(VERSIONS[-1]))
