@@ -1,4 +1,4 @@
-"""Archived batches for many consumers: decoded once, kept while there is room, eight at a time."""
+"""Archived batches for many consumers: decoded once, kept while there is room, one at a time."""
 
 from __future__ import annotations
 
@@ -60,6 +60,8 @@ class LakeReader:
         self._cache_bytes, self.skip_holes = cache_bytes, skip_holes
         self._threads = _THREADS_FAR if local_path(lake.messages().location()) is None else _THREADS
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="lake-reader")
+        # What goes through segments one by one has what it needs decoded between what consumers need.
+        self._walker = ThreadPoolExecutor(1, thread_name_prefix="lake-walker")
         self._segments: OrderedDict[str, SegmentInLake] = OrderedDict()
         self._segments_lock = threading.Lock()
         self._opening: dict[str, asyncio.Future[SegmentInLake]] = {}
@@ -155,7 +157,7 @@ class LakeReader:
                         return found
             return None
 
-        return await self._in_thread(look)
+        return await asyncio.get_running_loop().run_in_executor(self._walker, look)
 
     async def last_batch(self, partition: ArchivedPartition) -> bytes:
         """Return the last archived batch that is served; nothing: there is none."""
@@ -165,20 +167,19 @@ class LakeReader:
                 segment = None if one.refused else self._segment(one.receipt)
                 for number in reversed(range(segment.count if segment else 0)):
                     assert segment is not None
-                    if batch := segment.piece(number).last_batch(one.end):
+                    if batch := self._pool.submit(segment.piece, number).result().last_batch(one.end):
                         return batch
             return b""
 
-        return await self._in_thread(look)
+        return await asyncio.get_running_loop().run_in_executor(self._walker, look)
 
     async def transactions(self, partition: ArchivedPartition) -> Transactions:
         """Return what is known of a partition's transactions."""
         key = (partition.topic, partition.number)
         if key not in self._transactions:
-            task = asyncio.ensure_future(
-                self._in_thread(lambda: read_transactions(partition, self._all_pieces))
+            self._transactions[key] = asyncio.get_running_loop().run_in_executor(
+                self._walker, read_transactions, partition, self._all_pieces
             )
-            self._transactions[key] = task
         try:
             return await asyncio.shield(self._transactions[key])
         except Exception:
@@ -187,7 +188,8 @@ class LakeReader:
 
     def close(self) -> None:
         """End the threads."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._walker, self._pool):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _check(self, partition: ArchivedPartition, found: ArchivedRange, offset: int) -> None:
         where = f"{partition.topic}-{partition.number}, offsets"
@@ -277,7 +279,7 @@ class LakeReader:
 
     def _all_pieces(self, receipt: Receipt) -> Iterator[Piece]:
         segment = self._segment(receipt)
-        return (segment.piece(number) for number in range(segment.count))
+        return (self._pool.submit(segment.piece, number).result() for number in range(segment.count))
 
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)

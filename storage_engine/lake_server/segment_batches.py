@@ -132,7 +132,7 @@ class KeptBytes:
         return self.size_bytes
 
     def __bytes__(self) -> bytes:
-        return b"".join(self.parts(self.size_bytes))
+        return b"".join(self.parts(max(1, self.size_bytes)))
 
     def parts(self, most_bytes: int) -> Iterator[bytearray]:
         """Read them, no more than so many at once.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,10 @@ from storage_engine.lake_server.logs import Logs
 from storage_engine.lake_server.positions import CommittedPositions
 from storage_engine.lake_server.protocol import Request, read_request
 from storage_engine.lake_server.reader import _THREADS, HoleError, LakeReader
-from storage_engine.lake_server.segment_batches import KeptBytes, NoRoomError
+from storage_engine.lake_server.segment_batches import KeptBytes, NoRoomError, Piece
 from storage_engine.lake_server.server import Listening, serve
+from storage_engine.lake_server.transactions import Transactions
+from storage_engine.model.proof.receipt import Receipt
 from tests.kafka.lakes import archive, new_lake, segments_of
 from tests.kafka_fixture import unpack
 from tests.lake.expiry import ACT, expire
@@ -322,6 +324,35 @@ def test_what_is_decoded_is_served_while_all_threads_decode_something_else(lake:
 
     first, again = asyncio.run(read())
     assert first == again != b""
+
+
+def test_what_goes_through_segments_for_long_keeps_no_consumer_waiting(
+    lake: Lake, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(lake, node, [*segments_of(node, "hdrs-0"), *segments_of(node, "txn-1")])
+    is_over = threading.Event()
+
+    def walk(partition: ArchivedPartition, pieces: Callable[[Receipt], Iterator[Piece]]) -> Transactions:
+        # What it needs is decoded while it waits for nothing else.
+        assert next(iter(pieces(partition.ranges[0].receipt))).size_bytes
+        assert is_over.wait(60)
+        return Transactions((), ())
+
+    monkeypatch.setattr("storage_engine.lake_server.reader.read_transactions", walk)
+
+    async def read() -> bytes:
+        with closing(LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)) as reader:
+            walked = asyncio.ensure_future(reader.transactions(reader.archive.topics["txn"][1]))
+            await asyncio.sleep(0)
+            partition = reader.archive.topics["hdrs"][0]
+            try:
+                async with asyncio.timeout(60):
+                    return bytes(await reader.batches(partition, 0, partition.end, 1))
+            finally:
+                is_over.set()
+                await walked
+
+    assert asyncio.run(read())
 
 
 def test_the_next_segment_is_decoded_before_a_consumer_asks_for_it(lake: Lake, node: Path) -> None:
