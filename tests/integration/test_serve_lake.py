@@ -21,6 +21,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioPartition
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import ConfigResource
 
 from storage_engine.kafka.codec.codec import CODEC
 from storage_engine.lake.catalog.catalog import Lake
@@ -28,7 +29,7 @@ from storage_engine.lake_server.users import set_user
 from storage_engine.spark.session import spark_session
 from tests.docs.code_blocks import blocks_of
 from tests.integration.jars import JAVA_PROJECTS, class_path, java
-from tests.integration.kafka_broker import SECONDS, kafka_jars
+from tests.integration.kafka_broker import SECONDS, admin_of, kafka_jars
 from tests.integration.secured import certificate
 from tests.kafka.lakes import archivable_segments, archive, new_lake
 from tests.kafka_fixture import unpack
@@ -378,6 +379,52 @@ def test_a_member_with_an_id_of_its_own_goes_on_at_once_when_it_starts_again(add
         # It leaves without a word, as one that was killed.
         member.unsubscribe()
         del member
+
+
+def test_administrators_see_the_server_its_topics_and_its_groups(address: str) -> None:
+    member = consumer_at(address, "described")
+    member.subscribe(["txn"])
+    while not member.assignment():
+        member.poll(0.2)
+    admin = admin_of(address)
+    (node,) = admin.describe_cluster(request_timeout=SECONDS).result(SECONDS).nodes
+    assert f"{node.host}:{node.port}" == address
+    listed = admin.list_consumer_groups(request_timeout=SECONDS).result(SECONDS)
+    assert "described" in {one.group_id for one in listed.valid}
+    (described,) = admin.describe_consumer_groups(["described"], request_timeout=SECONDS).values()
+    (found,) = described.result(SECONDS).members
+    assert {(one.topic, one.partition) for one in found.assignment.topic_partitions} == {
+        ("txn", 0),
+        ("txn", 1),
+    }
+    for topic, is_there in (("txn", True), ("nothing", False)):
+        (config,) = admin.describe_configs([ConfigResource("topic", topic)]).values()
+        if is_there:
+            assert config.result(SECONDS) == {}
+        else:
+            with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+                config.result(SECONDS)
+    member.close()
+
+
+def test_a_client_of_the_new_group_protocol_says_itself_that_it_cant(address: str) -> None:
+    errors: list[str] = []
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "new",
+            "group.protocol": "consumer",
+            "error_cb": lambda error: errors.append(str(error)),
+        }
+    )
+    consumer.subscribe(["txn"])
+    deadline = time.monotonic() + SECONDS
+    while not errors and time.monotonic() < deadline:
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is not None:
+            errors.append(str(message.error()))
+    consumer.close()
+    assert "UNSUPPORTED" in errors[0].upper() or "not supported" in errors[0]
 
 
 def test_seeks_by_time_find_the_first_record_of_it(address: str, node: Path, lake: Lake) -> None:
