@@ -52,7 +52,7 @@ APIS = MappingProxyType(
 Fetch 12 has tagged fields, of which kio knows all that its clients send. Later versions of other requests
 have some, too, where kio takes none that it doesn't know. They tell nothing that a reader of archived records
 needs. Fetch 13 asks by a topic's id. Nothing that changes a topic is named, nor the groups of KIP-848: a
-client with ``group.protocol=consumer`` says itself that it can't.
+client with ``group.protocol=consumer`` gets nothing.
 """
 
 _BEFORE_LOGIN = (API_VERSIONS, 17, 36)

@@ -407,26 +407,6 @@ def test_administrators_see_the_server_its_topics_and_its_groups(address: str) -
     member.close()
 
 
-def test_a_client_of_the_new_group_protocol_says_itself_that_it_cant(address: str) -> None:
-    errors: list[str] = []
-    consumer = Consumer(
-        {
-            "bootstrap.servers": address,
-            "group.id": "new",
-            "group.protocol": "consumer",
-            "error_cb": lambda error: errors.append(str(error)),
-        }
-    )
-    consumer.subscribe(["txn"])
-    deadline = time.monotonic() + SECONDS
-    while not errors and time.monotonic() < deadline:
-        message = consumer.poll(0.2)
-        if message is not None and message.error() is not None:
-            errors.append(str(message.error()))
-    consumer.close()
-    assert "UNSUPPORTED" in errors[0].upper() or "not supported" in errors[0]
-
-
 def test_seeks_by_time_find_the_first_record_of_it(address: str, node: Path, lake: Lake) -> None:
     records = [one for one in archived(node, lake, "plain", LEVELS[0]) if one[0] == 0]
     consumer = consumer_at(address, "by-time")
