@@ -83,10 +83,6 @@ class ScratchFile:
         with self._lock:
             self._size_bytes += len(data)
 
-    def fileno(self) -> int:
-        """Return its descriptor, which is open for as long as somebody holds on to this."""
-        return self._open()
-
     def kept(self, first: int, end: int) -> KeptBytes:
         """Return where bytes are kept."""
         return KeptBytes(self, first, end - first)

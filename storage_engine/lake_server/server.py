@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any, cast
 
 from storage_engine.core.host import is_loopback
 from storage_engine.exceptions import BadInputError, StorageEngineError
@@ -20,7 +19,7 @@ from storage_engine.lake_server.logs import Logs
 from storage_engine.lake_server.positions import CommittedPositions
 from storage_engine.lake_server.protocol import ProtocolError, load_types, read_request
 from storage_engine.lake_server.reader import LakeReader
-from storage_engine.lake_server.segment_batches import Batches, DamagedRangeError, KeptBytes
+from storage_engine.lake_server.segment_batches import Batches, KeptBytes
 from storage_engine.lake_server.upstream import Upstream
 from storage_engine.lake_server.users import Login, User
 
@@ -242,21 +241,9 @@ class Connections:
 
 
 async def _send(outgoing: asyncio.StreamWriter, data: bytearray | Batches) -> None:
-    """Send bytes. Those of a file go from there to the socket; by TLS a part of them at a time."""
-    if isinstance(data, KeptBytes):
-        try:
-            sent = await asyncio.get_running_loop().sendfile(
-                outgoing.transport, cast("Any", data.file), data.first, data.size_bytes, fallback=False
-            )
-        except RuntimeError:
-            for part in data.parts(_PART_BYTES):
-                outgoing.write(part)
-                await outgoing.drain()
-        else:
-            if sent < data.size_bytes:
-                raise DamagedRangeError(f"expected {data.size_bytes} decoded bytes in a file, found {sent}")
-    elif data:
-        outgoing.write(data)
+    """Send bytes, those in a file a part at a time: for a slow client no more than one is in memory."""
+    for part in data.parts(_PART_BYTES) if isinstance(data, KeptBytes) else (data,):
+        outgoing.write(part)
         await outgoing.drain()
 
 
