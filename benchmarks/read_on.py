@@ -9,21 +9,27 @@ records, compares no CRC and makes nothing of them. So what it gets is what the 
 Another server, which has decoded nothing, is then read by 50 consumers at 50 places, and has 200 consumers
 that wait at the end. Said are megabytes a second of all 50 together, the server's peak memory, and what it
 does for those that wait. 50 raw clients then read so from one more server.
+
+At last a lake of 1,000 small segments of one log is served. Said are the milliseconds from a seek into each
+tenth of it to the first record, and how long the server takes to start. The machine's load is told with
+each figure: others' work makes all of them worse.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -42,6 +48,9 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.lake_server.protocol import body_class
 
 MUST = 0.5
+FIRST_MS = 300
+"""The most that a first record over many segments may take."""
+SEGMENTS, SMALL_BYTES = 1000, 20_000
 TOPIC = "orders"
 CODECS = ("none", "zstd")
 RECORDS, RECORD_BYTES = 400_000, 1024
@@ -57,7 +66,10 @@ def run(records: int = RECORDS) -> list[Bench]:
     """Measure both ways with and without compression."""
     with tempfile.TemporaryDirectory() as work:
         jars = find_jars(Path(work))
-        return [_compare(codec, Path(work) / codec, records, jars) for codec in CODECS]
+        return [
+            *(_compare(codec, Path(work) / codec, records, jars) for codec in CODECS),
+            _over_segments(Path(work) / "segments", jars),
+        ]
 
 
 def _compare(codec: str, work: Path, records: int, jars: object) -> Bench:
@@ -65,21 +77,7 @@ def _compare(codec: str, work: Path, records: int, jars: object) -> Bench:
     kafka.start()
     try:
         _produce(kafka.address, codec, records)
-        kafka.stop()
-        lake = make_lake(LakeConfig.local(work / "lake"), "kafka")
-        store = KafkaStore(kafka.server_properties)
-        segments = [one for one in store.archivable(store.snapshot(0)).segments if one.log == f"{TOPIC}-0"]
-        jobs = segment_jobs(
-            lake,
-            segments,
-            store_id="bench",
-            lineage=0,
-            broker="kafka",
-            store_root=str(kafka.server_properties),
-            contexts=store.contexts(segments),
-        )
-        archive_all(lake, jobs)
-        end = segments[-1].end_offset
+        end = _archive(kafka, work / "lake")
         with _serving(work / "lake") as (address, server):
             cold, warm = (_speed(server, end, lambda: _consume(address, 0, end)) for _ in range(2))
             seeks_ms = [_first_ms(address, end * number // SEEKS) for number in range(SEEKS)]
@@ -121,15 +119,74 @@ def _compare(codec: str, work: Path, records: int, jars: object) -> Bench:
             "server_mib_at_its_peak": peak_mib,
             "idle_consumers": IDLE,
             "idle_processor_percent": round(idle_percent, 1),
+            "load_of_the_machine": round(os.getloadavg()[0], 1),
         },
     )
 
 
-def _produce(address: str, codec: str, records: int) -> None:
+def _over_segments(work: Path, jars: object) -> Bench:
+    """Measure first records over a log of many segments."""
+    kafka = Kafka(work / "kafka", jars, _SETTINGS, {})  # type: ignore[arg-type]
+    kafka.start()
+    try:
+        # More than as many segments can take.
+        records = (SEGMENTS + 1) * (SMALL_BYTES // RECORD_BYTES + 1)
+        _produce(kafka.address, "none", records, SMALL_BYTES // 2, {"internal.segment.bytes": SMALL_BYTES})
+        end = _archive(kafka, work / "lake", SEGMENTS)
+    finally:
+        kafka.kill()
+    began = time.perf_counter()
+    with _serving(work / "lake") as (address, server):
+        seconds = time.perf_counter() - began
+        seeks_ms = sorted(_first_ms(address, end * number // SEEKS) for number in range(SEEKS))
+        return Bench(
+            "read_on_segments",
+            FIRST_MS / seeks_ms[-1],
+            1.0,
+            {
+                "segments": SEGMENTS,
+                "first_record_ms_median": round(seeks_ms[SEEKS // 2]),
+                "first_record_ms_slowest": round(seeks_ms[-1]),
+                "start_seconds": round(seconds, 1),
+                "server_mib_at_its_peak": _memory_mib(server, "VmHWM"),
+                "load_of_the_machine": round(os.getloadavg()[0], 1),
+            },
+        )
+
+
+def _archive(kafka: Kafka, lake_directory: Path, most: int | None = None) -> int:
+    """Stop a broker and archive closed segments of its topic; the offset behind them."""
+    kafka.stop()
+    lake = make_lake(LakeConfig.local(lake_directory), "kafka")
+    store = KafkaStore(kafka.server_properties)
+    closed = [one for one in store.archivable(store.snapshot(0)).segments if one.log == f"{TOPIC}-0"]
+    segments = closed[:most]
+    assert most is None or len(segments) == most
+    jobs = segment_jobs(
+        lake,
+        segments,
+        store_id="bench",
+        lineage=0,
+        broker="kafka",
+        store_root=str(kafka.server_properties),
+        contexts=store.contexts(segments),
+    )
+    archive_all(lake, jobs)
+    return segments[-1].end_offset
+
+
+def _produce(
+    address: str,
+    codec: str,
+    records: int,
+    batch_bytes: int = 1 << 18,
+    settings: Mapping[str, int] = MappingProxyType({}),
+) -> None:
     admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(_WAIT_SECONDS)
+    topic = NewTopic(TOPIC, 1, 1, config={name: str(value) for name, value in settings.items()})
+    admin.create_topics([topic])[TOPIC].result(_WAIT_SECONDS)
     producer = Producer(
-        {"bootstrap.servers": address, "compression.type": codec, "linger.ms": 20, "batch.size": 1 << 18}
+        {"bootstrap.servers": address, "compression.type": codec, "linger.ms": 20, "batch.size": batch_bytes}
     )
     values = values_of(RECORD_BYTES)
     for number in range(records):

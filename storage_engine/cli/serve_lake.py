@@ -70,6 +70,11 @@ def _addresses(
     help="Who signed the brokers' certificates, as PEM: the cluster is asked by TLS.",
 )
 @click.option(
+    "--upstream-login",
+    type=NamedPath(dir_okay=False),
+    help="File with sasl.mechanism, sasl.username and sasl.password, where the cluster demands a login.",
+)
+@click.option(
     "--groups",
     type=click.Choice(["own", "upstream"]),
     default="own",
@@ -117,6 +122,7 @@ def serve_lake(
     advertised: tuple[str, int] | None,
     upstream: tuple[tuple[str, int], ...],
     upstream_ca: Path | None,
+    upstream_login: Path | None,
     groups: str,
     give_back_groups: bool,
     cluster: str | None,
@@ -137,12 +143,14 @@ def serve_lake(
     committed to the lake meanwhile is served within seconds. Ends on SIGTERM and SIGINT.
     """
     SERVER.require("serve-lake")
+    import pyarrow as pa
+
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake_server.give_back import give_back
     from storage_engine.lake_server.positions import CommittedPositions
     from storage_engine.lake_server.reader import LakeReader
     from storage_engine.lake_server.server import Listening, serve
-    from storage_engine.lake_server.upstream import Upstream, trusting
+    from storage_engine.lake_server.upstream import Upstream, read_login, trusting
     from storage_engine.lake_server.users import read_users
     from storage_engine.lake_server.users import set_user as keep_user
 
@@ -157,7 +165,7 @@ def serve_lake(
         )
         keep_user(users, set_user, password, topics.split(","))
         return 0
-    if not upstream and (give_back_groups or groups == "upstream" or upstream_ca):
+    if not upstream and (give_back_groups or groups == "upstream" or upstream_ca or upstream_login):
         raise BadInputError(
             "serve-lake: expected --upstream BROKERS where the cluster is named, found none. Nothing was "
             "started or changed. Name brokers of the lake's cluster."
@@ -172,6 +180,10 @@ def serve_lake(
     )
     listening.tls()
     upstream_tls = trusting(upstream_ca) if upstream_ca else None
+    login = read_login(upstream_login) if upstream_login else None
+    if "jemalloc" in pa.supported_memory_backends():
+        # It gives back what is free, but not so soon that the next row group's memory is cleared once more.
+        pa.set_memory_pool(pa.jemalloc_memory_pool())
     lake = open_lake(LakeConfig.local(lake_dir))
     reader = LakeReader(lake, cluster, cache_bytes=cache_bytes, skip_holes=holes == "skip")
     for log in reader.archive.unnamed:
@@ -190,7 +202,7 @@ def serve_lake(
         assert serving is not None
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
-        behind = Upstream(upstream, reader.archive.cluster, upstream_tls) if upstream else None
+        behind = Upstream(upstream, reader.archive.cluster, upstream_tls, login) if upstream else None
 
         def log(line: str) -> None:
             say(line, err=True)

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from storage_engine.lake_server.group_answers import FORWARDED, NODE_ID, UNKNOWN, GroupAnswers
 from storage_engine.lake_server.logs import UNDEFINED, PartitionRecords
-from storage_engine.lake_server.protocol import APIS, Request, part, response
+from storage_engine.lake_server.protocol import APIS, Frame, Request, part, response
 from storage_engine.lake_server.upstream import FetchLimits, PartitionFetch
 from storage_engine.lake_server.users import MECHANISMS, LoginError
 
@@ -26,17 +26,17 @@ class Answers(GroupAnswers):
     :param address: what clients are told to connect to, as host and port.
     """
 
-    async def answer(self, request: Request) -> bytes | None:
+    async def answer(self, request: Request) -> Frame | None:
         """Return the response to a request.
 
         :return: None: the client asked for none, and its connection has to be closed.
         """
         if self._are_groups_upstream and self._upstream is not None and request.name in FORWARDED:
             return await self._forwarded(request, self._upstream)
-        handle: Callable[[Request], Awaitable[bytes | None]] = getattr(self, f"_{request.name}")
+        handle: Callable[[Request], Awaitable[Frame | None]] = getattr(self, f"_{request.name}")
         return await handle(request)
 
-    async def _api_versions(self, request: Request) -> bytes:
+    async def _api_versions(self, request: Request) -> Frame:
         keys = tuple(
             part(request, "ApiVersion", api_key=key, min_version=lowest, max_version=highest)
             for key, (_, lowest, highest) in APIS.items()
@@ -45,12 +45,12 @@ class Answers(GroupAnswers):
         error = ErrorCode.none if known else ErrorCode.unsupported_version
         return response(request, error_code=error, api_keys=keys)
 
-    async def _sasl_handshake(self, request: Request) -> bytes:
+    async def _sasl_handshake(self, request: Request) -> Frame:
         may = request.login.begin(request.body.mechanism)
         error = ErrorCode.none if may else ErrorCode.unsupported_sasl_mechanism
         return response(request, error_code=error, mechanisms=MECHANISMS)
 
-    async def _sasl_authenticate(self, request: Request) -> bytes:
+    async def _sasl_authenticate(self, request: Request) -> Frame:
         try:
             # Keys are made of a password, thousands of times over.
             told = await asyncio.to_thread(request.login.go_on, bytes(request.body.auth_bytes))
@@ -60,7 +60,7 @@ class Answers(GroupAnswers):
             return response(request, error_code=failed, error_message=str(error), auth_bytes=b"")
         return response(request, error_message=None, auth_bytes=told)
 
-    async def _metadata(self, request: Request) -> bytes:
+    async def _metadata(self, request: Request) -> Frame:
         topics = self._topics(request)
         asked = topics if request.body.topics is None else {one.name: None for one in request.body.topics}
         host, port = self._address
@@ -96,7 +96,7 @@ class Answers(GroupAnswers):
             ),
         )
 
-    async def _describe_cluster(self, request: Request) -> bytes:
+    async def _describe_cluster(self, request: Request) -> Frame:
         host, port = self._address
         broker = part(request, "DescribeClusterBroker", broker_id=NODE_ID, host=host, port=port, rack=None)
         return response(
@@ -107,7 +107,7 @@ class Answers(GroupAnswers):
             brokers=(broker,),
         )
 
-    async def _describe_configs(self, request: Request) -> bytes:
+    async def _describe_configs(self, request: Request) -> Frame:
         results = tuple(
             part(
                 request,
@@ -126,7 +126,7 @@ class Answers(GroupAnswers):
         )
         return response(request, results=results)
 
-    async def _produce(self, request: Request) -> bytes | None:
+    async def _produce(self, request: Request) -> Frame | None:
         if request.body.acks == 0:
             return None
         responses = tuple(
@@ -150,7 +150,7 @@ class Answers(GroupAnswers):
         )
         return response(request, responses=responses)
 
-    async def _fetch(self, request: Request) -> bytes:
+    async def _fetch(self, request: Request) -> Frame:
         body = request.body
         wanted = {
             (topic.topic, one.partition): PartitionFetch(
@@ -186,7 +186,7 @@ class Answers(GroupAnswers):
         )
         return response(request, session_id=0, responses=responses)
 
-    async def _list_offsets(self, request: Request) -> bytes:
+    async def _list_offsets(self, request: Request) -> Frame:
         level = getattr(request.body, "isolation_level", 0)
         topics = []
         for topic in request.body.topics:
@@ -212,7 +212,7 @@ class Answers(GroupAnswers):
             )
         return response(request, topics=tuple(topics))
 
-    async def _offset_for_leader_epoch(self, request: Request) -> bytes:
+    async def _offset_for_leader_epoch(self, request: Request) -> Frame:
         topics = tuple(
             part(
                 request,

@@ -14,7 +14,7 @@ from storage_engine.lake_server.archived_partitions import ArchivedPartition
 from storage_engine.lake_server.groups import GroupCoordinator
 from storage_engine.lake_server.logs import UNDEFINED, Logs
 from storage_engine.lake_server.positions import CommittedPositions, Position
-from storage_engine.lake_server.protocol import Request, part, response
+from storage_engine.lake_server.protocol import Frame, Request, part, response
 from storage_engine.lake_server.upstream import Upstream, UpstreamError
 
 NODE_ID: Final = 0
@@ -71,13 +71,13 @@ class GroupAnswers:
                 await asyncio.to_thread(self._positions.drop, unused)
         return unused
 
-    async def _find_coordinator(self, request: Request) -> bytes:
+    async def _find_coordinator(self, request: Request) -> Frame:
         host, port = self._address
         of_groups = getattr(request.body, "key_type", 0) == 0
         error = ErrorCode.none if of_groups else ErrorCode.coordinator_not_available
         return response(request, error_code=error, error_message=None, node_id=NODE_ID, host=host, port=port)
 
-    async def _forwarded(self, request: Request, upstream: Upstream) -> bytes | None:
+    async def _forwarded(self, request: Request, upstream: Upstream) -> Frame | None:
         """Return what a group's real coordinator answers; None: it can't be asked.
 
         Clients aren't told its address: some ask any broker that they know where to fetch.
@@ -94,12 +94,12 @@ class GroupAnswers:
         group = body.groups[0] if request.name == "describe_groups" else body.group_id
         waits = getattr(body, "rebalance_timeout", timedelta()) if request.name == "join_group" else _SYNC
         try:
-            return await upstream.forward(group, request.data, waits.total_seconds())
+            return Frame([await upstream.forward(group, request.data, waits.total_seconds())])
         except UpstreamError as failure:
             self._logs.log_once(str(failure))
             return None
 
-    async def _join_group(self, request: Request) -> bytes:
+    async def _join_group(self, request: Request) -> Frame:
         # Members are asked to come again with their id since version 4 (KIP-394).
         found = await self.groups.join(
             request.body, request.client_id, request.host, ask_for_id=request.version >= 4
@@ -124,17 +124,17 @@ class GroupAnswers:
             members=members,
         )
 
-    async def _sync_group(self, request: Request) -> bytes:
+    async def _sync_group(self, request: Request) -> Frame:
         error, assignment = await self.groups.sync(request.body)
         return response(request, error_code=error, assignment=assignment)
 
-    async def _heartbeat(self, request: Request) -> bytes:
+    async def _heartbeat(self, request: Request) -> Frame:
         return response(request, error_code=self.groups.heartbeat(request.body))
 
-    async def _leave_group(self, request: Request) -> bytes:
+    async def _leave_group(self, request: Request) -> Frame:
         return response(request, error_code=self.groups.leave(request.body))
 
-    async def _list_groups(self, request: Request) -> bytes:
+    async def _list_groups(self, request: Request) -> Frame:
         if self._are_groups_upstream:
             return response(request, error_code=ErrorCode.coordinator_not_available, groups=())
         names = {*self.groups.groups, *self._positions.groups}
@@ -145,7 +145,7 @@ class GroupAnswers:
             found.append(part(request, "ListedGroup", group_id=name, protocol_type=kind))
         return response(request, groups=tuple(found))
 
-    async def _describe_groups(self, request: Request) -> bytes:
+    async def _describe_groups(self, request: Request) -> Frame:
         found = []
         for name in request.body.groups:
             group = self.groups.groups.get(name)
@@ -177,7 +177,7 @@ class GroupAnswers:
             )
         return response(request, groups=tuple(found))
 
-    async def _offset_commit(self, request: Request) -> bytes:
+    async def _offset_commit(self, request: Request) -> Frame:
         body = request.body
         error = self.groups.may_commit(body)
         kept: dict[tuple[str, int], Position] = {}
@@ -212,7 +212,7 @@ class GroupAnswers:
         )
         return response(request, topics=topics)
 
-    async def _offset_fetch(self, request: Request) -> bytes:
+    async def _offset_fetch(self, request: Request) -> Frame:
         body, visible, error = request.body, self._topics(request), ErrorCode.none
         self._used[body.group_id] = monotonic()
         own = self._positions.groups.get(body.group_id, {})

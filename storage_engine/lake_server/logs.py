@@ -21,6 +21,7 @@ from storage_engine.kafka.format.transaction_index import AbortedTransaction
 from storage_engine.lake_server.archived_partitions import Archive, ArchivedPartition
 from storage_engine.lake_server.reader import LakeReader
 from storage_engine.lake_server.seam import LogSource, next_step
+from storage_engine.lake_server.segment_batches import Batches
 from storage_engine.lake_server.transactions import Transactions
 from storage_engine.lake_server.upstream import (
     EARLIEST,
@@ -39,6 +40,8 @@ UNDEFINED: Final = -1
 _AGAIN: Final = ErrorCode.not_leader_or_follower
 """What clients ask again after, each of them."""
 _MOST_REST_SECONDS = 0.5
+_MOST_OF_CLUSTER = 2 << 20
+"""Bytes of one answer that the cluster gives: they are in memory until the client has taken them."""
 _MOST_LOGGED = 100_000
 """Lines that aren't logged again; clients can have any number logged."""
 _PASSING = (ErrorCode.none, ErrorCode.offset_out_of_range)
@@ -55,7 +58,7 @@ class PartitionRecords:
     """
 
     error: ErrorCode = ErrorCode.none
-    records: bytes = b""
+    records: Batches = b""
     start: int = UNDEFINED
     end: int = UNDEFINED
     stable: int = UNDEFINED
@@ -136,7 +139,8 @@ class Logs:
         if across:
             left = limits.max_bytes - sum(len(one.records) for one in found.values())
             seconds = 0.0 if has_some else limits.seconds
-            found |= await self._of_cluster(across, replace(limits, max_bytes=max(1, left), seconds=seconds))
+            most = max(1, min(left, _MOST_OF_CLUSTER))
+            found |= await self._of_cluster(across, replace(limits, max_bytes=most, seconds=seconds))
         elif not has_some and limits.seconds > 0:
             # Nothing new comes but by a commit to the lake.
             try:

@@ -5,18 +5,18 @@ A response names all that any version of it has, and each version takes the fiel
 
 from __future__ import annotations
 
-import io
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from storage_engine.exceptions import StorageEngineError
+from storage_engine.lake_server.segment_batches import Batches, KeptBytes
 from storage_engine.lake_server.users import Login
 
 API_VERSIONS: Final = 18
@@ -52,12 +52,14 @@ APIS = MappingProxyType(
 Fetch 12 has tagged fields, of which kio knows all that its clients send. Later versions of other requests
 have some, too, where kio takes none that it doesn't know. They tell nothing that a reader of archived records
 needs. Fetch 13 asks by a topic's id. Nothing that changes a topic is named, nor the groups of KIP-848: a
-client with ``group.protocol=consumer`` says itself that it can't.
+client with ``group.protocol=consumer`` gets nothing.
 """
 
 _BEFORE_LOGIN = (API_VERSIONS, 17, 36)
 _NONE = timedelta(0)
 _PREFIX = struct.Struct(">hhi")
+_LENGTH = struct.Struct(">i")
+_LONGEST_COPY_BYTES = 4096
 
 
 class ProtocolError(StorageEngineError):
@@ -125,20 +127,34 @@ def read_request(data: bytes, host: str, login: Login) -> Request:
     return Request(name, version, correlation_id, client_id, host, login, body, data)
 
 
-def response(request: Request, **values: Any) -> bytes:
-    """Return a response with its length, ready to be sent."""
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A response with its length, as kio writes it: bytes, and where others lie, in order."""
+
+    parts: list[bytearray | Batches] = field(default_factory=lambda: [bytearray(_LENGTH.size)])
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def write(self, data: Batches) -> None:
+        """Add to it. What is long isn't copied."""
+        if isinstance(data, KeptBytes) or len(data) > _LONGEST_COPY_BYTES:
+            self.parts.extend((data, bytearray()))
+        else:
+            cast("bytearray", self.parts[-1]).extend(data)
+
+
+def response(request: Request, **values: Any) -> Frame:
+    """Return a response, ready to be sent."""
     version = max(request.version, 0)
     schema = body_class(request.name, version, "response", None)
     fields = {"throttle_time": _NONE, "session_lifetime": _NONE, "error_code": ErrorCode.none, **values}
-    out = io.BytesIO()
-    out.write(bytes(4))
-    head = schema.__header_schema__
-    entity_writer(head)(out, head(correlation_id=request.correlation_id))
-    entity_writer(schema)(out, _made(schema, fields))
-    with out.getbuffer() as frame:
-        struct.pack_into(">i", frame, 0, len(frame) - 4)
-    # No copy, where nothing else holds on to the buffer.
-    return out.getvalue()
+    out, head = Frame(), schema.__header_schema__
+    # Any: a frame takes what a file doesn't.
+    entity_writer(head)(cast("Any", out), head(correlation_id=request.correlation_id))
+    entity_writer(schema)(cast("Any", out), _made(schema, fields))
+    _LENGTH.pack_into(cast("bytearray", out.parts[0]), 0, len(out) - _LENGTH.size)
+    return out
 
 
 def part(request: Request, kind: str, **values: Any) -> Any:

@@ -1,9 +1,8 @@
-"""Archived batches for many consumers: decoded once, kept while there is room, eight at a time."""
+"""Archived batches for many consumers: decoded once, kept while there is room, one at a time."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from pyiceberg.table import Table
 
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.soundness.segment_reader import untouched_files
 from storage_engine.lake_server.archived_partitions import (
     Archive,
@@ -23,14 +23,18 @@ from storage_engine.lake_server.archived_partitions import (
     ArchivedRange,
     read_archive,
 )
-from storage_engine.lake_server.segment_batches import DamagedRangeError, Piece, SegmentInLake
+from storage_engine.lake_server.segment_batches import Batches, DamagedRangeError, Piece, SegmentInLake
 from storage_engine.lake_server.transactions import Transactions, read_transactions
 from storage_engine.model.proof.receipt import Receipt
 
 T = TypeVar("T")
 
-_THREADS = min(8, len(os.sched_getaffinity(0)))
-"""More of them read no faster, and each has a row group in memory, once encoded and once as columns."""
+_THREADS = 1
+"""Of a lake on local disks: one decodes faster than consumers read. It has a row group in memory, as bytes
+and as columns. Consumers are sent what lies in files, so this bounds the memory of all of them.
+"""
+_THREADS_FAR = 4
+"""Of a lake in an object store, where most of the time is spent waiting."""
 _MOST_SEGMENTS = 256
 """Each has a file open."""
 _AHEAD = 2
@@ -42,7 +46,7 @@ class HoleError(StorageEngineError):
 
 
 class LakeReader:
-    """Gives batches of a lake. Used in one event loop; what takes time runs in threads.
+    """Gives batches of a lake. Used in one event loop; what takes time runs in other threads.
 
     :param cluster: id of a cluster; None: the lake has one.
     :param cache_bytes: of decoded batches that are kept for the next consumer.
@@ -54,7 +58,10 @@ class LakeReader:
     def __init__(self, lake: Lake, cluster: str | None, *, cache_bytes: int, skip_holes: bool) -> None:
         self._lake = lake
         self._cache_bytes, self.skip_holes = cache_bytes, skip_holes
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lake-reader")
+        self._threads = _THREADS_FAR if local_path(lake.messages().location()) is None else _THREADS
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="lake-reader")
+        # What goes through segments one by one has what it needs decoded between what consumers need.
+        self._walker = ThreadPoolExecutor(1, thread_name_prefix="lake-walker")
         self._segments: OrderedDict[str, SegmentInLake] = OrderedDict()
         self._segments_lock = threading.Lock()
         self._opening: dict[str, asyncio.Future[SegmentInLake]] = {}
@@ -88,7 +95,8 @@ class LakeReader:
             untouched = untouched_files(table, known)
             return snapshots, table, read_archive(self._lake, self.archive.cluster), untouched
 
-        found = await self._in_thread(look)
+        # It may take longer than decoding, for which consumers wait.
+        found = await asyncio.to_thread(look)
         if found is not None:
             self._snapshots, self._table, self.archive, untouched = found
             self._transactions.clear()
@@ -103,7 +111,7 @@ class LakeReader:
         """Return which snapshots the two tables are at: rows are moved without a new receipt, too."""
         return self._lake.segments().metadata.current_snapshot_id, table.metadata.current_snapshot_id
 
-    async def batches(self, partition: ArchivedPartition, offset: int, end: int, max_bytes: int) -> bytes:
+    async def batches(self, partition: ArchivedPartition, offset: int, end: int, max_bytes: int) -> Batches:
         """Return whole batches from an offset on, at least one.
 
         :param offset: that the partition has.
@@ -128,7 +136,7 @@ class LakeReader:
                 piece = await self._piece(segment, number)
                 self._read_on(partition, found, segment, number)
                 batches = piece.batches(offset, end, max_bytes)
-                if batches == b"" and end >= found.end:
+                if batches is not None and not batches and end >= found.end:
                     raise DamagedRangeError("a batch begins behind its segment's end")
                 if batches is not None:
                     return batches
@@ -149,7 +157,7 @@ class LakeReader:
                         return found
             return None
 
-        return await self._in_thread(look)
+        return await asyncio.get_running_loop().run_in_executor(self._walker, look)
 
     async def last_batch(self, partition: ArchivedPartition) -> bytes:
         """Return the last archived batch that is served; nothing: there is none."""
@@ -159,20 +167,19 @@ class LakeReader:
                 segment = None if one.refused else self._segment(one.receipt)
                 for number in reversed(range(segment.count if segment else 0)):
                     assert segment is not None
-                    if batch := segment.piece(number).last_batch(one.end):
+                    if batch := self._pool.submit(segment.piece, number).result().last_batch(one.end):
                         return batch
             return b""
 
-        return await self._in_thread(look)
+        return await asyncio.get_running_loop().run_in_executor(self._walker, look)
 
     async def transactions(self, partition: ArchivedPartition) -> Transactions:
         """Return what is known of a partition's transactions."""
         key = (partition.topic, partition.number)
         if key not in self._transactions:
-            task = asyncio.ensure_future(
-                self._in_thread(lambda: read_transactions(partition, self._all_pieces))
+            self._transactions[key] = asyncio.get_running_loop().run_in_executor(
+                self._walker, read_transactions, partition, self._all_pieces
             )
-            self._transactions[key] = task
         try:
             return await asyncio.shield(self._transactions[key])
         except Exception:
@@ -181,7 +188,8 @@ class LakeReader:
 
     def close(self) -> None:
         """End the threads."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._walker, self._pool):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _check(self, partition: ArchivedPartition, found: ArchivedRange, offset: int) -> None:
         where = f"{partition.topic}-{partition.number}, offsets"
@@ -210,7 +218,7 @@ class LakeReader:
     ) -> None:
         """Have decoded what most consumers ask for next. Nobody waits for what nobody has asked for yet."""
         for following in range(number + 1, number + 1 + _AHEAD):
-            if self._waiting >= _THREADS:
+            if self._waiting > self._threads:
                 return
             if following < segment.count:
                 self._begin(segment, following)
@@ -228,7 +236,7 @@ class LakeReader:
     def _opened(self, row_hash: str, opened: asyncio.Future[SegmentInLake]) -> None:
         """Have the first piece of a segment decoded; nobody hears why one failed that nobody asked for."""
         del self._opening[row_hash]
-        if not opened.cancelled() and opened.exception() is None and self._waiting < _THREADS:
+        if not opened.cancelled() and opened.exception() is None and self._waiting <= self._threads:
             self._begin(opened.result(), 0)
 
     def _begin(self, segment: SegmentInLake, number: int) -> asyncio.Future[Piece]:
@@ -271,7 +279,7 @@ class LakeReader:
 
     def _all_pieces(self, receipt: Receipt) -> Iterator[Piece]:
         segment = self._segment(receipt)
-        return (segment.piece(number) for number in range(segment.count))
+        return (self._pool.submit(segment.piece, number).result() for number in range(segment.count))
 
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)

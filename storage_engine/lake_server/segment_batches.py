@@ -83,9 +83,9 @@ class ScratchFile:
         with self._lock:
             self._size_bytes += len(data)
 
-    def read(self, first: int, end: int) -> bytes:
-        """Return bytes that were kept."""
-        return b"" if self._descriptor is None else os.pread(self._descriptor, end - first, first)
+    def kept(self, first: int, end: int) -> KeptBytes:
+        """Return where bytes are kept."""
+        return KeptBytes(self, first, end - first)
 
     def read_into(self, data: memoryview, first: int) -> None:
         """Fill memory with bytes that were kept.
@@ -116,6 +116,35 @@ class ScratchFile:
             return self._descriptor
 
 
+@dataclass(frozen=True, slots=True)
+class KeptBytes:
+    """Bytes in a scratch file: who waits for a slow reader holds no more of them than where they are."""
+
+    file: ScratchFile
+    first: int
+    size_bytes: int
+
+    def __len__(self) -> int:
+        return self.size_bytes
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.parts(max(1, self.size_bytes)))
+
+    def parts(self, most_bytes: int) -> Iterator[bytearray]:
+        """Read them, no more than so many at once.
+
+        :raises DamagedRangeError: they weren't kept.
+        """
+        for at in range(0, self.size_bytes, most_bytes):
+            part = bytearray(min(most_bytes, self.size_bytes - at))
+            self.file.read_into(memoryview(part), self.first + at)
+            yield part
+
+
+Batches = bytes | KeptBytes
+"""As they lie in a file, or in memory."""
+
+
 class _ThreadMemory(threading.local):
     """What a thread puts windows together in, one after the other."""
 
@@ -139,18 +168,20 @@ class Piece:
     :param last_offsets: of each batch's last record.
     """
 
-    read: Callable[[int, int], bytes]
+    read: Callable[[int, int], Batches]
     size_bytes: int
     positions: Longs
     ends: Longs
     base_offsets: Longs
     last_offsets: Longs
+    name: str
 
     @classmethod
-    def of(cls, read: Callable[[int, int], bytes], data: bytes | memoryview) -> Piece:
+    def of(cls, read: Callable[[int, int], Batches], data: bytes | memoryview, name: str) -> Piece:
         """Find the batches in bytes, whose CRC is compared.
 
         :param data: all that ``read`` gives.
+        :param name: of what has them, for messages.
         """
         array = np.frombuffer(data, np.uint8)
         chunks = list(iterate_batches(array, max(1, len(array)), CrcCheck.ALL))
@@ -162,9 +193,9 @@ class Piece:
         bases = field(array, positions, header.BASE_OFFSET_AT, 8)
         # A message of formats 0 and 1 has one offset, its own or its last inner one's.
         deltas = np.where(legacy != 0, 0, field(array, positions, header.LAST_OFFSET_DELTA_AT, 4))
-        return cls(read, len(data), positions, positions + sizes, bases, bases + deltas)
+        return cls(read, len(data), positions, positions + sizes, bases, bases + deltas, name)
 
-    def batches(self, offset: int, end: int, max_bytes: int) -> bytes | None:
+    def batches(self, offset: int, end: int, max_bytes: int) -> Batches | None:
         """Return whole batches, at least one, from that on which has an offset, or the next one there is.
 
         :param end: only batches that begin below it; nothing, where the next one doesn't.
@@ -175,11 +206,11 @@ class Piece:
         first = int(np.searchsorted(self.last_offsets, offset))
         if first == len(self.positions):
             if (int(self.ends[-1]) if len(self.ends) else 0) != self.size_bytes:
-                raise DamagedRangeError("its last bytes are no batch with the right CRC")
+                raise self._damaged(int(self.ends[-1]) if len(self.ends) else 0)
             return None
         before = int(self.ends[first - 1]) if first else 0
         if before != self.positions[first] and self.base_offsets[first] > offset:
-            raise DamagedRangeError(f"the bytes from {before} on are no batch with the right CRC")
+            raise self._damaged(before)
         if self.base_offsets[first] >= end:
             return b""
         last = int(np.searchsorted(self.ends, self.positions[first] + max_bytes, side="right")) - 1
@@ -198,8 +229,14 @@ class Piece:
         if last == len(self.positions) - 1 and self.size_bytes != (
             int(self.ends[-1]) if len(self.ends) else 0
         ):
-            raise DamagedRangeError("its last bytes are no batch with the right CRC")
-        return self.read(int(self.positions[last]), int(self.ends[last])) if last >= 0 else b""
+            raise self._damaged(int(self.ends[-1]) if len(self.ends) else 0)
+        return bytes(self.read(int(self.positions[last]), int(self.ends[last]))) if last >= 0 else b""
+
+    def _damaged(self, position: int) -> DamagedRangeError:
+        return DamagedRangeError(
+            f"{self.name}: expected batches with the right CRC, found none at byte {position} of the piece. "
+            "Nothing is served of that. Run verify, which tells whether the lake is at fault"
+        )
 
 
 class SegmentInLake:
@@ -274,14 +311,16 @@ class SegmentInLake:
         :raises LakeUnavailableError: the lake can't be read.
         :raises NoRoomError: there is no place for it.
         """
+        name = self._location
         if self._metadata is None:
             self._decode_rows()
             first, end = 0, self._scratch.size_bytes
         else:
             first, end = self._span(number)
+            name += f", row group {self._windows[number].first_row_group}"
         data = _MEMORY.buffer(end - first)
         self._scratch.read_into(data, first)
-        return Piece.of(lambda begin, stop: self._scratch.read(first + begin, first + stop), data)
+        return Piece.of(lambda begin, stop: self._scratch.kept(first + begin, first + stop), data, name)
 
     def offset_at(self, timestamp_ms: int, start: int) -> tuple[int, int] | None:
         """Return the first record from ``start`` on that has this timestamp or a later one, and its own.
@@ -289,16 +328,12 @@ class SegmentInLake:
         :raises ProofError: a data file is no Parquet file.
         :raises LakeUnavailableError: the lake can't be read.
         """
-        at = _EPOCH + timedelta(milliseconds=timestamp_ms)
-        # Any: the stubs know no scalar beside an array.
-        compute: Any = pc
+        at = pa.scalar(_EPOCH + timedelta(milliseconds=timestamp_ms))
+        # Any: the stubs know no expressions.
+        named: Any = pc.field
+        keeps = (named("timestamp") >= at) & (named("offset") >= start) & (named("kind") != "batch")
         columns = ("kind", "offset", "timestamp")
-        for rows in narrow_rows(self._table, self.receipt, columns, self._untouched):
-            wanted = compute.and_(
-                compute.greater_equal(rows["timestamp"], at), compute.greater_equal(rows["offset"], start)
-            )
-            wanted = compute.and_(wanted, compute.not_equal(rows["kind"], "batch"))
-            found = rows.filter(compute.fill_null(wanted, False))
+        for found in narrow_rows(self._table, self.receipt, columns, self._untouched, keeps):
             if found.num_rows:
                 first = found.slice(int(np.argmin(found["offset"].to_numpy())), 1).to_pylist()[0]
                 return first["offset"], (first["timestamp"] - _EPOCH) // timedelta(milliseconds=1)
@@ -333,8 +368,6 @@ class SegmentInLake:
                 read_window(parquet, CODEC, window, data, self._location)
             self._scratch.write(window.start_position - self._windows[0].start_position, data)
             self._decoded.add(number)
-        # Columns of the next row group are made by another thread, whose own free memory this isn't.
-        pa.default_memory_pool().release_unused()
 
     def _decode_rows(self) -> None:
         """Keep all of a segment that another engine has written again."""
@@ -374,7 +407,7 @@ class SegmentInLake:
             return False
         self._decode(number)
         at = begin - self._windows[0].start_position
-        return int.from_bytes(self._scratch.read(at, at + 8), "big", signed=True) > offset
+        return int.from_bytes(bytes(self._scratch.kept(at, at + 8)), "big", signed=True) > offset
 
     def _highest(self, column: str) -> Longs:
         """Return the highest value of a column in each window and those before it."""

@@ -19,6 +19,7 @@ from storage_engine.lake_server.logs import Logs
 from storage_engine.lake_server.positions import CommittedPositions
 from storage_engine.lake_server.protocol import ProtocolError, load_types, read_request
 from storage_engine.lake_server.reader import LakeReader
+from storage_engine.lake_server.segment_batches import Batches, KeptBytes
 from storage_engine.lake_server.upstream import Upstream
 from storage_engine.lake_server.users import Login, User
 
@@ -32,6 +33,7 @@ _REQUEST_SECONDS = 30.0
 _IDLE_SECONDS = 600.0
 """After so long without a request a connection is closed (connections.max.idle.ms)."""
 _LENGTH = struct.Struct(">i")
+_PART_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +236,15 @@ class Connections:
             frame = await self._answers.answer(read_request(data, host, login))
             if frame is None:
                 return
-            outgoing.write(memoryview(frame))
-            # Or a client that is slow holds on to it, beside what is still to be sent.
-            del frame
-            await outgoing.drain()
+            for one in frame.parts:
+                await _send(outgoing, one)
+
+
+async def _send(outgoing: asyncio.StreamWriter, data: bytearray | Batches) -> None:
+    """Send bytes, those in a file a part at a time: for a slow client no more than one is in memory."""
+    for part in data.parts(_PART_BYTES) if isinstance(data, KeptBytes) else (data,):
+        outgoing.write(part)
+        await outgoing.drain()
 
 
 async def _read_rest(incoming: asyncio.StreamReader, begun: bytes, login: Login) -> bytes:

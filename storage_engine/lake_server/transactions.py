@@ -87,7 +87,7 @@ def _stable(section: Sequence[ArchivedRange], pieces: Pieces) -> int:
         for piece in pieces(one.receipt):
             if len(piece.last_offsets):
                 known = known.continued(
-                    memoryview(piece.read(0, piece.size_bytes)), int(piece.last_offsets[-1]) + 1
+                    memoryview(bytes(piece.read(0, piece.size_bytes))), int(piece.last_offsets[-1]) + 1
                 )
     first_open = known.first_open_offset
     return section[-1].end if first_open is None else first_open

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import math
 import ssl
 import struct
 from collections import defaultdict
@@ -16,15 +17,19 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
+from time import monotonic
 from types import MappingProxyType
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
+from scramp import ScramClient, ScramException
 
-from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.exceptions import BadInputError, CorruptFileError, StorageEngineError
+from storage_engine.kafka.format.meta_properties import parse_properties
 from storage_engine.kafka.format.partition_metadata import text_of
 from storage_engine.lake_server.protocol import body_class
+from storage_engine.lake_server.users import check_private
 
 Address = tuple[str, int]
 PartitionKey = tuple[str, int]
@@ -32,7 +37,7 @@ PartitionKey = tuple[str, int]
 
 _VERSIONS = MappingProxyType(
     {"fetch": 13, "metadata": 12, "list_offsets": 5, "find_coordinator": 2, "offset_fetch": 5}
-    | {"offset_commit": 7}
+    | {"offset_commit": 7, "sasl_handshake": 1, "sasl_authenticate": 1}
 )
 """What brokers answer from 3.1 on. Fetch asks by a topic's id, so that no other topic of its name answers."""
 _CONNECT_SECONDS = 5.0
@@ -46,6 +51,10 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 READ_COMMITTED: Final = 1
 _NO_POSITION = -1
+_LOGIN = ("sasl.mechanism", "sasl.username", "sasl.password")
+_MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+_PART_OF_LIFETIME = 0.8
+"""After which a connection isn't used again: what is asked on it takes some time, too."""
 _NOTHING_MORE = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
 
 
@@ -117,16 +126,53 @@ def trusting(authorities: Path) -> ssl.SSLContext:
         ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class UpstreamLogin:
+    """By what this server shows the brokers who it is."""
+
+    mechanism: str
+    user: str
+    password: str = field(repr=False)
+
+
+def read_login(path: Path) -> UpstreamLogin:
+    """Read a file of client settings.
+
+    :raises BadInputError: others than its owner may read it, or it isn't a mechanism, a user and a password.
+    """
+    try:
+        check_private(path)
+        said = dict(parse_properties(path.read_bytes(), str(path)))
+    except (OSError, CorruptFileError) as error:
+        raise BadInputError(
+            f"{path}: expected client settings, found none that can be read: {error}. Nothing was started."
+        ) from error
+    mechanism = said.get(_LOGIN[0], "")
+    if set(said) != set(_LOGIN) or mechanism not in _MECHANISMS:
+        raise BadInputError(
+            f"{path}: expected {', '.join(_LOGIN)}, the first one of {', '.join(_MECHANISMS)}; found "
+            f"{', '.join(sorted(said)) or 'nothing'}. Nothing was started."
+        )
+    return UpstreamLogin(*(said[name] for name in _LOGIN))
+
+
 class Upstream:
     """A cluster. Used in one event loop.
 
     :param bootstrap: brokers that are asked for the others.
     :param cluster: the id that it has to have.
     :param tls: what connections to it are encrypted by; None: they aren't.
+    :param login: that its brokers demand; None: they demand none.
     """
 
-    def __init__(self, bootstrap: Sequence[Address], cluster: str, tls: ssl.SSLContext | None = None) -> None:
-        self._bootstrap, self._cluster, self._tls = tuple(bootstrap), cluster, tls
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        cluster: str,
+        tls: ssl.SSLContext | None = None,
+        login: UpstreamLogin | None = None,
+    ) -> None:
+        self._bootstrap, self._cluster, self._tls, self._login = tuple(bootstrap), cluster, tls, login
         self.view = ClusterView()
         self._idle: dict[Address, list[_Connection]] = defaultdict(list)
         self._is_stale = asyncio.Event()
@@ -396,7 +442,9 @@ class Upstream:
     @asynccontextmanager
     async def _connection(self, address: Address) -> AsyncIterator[_Connection]:
         idle = self._idle[address]
-        connection = idle.pop() if idle else await _Connection.open(address, self._tls)
+        while idle and monotonic() > idle[-1].valid_until:
+            idle.pop().close()
+        connection = idle.pop() if idle else await _Connection.open(address, self._tls, self._login)
         try:
             yield connection
         except BaseException:
@@ -410,15 +458,58 @@ class Upstream:
 
 
 class _Connection:
-    """A connection to a broker, with one question at a time."""
+    """A connection to a broker, with one question at a time.
+
+    :ivar valid_until: after this, by the monotonic clock, the broker wants another login (KIP-368).
+    """
 
     def __init__(self, incoming: asyncio.StreamReader, outgoing: asyncio.StreamWriter) -> None:
         self._incoming, self._outgoing, self._asked = incoming, outgoing, 0
+        self.valid_until = math.inf
 
     @classmethod
-    async def open(cls, address: Address, tls: ssl.SSLContext | None) -> _Connection:
+    async def open(
+        cls, address: Address, tls: ssl.SSLContext | None, login: UpstreamLogin | None
+    ) -> _Connection:
         async with asyncio.timeout(_CONNECT_SECONDS):
-            return cls(*await asyncio.open_connection(*address, ssl=tls))
+            connection = cls(*await asyncio.open_connection(*address, ssl=tls))
+            try:
+                if login is not None:
+                    await connection._log_in(login)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+    async def _log_in(self, login: UpstreamLogin) -> None:
+        """Show who this server is.
+
+        :raises UpstreamError: the broker doesn't take it, or doesn't know the password itself.
+        """
+        whose = f"the login of {login.user} by {login.mechanism}: expected that a broker takes it, found"
+        answer = await self.ask("sasl_handshake", {"mechanism": login.mechanism})
+        if answer.error_code is not ErrorCode.none:
+            raise UpstreamError(f"{whose} {answer.error_code.name}")
+        began = monotonic()
+
+        async def say(said: str) -> str:
+            nonlocal answer
+            answer = await self.ask("sasl_authenticate", {"auth_bytes": said.encode()})
+            if answer.error_code is not ErrorCode.none:
+                raise UpstreamError(f"{whose} {answer.error_message or answer.error_code.name}")
+            return bytes(answer.auth_bytes).decode()
+
+        if login.mechanism == "PLAIN":
+            await say(f"\0{login.user}\0{login.password}")
+        else:
+            scram = ScramClient([login.mechanism], login.user, login.password)
+            try:
+                scram.set_server_first(await say(scram.get_client_first()))
+                scram.set_server_final(await say(scram.get_client_final()))
+            except (ScramException, ValueError) as error:
+                raise UpstreamError(f"{whose} {error}") from error
+        if lifetime := answer.session_lifetime.total_seconds():
+            self.valid_until = began + _PART_OF_LIFETIME * lifetime
 
     def close(self) -> None:
         self._outgoing.close()

@@ -54,18 +54,13 @@ def read_users(path: Path) -> Mapping[str, User]:
     :raises BadInputError: it isn't there, is none, or others than its owner may read it.
     """
     try:
-        mode = path.stat().st_mode
+        check_private(path)
         text = path.read_bytes()
     except OSError as error:
         raise BadInputError(
             f"{path}: expected a file of users, found none that can be read: {error.strerror}. Nothing was "
             "started. Make it: storage-engine serve-lake --users FILE --set-user NAME"
         ) from error
-    if mode & _OTHERS_MAY:
-        raise BadInputError(
-            f"{path}: expected a file that its owner alone can read, found mode {mode & 0o777:03o}. Nothing "
-            f"was started. Run chmod 600 {path}, and set its passwords again."
-        )
     try:
         said: Any = json.loads(text)
         return {name: _user(name, one) for name, one in said.items()}
@@ -74,6 +69,19 @@ def read_users(path: Path) -> Mapping[str, User]:
             f"{path}: expected users with their keys and topics, found something else: {error}. Nothing was "
             "started. Set them again by --set-user."
         ) from error
+
+
+def check_private(path: Path) -> None:
+    """
+    :raises BadInputError: others than its owner may read a file.
+    :raises OSError: it can't be looked at.
+    """
+    mode = path.stat().st_mode
+    if mode & _OTHERS_MAY:
+        raise BadInputError(
+            f"{path}: expected a file that its owner alone can read, found mode {mode & 0o777:03o}. Nothing "
+            f"was started. Run chmod 600 {path}, and set its passwords again."
+        )
 
 
 def set_user(path: Path, name: str, password: str, topics: Sequence[str]) -> None:

@@ -36,7 +36,7 @@ from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
 from storage_engine.lake.file.agent_files import begin_run, leave_agent, read_access
 from storage_engine.lake.file.jobs import AgentRun
 from storage_engine.lake.file.source_file import read_beginning
-from storage_engine.lake.soundness.message_batches import rows_of_file
+from storage_engine.lake.soundness.message_batches import plain_field, rows_of_file, shaped, with_sources
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.broker.codec import Columns, SegmentCodec
 from storage_engine.model.store.known_logs import may_be_one
@@ -185,9 +185,7 @@ class Scan:
     @property
     def columns(self) -> tuple[str, ...]:
         """Return the columns that are read for those that are returned."""
-        views = find_broker(self.broker).codec.columns.views
-        sources = (views[name][0] for name in self.schema.names if name in views)
-        return tuple(dict.fromkeys((*self.schema.names, *sources)))
+        return with_sources(self.schema.names, find_broker(self.broker).codec.columns)
 
 
 @dataclass
@@ -339,7 +337,7 @@ def _schema(lake: Lake, options: Options) -> pa.Schema:
     codec = find_broker(lake.broker).codec
     there, views = set(lake.messages().schema().column_names), codec.columns.views
     fields = [
-        pa.field(field.name, pa.binary() if pa.types.is_binary_view(field.type) else field.type)
+        pa.field(field.name, plain_field(field).type)
         for field in (*IDENTITY_COLUMNS, *codec.schema)
         if field.name in there or field.name in views
     ]
@@ -413,11 +411,7 @@ def _of_store(scan: Scan, file: StoreFile, agent: AgentRun | None) -> Iterator[p
 
 
 def _without_views(rows: pa.Table) -> pa.Table:
-    plain = [
-        pa.field(field.name, pa.binary()) if pa.types.is_binary_view(field.type) else field
-        for field in rows.schema
-    ]
-    return rows.cast(pa.schema(plain))
+    return rows.cast(pa.schema(map(plain_field, rows.schema)))
 
 
 def _released(scan: Scan, file: StoreFile) -> str:
@@ -444,16 +438,6 @@ def _released(scan: Scan, file: StoreFile) -> str:
 
 def _shaped(tables: Iterable[pa.Table], scan: Scan) -> Iterator[pa.RecordBatch]:
     """Yield rows with the columns that are asked for, in their types, in small batches."""
-    views = find_broker(scan.broker).codec.columns.views
+    codec = find_broker(scan.broker).codec
     for rows in tables:
-        if not rows.num_rows:
-            continue
-        shaped = []
-        for field in scan.schema:
-            name = field.name
-            column = rows[name] if name in rows.column_names else pa.nulls(rows.num_rows, field.type)
-            if name in views and views[name][0] in rows.column_names:
-                made = pa.chunked_array([views[name][1](rows[views[name][0]])], field.type)
-                column = pc.coalesce(column.cast(field.type), made)
-            shaped.append(column.cast(field.type))
-        yield from pa.Table.from_arrays(shaped, schema=scan.schema).to_batches(max_chunksize=_BATCH_ROWS)
+        yield from shaped(rows, scan.schema, codec).to_batches(max_chunksize=_BATCH_ROWS)

@@ -39,7 +39,7 @@ SMALL = {
         "b.SETTINGS['deleteFileBatchMax'] = b.SEGMENTS_A_CYCLE; b.run()"
     ),
     "query": "b.MESSAGES, b.TOPICS, b.SEGMENT_BYTES = 3_000, 10, 1 << 20; b.main()",
-    "read_on": "b._SETTINGS['log.segment.bytes'] = 1 << 20; b.SEEKS = 2; b.run(records=3_000)",
+    "read_on": "b._SETTINGS['log.segment.bytes'] = 1 << 20; b.SEEKS, b.SEGMENTS = 2, 9; b.run(records=3_000)",
     "scale": (
         "b.ROUNDS, b.HASHED_BYTES = 1, 1 << 20; b.MUST_BY_MASTER = {'local[2]': 1.4}; "
         "b.run(segments=3, segment_bytes=1 << 20)"

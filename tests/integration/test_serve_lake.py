@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioPartition
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import ConfigResource
 
 from storage_engine.kafka.codec.codec import CODEC
 from storage_engine.lake.catalog.catalog import Lake
@@ -28,7 +29,7 @@ from storage_engine.lake_server.users import set_user
 from storage_engine.spark.session import spark_session
 from tests.docs.code_blocks import blocks_of
 from tests.integration.jars import JAVA_PROJECTS, class_path, java
-from tests.integration.kafka_broker import SECONDS, kafka_jars
+from tests.integration.kafka_broker import SECONDS, admin_of, kafka_jars
 from tests.integration.secured import certificate
 from tests.kafka.lakes import archivable_segments, archive, new_lake
 from tests.kafka_fixture import unpack
@@ -232,26 +233,38 @@ COLUMNS = ("partition", "offset", "unix_millis(timestamp) AS time_ms", "key", "v
 
 @pytest.mark.again
 def test_sparks_kafka_source_reads_it(address: str, node: Path, lake: Lake) -> None:
-    jars = class_path(JAVA_PROJECTS / "spark_kafka").replace(os.pathsep, ",")
+    jobs = list(itertools.product(("txn", "javacodec", "hdrs", "plain"), LEVELS))
+    for job, found in zip(jobs, read_by_spark(address, jobs), strict=True):
+        assert found == archived(node, lake, *job), job
+
+
+def read_by_spark(address: str, jobs: Iterable[tuple[str, str]]) -> list[list[Record]]:
+    """What Spark's Kafka source reads of topics at levels of isolation."""
+    jars, every = class_path(JAVA_PROJECTS / "spark_kafka").replace(os.pathsep, ","), []
     with spark_session("reads the lake", settings={"spark.jars": jars}) as spark:
-        for level, topic in itertools.product(LEVELS, ("txn", "javacodec", "hdrs", "plain")):
+        for topic, level in jobs:
             options = {"kafka.bootstrap.servers": address, "subscribe": topic, "kafka.isolation.level": level}
-            frame = spark.read.format("kafka").options(**options).load()
-            rows = frame.selectExpr(*COLUMNS).collect()
-            found = sorted(
-                (row.partition, row.offset, row.time_ms, *map(as_bytes, (row.key, row.value))) for row in rows
+            rows = spark.read.format("kafka").options(**options).load().selectExpr(*COLUMNS).collect()
+            every.append(
+                sorted((one.partition, one.offset, one.time_ms, *map(as_bytes, one[3:])) for one in rows)
             )
-            assert found == archived(node, lake, topic, level), (topic, level)
+    return every
 
 
 @pytest.mark.again
 def test_a_sink_of_kafka_connect_writes_it(address: str, node: Path, lake: Lake, tmp_path: Path) -> None:
-    written, topic = tmp_path / "written", "javacodec"
+    values = [one[4] for one in archived(node, lake, "javacodec", LEVELS[0])]
+    assert_connect_writes(address, "javacodec", values, tmp_path)
+
+
+def assert_connect_writes(address: str, topic: str, values: Iterable[bytes | None], directory: Path) -> None:
+    """Have a sink of connect-standalone write a topic's values, one a line, until all are there."""
+    written = directory / "written"
     worker = {
         "bootstrap.servers": address,
         "key.converter": "org.apache.kafka.connect.storage.StringConverter",
         "value.converter": "org.apache.kafka.connect.storage.StringConverter",
-        "offset.storage.file.filename": tmp_path / "offsets",
+        "offset.storage.file.filename": directory / "offsets",
         "listeners": "http://127.0.0.1:0",
         "consumer.auto.offset.reset": "earliest",
         "plugin.discovery": "only_scan",
@@ -264,21 +277,20 @@ def test_a_sink_of_kafka_connect_writes_it(address: str, node: Path, lake: Lake,
     }
     for name, settings in (("worker", worker), ("sink", sink)):
         lines = [f"{key}={value}\n" for key, value in settings.items()]
-        (tmp_path / f"{name}.properties").write_text("".join(lines))
+        (directory / f"{name}.properties").write_text("".join(lines))
     words = [java(), "-Xmx256m", "-cp", class_path(JAVA_PROJECTS / "kafka_connect")]
     words += ["org.apache.kafka.connect.cli.ConnectStandalone"]
-    values = [one[4] for one in archived(node, lake, topic, LEVELS[0])]
     expected = b"".join(b"%b\n" % (b"null" if value is None else value) for value in values)
-    with (tmp_path / "log").open("wb") as log:
+    with (directory / "log").open("wb") as log:
         connect = subprocess.Popen(
-            [*words, *(str(tmp_path / f"{name}.properties") for name in ("worker", "sink"))],
+            [*words, *(str(directory / f"{name}.properties") for name in ("worker", "sink"))],
             stdout=log,
             stderr=log,
         )
     try:
         deadline = time.monotonic() + 300
         while not written.exists() or written.stat().st_size < len(expected):
-            said = (tmp_path / "log").read_text()
+            said = (directory / "log").read_text()
             assert connect.poll() is None, said[-4000:]
             assert time.monotonic() < deadline, said[-4000:]
             time.sleep(0.2)
@@ -367,6 +379,32 @@ def test_a_member_with_an_id_of_its_own_goes_on_at_once_when_it_starts_again(add
         # It leaves without a word, as one that was killed.
         member.unsubscribe()
         del member
+
+
+def test_administrators_see_the_server_its_topics_and_its_groups(address: str) -> None:
+    member = consumer_at(address, "described")
+    member.subscribe(["txn"])
+    while not member.assignment():
+        member.poll(0.2)
+    admin = admin_of(address)
+    (node,) = admin.describe_cluster(request_timeout=SECONDS).result(SECONDS).nodes
+    assert f"{node.host}:{node.port}" == address
+    listed = admin.list_consumer_groups(request_timeout=SECONDS).result(SECONDS)
+    assert "described" in {one.group_id for one in listed.valid}
+    (described,) = admin.describe_consumer_groups(["described"], request_timeout=SECONDS).values()
+    (found,) = described.result(SECONDS).members
+    assert {(one.topic, one.partition) for one in found.assignment.topic_partitions} == {
+        ("txn", 0),
+        ("txn", 1),
+    }
+    for topic, is_there in (("txn", True), ("nothing", False)):
+        (config,) = admin.describe_configs([ConfigResource("topic", topic)]).values()
+        if is_there:
+            assert config.result(SECONDS) == {}
+        else:
+            with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+                config.result(SECONDS)
+    member.close()
 
 
 def test_seeks_by_time_find_the_first_record_of_it(address: str, node: Path, lake: Lake) -> None:

@@ -8,6 +8,7 @@ import re
 import shlex
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -47,13 +48,16 @@ from tests.integration.kafka_broker import (
 )
 from tests.integration.kafka_cluster import Cluster, running_cluster
 from tests.integration.secured import certificate
+from tests.integration.test_kafka_live import PLAIN_PASSWORD, PLAIN_USER, SASL, SETTINGS
 from tests.integration.test_serve_lake import (
     COMMAND,
     LEVELS,
     PAGE,
+    assert_connect_writes,
     at_a_free_port,
     consumer_at,
     printed,
+    read_by_spark,
     serving,
 )
 from tests.kafka.lakes import archive, new_lake, segments_of
@@ -169,15 +173,41 @@ def test_records_that_only_the_lake_has_are_followed_by_the_clusters_up_to_the_l
 
 
 @pytest.mark.again
-def test_the_console_consumer_prints_what_both_have(kafka: Kafka, lake: Lake, tmp_path: Path) -> None:
-    make_topics(kafka.address, "printed", **small(VERSIONS[-1]))
-    fill(kafka, "printed", 400)
-    expected = served(kafka.address, "printed")
-    segments = closed(kafka, "printed")
-    delete(kafka, "printed", keep(lake, kafka, segments[: len(segments) // 2]))
+def test_an_answer_of_the_cluster_is_no_longer_than_a_connection_may_hold(
+    kafka: Kafka, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topics(kafka.address, "held", **small(VERSIONS[-1]))
+    fill(kafka, "held", 200)
+    seam = keep(lake, kafka, closed(kafka, "held")[:1])
+    host, _, port = kafka.address.rpartition(":")
+
+    async def fetched() -> int:
+        reader = LakeReader(lake, None, cache_bytes=1 << 20, skip_holes=False)
+        with closing(reader), closing(Upstream([(host, int(port))], reader.archive.cluster)) as upstream:
+            await upstream.connect()
+            asked = [PartitionFetch(("held", 0), seam, 1 << 20)]
+            (found,) = await Logs(reader, upstream, print).fetch(asked, FetchLimits(0, 1 << 20, 1, 0.0))
+            return len(found.records)
+
+    whole = asyncio.run(fetched())
+    monkeypatch.setattr("storage_engine.lake_server.logs._MOST_OF_CLUSTER", whole // 2)
+    assert 0 < asyncio.run(fetched()) <= whole // 2
+
+
+@pytest.mark.again
+def test_other_clients_read_what_both_have(kafka: Kafka, lake: Lake, tmp_path: Path) -> None:
+    """Kafka's console consumer, Spark's Kafka source and a sink of Kafka Connect."""
+    make_topics(kafka.address, "both", **small(VERSIONS[-1]))
+    fill(kafka, "both", 400)
+    expected = served(kafka.address, "both")
+    assert list(expected) == list(range(400))
+    segments = closed(kafka, "both")
+    delete(kafka, "both", keep(lake, kafka, segments[: len(segments) // 2]))
     with onward(tmp_path, kafka) as (address, _):
-        found = printed(address, "printed", len(expected), LEVELS[0])
-    assert {offset: value for _, offset, _, _, value in found} == expected
+        (by_spark,) = read_by_spark(address, [("both", LEVELS[0])])
+        for found in (by_spark, printed(address, "both", len(expected), LEVELS[0])):
+            assert {offset: value for _, offset, _, _, value in found} == expected
+        assert_connect_writes(address, "both", expected.values(), tmp_path)
 
 
 @pytest.mark.again
@@ -244,6 +274,49 @@ def test_a_cluster_is_asked_by_tls(lake: Lake, tmp_path: Path) -> None:
         ended = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)
         assert ended.returncode != 0
         assert "CERTIFICATE_VERIFY_FAILED" in ended.stderr
+
+
+@pytest.mark.again
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
+def test_a_cluster_that_demands_a_login_is_read_on_into(lake: Lake, tmp_path: Path, mechanism: str) -> None:
+    topic, secret = "by-login", "lake-secret"
+    # Each login is good for seconds: what is asked later is asked on another connection.
+    settings = {name: value for name, value in SETTINGS.items() if "sasl" in name}
+    for kind in ("plain", "scram-sha-512"):
+        settings[f"listener.name.sasl.{kind}.connections.max.reauth.ms"] = 3000
+    scram = ("--add-scram", f"SCRAM-SHA-512=[name={PLAIN_USER},password={PLAIN_PASSWORD}]")
+    with running_kafka(tmp_path / "node", VERSIONS[-1], settings, {SASL: "SASL_PLAINTEXT"}, scram) as kafka:
+        make_topics(kafka.address, topic, **small(VERSIONS[-1]))
+        fill(kafka, topic, 200)
+        delete(kafka, topic, keep(lake, kafka, closed(kafka, topic)))
+        login = tmp_path / "login.properties"
+        options = ("--upstream", kafka.addresses[SASL], "--upstream-login", str(login))
+        words = (COMMAND, "serve-lake", "--lake", str(tmp_path / "lake"), *options)
+
+        def write(password: str) -> None:
+            login.write_text(
+                f"sasl.mechanism={mechanism}\nsasl.username={PLAIN_USER}\nsasl.password={password}\n"
+            )
+
+        for password, mode, said in (
+            (secret, 0o600, "expected that a broker takes it, found"),
+            (PLAIN_PASSWORD, 0o640, "that its owner alone can read"),
+        ):
+            write(password)
+            login.chmod(mode)
+            ended = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)
+            assert (ended.returncode != 0, said in ended.stderr) == (True, True), ended.stderr
+            assert password not in ended.stderr
+        login.chmod(0o600)
+        with serving(tmp_path / "lake", *options) as (address, process):
+            consumer = consumer_at(address, topic)
+            assert list(read(consumer, topic, 0, 200)) == list(range(200))
+            time.sleep(4)
+            fill(kafka, topic, 5, first=200)
+            assert list(read(consumer, topic, 198, 205)) == list(range(198, 205))
+            consumer.close()
+            # No broker has ended a connection for want of another login.
+            assert lines_of(process) == ""
 
 
 @pytest.mark.parametrize("level", again_but(LEVELS, "read_committed"))

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,8 +60,8 @@ def served(lake: Lake, partition: ArchivedPartition, max_bytes: int) -> Iterator
         segment = known.get(hash_) or known.setdefault(hash_, SegmentInLake(table, found.receipt))
         for number in range(segment.number_of(offset), segment.count):
             piece = pieces.get((hash_, number)) or pieces.setdefault((hash_, number), segment.piece(number))
-            if (batches := piece.batches(offset, partition.end, max_bytes)) is not None:
-                yield bytes(batches)
+            if (found_batches := piece.batches(offset, partition.end, max_bytes)) is not None:
+                yield (batches := bytes(found_batches))
                 offset = int(read_batches(batches).last_offsets[-1]) + 1
                 break
         else:
@@ -81,7 +82,7 @@ def test_no_batch_is_served_that_is_damaged(node: Path, data: st.DataObject) -> 
     try:
         while offset < end and (found := piece.batches(offset, end, 1)):
             got.append(bytes(found))
-            offset = int(read_batches(found).last_offsets[-1]) + 1
+            offset = int(read_batches(got[-1]).last_offsets[-1]) + 1
     except DamagedRangeError:
         pass
     # Neither the offset nor the leader's epoch is in a batch's CRC, as the broker itself sets them.
@@ -144,6 +145,38 @@ def test_each_window_is_decoded_once_whoever_reads_where(
     assert len(decoded) == len(set(decoded)) == segment.count
 
 
+def test_values_are_read_where_bytes_are_made_of_them_alone(
+    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compressed batches are archived as they were, beside what is in them."""
+    segments = [one for one in archivable_segments(node) if one.log == "flushy-0"]
+    lake = new_lake(tmp_path / "lake")
+    archive(lake, node, segments)
+    with_values: list[bool] = []
+    read = pq.ParquetFile.read_row_group
+
+    def noted(parquet: pq.ParquetFile, group: int, columns: list[str], **how: Any) -> Any:
+        with_values.append("value" in columns)
+        return read(parquet, group, columns=columns, **how)
+
+    (store,) = list_stores(lake)
+    rows = {row.base_offset: row for row in receipts(lake, store.store_id)}
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", noted)
+    of_all = set()
+    for segment in segments:
+        whole, in_lake = (
+            Path(segment.facts.path).read_bytes(),
+            SegmentInLake(lake.messages(), rows[segment.base_offset]),
+        )
+        with_values.clear()
+        piece = in_lake.piece(0)
+        assert bytes(piece.read(0, piece.size_bytes)) == whole
+        codecs = {whole[at + 22] & 7 for at in read_batches(whole).positions.tolist()}
+        assert any(with_values) == (0 in codecs)
+        of_all.add(0 in codecs)
+    assert of_all == {True, False}
+
+
 def test_threads_that_begin_at_once_keep_what_they_decode_in_one_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -158,7 +191,7 @@ def test_threads_that_begin_at_once_keep_what_they_decode_in_one_file(
     with ThreadPoolExecutor(4) as threads:
         parts = [bytes([number]) * 1000 for number in range(4)]
         list(threads.map(lambda one: scratch.write(one[0] * 1000, memoryview(one)), parts))
-    assert scratch.read(0, 4000) == b"".join(parts)
+    assert bytes(scratch.kept(0, 4000)) == b"".join(parts)
     assert scratch.size_bytes == 4000
 
 
@@ -169,6 +202,9 @@ def test_what_was_not_kept_is_never_taken_from_memory() -> None:
     scratch.write(0, memoryview(b"abc"))
     with pytest.raises(DamagedRangeError, match="at 3 of their file"):
         scratch.read_into(memoryview(bytearray(4)), 0)
+    assert list(scratch.kept(0, 3).parts(2)) == [b"ab", b"c"]
+    with pytest.raises(DamagedRangeError, match="at 3 of their file"):
+        bytes(scratch.kept(0, 4))
 
 
 def test_what_was_decoded_outlives_a_commit_to_the_lake(node: Path, tmp_path: Path) -> None:
@@ -196,4 +232,4 @@ def test_what_was_decoded_outlives_a_commit_to_the_lake(node: Path, tmp_path: Pa
 
 
 def piece_of(data: bytes) -> Piece:
-    return Piece.of(lambda first, end: data[first:end], data)
+    return Piece.of(lambda first, end: data[first:end], data, "x")

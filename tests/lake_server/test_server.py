@@ -5,24 +5,28 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from kio.schema.errors import ErrorCode
 
 from storage_engine.kafka.codec.record_batch import read_batches
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake_server.archived_partitions import ArchivedPartition
-from storage_engine.lake_server.logs import Logs
+from storage_engine.lake_server.logs import Logs, PartitionRecords
 from storage_engine.lake_server.positions import CommittedPositions
 from storage_engine.lake_server.protocol import Request, read_request
 from storage_engine.lake_server.reader import _THREADS, HoleError, LakeReader
-from storage_engine.lake_server.segment_batches import NoRoomError
+from storage_engine.lake_server.segment_batches import KeptBytes, NoRoomError, Piece
 from storage_engine.lake_server.server import Listening, serve
+from storage_engine.lake_server.transactions import Transactions
+from storage_engine.lake_server.upstream import FetchLimits, PartitionFetch
+from storage_engine.model.proof.receipt import Receipt
 from tests.kafka.lakes import archive, new_lake, segments_of
 from tests.kafka_fixture import unpack
 from tests.lake.expiry import ACT, expire
@@ -44,7 +48,7 @@ async def offsets(reader: LakeReader, partition: ArchivedPartition) -> list[int]
     """The offsets of all batches that a consumer gets from the start on."""
     found: list[int] = []
     offset = partition.start
-    while len(batches := await reader.batches(partition, offset, partition.end, 1 << 20)):
+    while batches := bytes(await reader.batches(partition, offset, partition.end, 1 << 20)):
         read = read_batches(batches)
         found += read.base_offsets.tolist()
         offset = int(read.last_offsets[-1]) + 1
@@ -301,7 +305,10 @@ def test_what_is_decoded_is_served_while_all_threads_decode_something_else(lake:
     async def read() -> tuple[bytes, bytes]:
         with closing(LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)) as reader:
             partition = reader.archive.topics["hdrs"][0]
-            first = await reader.batches(partition, 0, partition.end, 1)
+            found = await reader.batches(partition, 0, partition.end, 1)
+            # Whoever is slow to read it holds no memory.
+            assert isinstance(found, KeptBytes)
+            first = bytes(found)
             are_busy, is_over = threading.Barrier(_THREADS + 1), threading.Event()
 
             def work() -> None:
@@ -312,13 +319,90 @@ def test_what_is_decoded_is_served_while_all_threads_decode_something_else(lake:
             await asyncio.to_thread(are_busy.wait, 60)
             try:
                 async with asyncio.timeout(10):
-                    return first, await reader.batches(partition, 0, partition.end, 1)
+                    return first, bytes(await reader.batches(partition, 0, partition.end, 1))
             finally:
                 is_over.set()
                 await waiting
 
     first, again = asyncio.run(read())
     assert first == again != b""
+
+
+def test_what_goes_through_segments_for_long_keeps_no_consumer_waiting(
+    lake: Lake, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(lake, node, [*segments_of(node, "hdrs-0"), *segments_of(node, "txn-1")])
+    is_over = threading.Event()
+
+    def walk(partition: ArchivedPartition, pieces: Callable[[Receipt], Iterator[Piece]]) -> Transactions:
+        # What it needs is decoded while it waits for nothing else.
+        assert next(iter(pieces(partition.ranges[0].receipt))).size_bytes
+        assert is_over.wait(60)
+        return Transactions((), ())
+
+    monkeypatch.setattr("storage_engine.lake_server.reader.read_transactions", walk)
+
+    async def read() -> bytes:
+        with closing(LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)) as reader:
+            walked = asyncio.ensure_future(reader.transactions(reader.archive.topics["txn"][1]))
+            await asyncio.sleep(0)
+            partition = reader.archive.topics["hdrs"][0]
+            try:
+                async with asyncio.timeout(60):
+                    return bytes(await reader.batches(partition, 0, partition.end, 1))
+            finally:
+                is_over.set()
+                await walked
+
+    assert asyncio.run(read())
+
+
+def test_segments_that_another_engine_writes_again_are_answered_from_their_rows(
+    lake: Lake, node: Path
+) -> None:
+    segments = segments_of(node, "tinyseg-0")[:3]
+    archive(lake, node, segments)
+    whole = b"".join(Path(one.facts.path).read_bytes() for one in segments)
+
+    async def read() -> tuple[bytes, bytes]:
+        with closing(LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)) as reader:
+            before = await all_bytes(reader)
+            lake.messages().overwrite(lake.messages().scan().to_arrow())
+            await reader.renew()
+            return before, await all_bytes(reader)
+
+    assert asyncio.run(read()) == (whole, whole)
+
+
+async def all_bytes(reader: LakeReader) -> bytes:
+    partition = reader.archive.topics["tinyseg"][0]
+    found, offset = b"", partition.start
+    while batches := bytes(await reader.batches(partition, offset, partition.end, 1 << 20)):
+        found += batches
+        offset = int(read_batches(batches).last_offsets[-1]) + 1
+    return found
+
+
+@pytest.mark.parametrize("offset", [-1, 1 << 40])
+def test_an_offset_before_the_first_or_behind_the_end_is_out_of_range(
+    lake: Lake, node: Path, offset: int
+) -> None:
+    _, second, third, *_ = segments_of(node, "tinyseg-0")
+    archive(lake, node, [second, third])
+    asked = second.base_offset + offset if offset < 0 else offset
+
+    async def fetch() -> PartitionRecords:
+        with closing(LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)) as reader:
+            logs = Logs(reader, None, lambda _: None)
+            (found,) = await logs.fetch([PartitionFetch(("tinyseg", 0), asked, 1)], FetchLimits(0, 1, 1, 0.0))
+            return found
+
+    found = asyncio.run(fetch())
+    assert (found.error, found.start, found.end) == (
+        ErrorCode.offset_out_of_range,
+        second.base_offset,
+        third.end_offset,
+    )
 
 
 def test_the_next_segment_is_decoded_before_a_consumer_asks_for_it(lake: Lake, node: Path) -> None:

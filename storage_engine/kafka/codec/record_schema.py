@@ -158,6 +158,7 @@ COLUMNS = Columns(
         "headers.list.element.key",
     ),
     delta=("physical_offset", "size", "offset", "timestamp", "base_offset", "base_timestamp"),
+    not_of_raw=("key", "value", "headers"),
     export=(
         "topic",
         "partition",

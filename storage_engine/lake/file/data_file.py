@@ -349,9 +349,9 @@ def segment_bytes(
     :param tree: is given all leaves; for a file that has keys.
     :raises ProofError: when the rows don't cover [origin, origin + size_bytes) exactly once.
     """
-    columns = list(codec.encoded_columns if counter is None else codec.schema.names)
+    columns = None if counter is None else list(codec.schema.names)
     if tree is not None:
-        columns = list(dict.fromkeys((*columns, *tree_columns(codec.columns))))
+        columns = list(dict.fromkeys((*(columns or codec.encoded_columns), *tree_columns(codec.columns))))
     windows = plan_windows(parquet.metadata, origin, size_bytes, name)
     longest = max((w.end_position - w.start_position for w in windows), default=0)
     buffers = (memory or WindowMemory()).buffers(longest)
@@ -386,9 +386,10 @@ def read_window(
     starts: list[np.ndarray[Any, Any]] = []
     ends: list[np.ndarray[Any, Any]] = []
     for group in range(window.first_row_group, window.end_row_group):
-        rows = parquet.read_row_group(
-            group, columns=columns or list(codec.encoded_columns), use_threads=False
-        )
+        if columns is None:
+            rows = _encoded_rows(parquet, codec, group)
+        else:
+            rows = parquet.read_row_group(group, columns=columns, use_threads=False)
         starts.append(rows["physical_offset"].to_numpy())
         ends.append(starts[-1] + rows["size"].to_numpy())
         written += encode_rows(codec, rows, out, window.start_position, name)
@@ -407,6 +408,26 @@ def read_window(
         )
     if tree is not None:
         tree.push(order, first, last - first, out, window.start_position)
+
+
+def _encoded_rows(parquet: pq.ParquetFile, codec: SegmentCodec, group: int) -> pa.Table:
+    """Read what the bytes of a row group's rows are made of, and no columns that none of them needs."""
+    spared = codec.columns.not_of_raw
+    names = [name for name in codec.encoded_columns if name not in spared]
+    rows = parquet.read_row_group(group, columns=names, use_threads=False)
+    if not spared:
+        return rows
+    # Any: the stubs know no scalar beside an array.
+    compute: Any = pc
+    lack = compute.and_(compute.is_null(rows["raw"]), compute.greater(rows["size"], 0))
+    if compute.any(lack).as_py():
+        more = parquet.read_row_group(group, columns=list(spared), use_threads=False)
+        found = {name: more[name] for name in spared}
+    else:
+        found = {name: pa.nulls(rows.num_rows, codec.schema.field(name).type) for name in spared}
+    for name, column in found.items():
+        rows = rows.append_column(name, column)
+    return rows
 
 
 def plan_windows(metadata: pq.FileMetaData, origin: int, size_bytes: int, name: str) -> tuple[Window, ...]:

@@ -37,7 +37,13 @@ from storage_engine.lake.coverage.topic_ids import LOG_LINEAGE, TopicIds, read_t
 from storage_engine.lake.restore.export_format import ExportFormat
 from storage_engine.lake.restore.restore_span import LineageRange, Span, expired_ranges
 from storage_engine.lake.restore.selection import Selection, has_key, row_filter
-from storage_engine.lake.soundness.message_batches import ReadCount, message_batches
+from storage_engine.lake.soundness.message_batches import (
+    ReadCount,
+    message_batches,
+    plain_field,
+    shaped,
+    with_sources,
+)
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.soundness.segment_reader import expired_files
 from storage_engine.model.broker.codec import Bodies, Columns
@@ -232,15 +238,14 @@ def _selected(
     rows_of_lake: Sequence[Receipt],
 ) -> Iterator[pa.Table]:
     key, where = selection.key, row_filter(selection, columns)
-    there, codec_schema = lake.messages().schema().column_names, find_broker(lake.broker).codec.schema
-    views = {name: view for name, view in columns.views.items() if name in schema.names and view[0] in there}
-    names = [*schema.names, *(source for source, _ in views.values())]
+    table, codec = lake.messages(), find_broker(lake.broker).codec
+    there = {*schema.names, *table.schema().column_names}
+    names = [name for name in with_sources(schema.names, columns) if name in there]
     if ids is not None:
         names += [name for name in LOG_LINEAGE if name not in names]
         logs = {log for (_, _, log), one in ids.items() if one == selection.topic_id}
         if selection.topic_id is not None:
             where = And(where, In("log", logs))  # type: ignore[call-arg,arg-type]
-    table = lake.messages()
     for found in message_batches(
         table,
         where,
@@ -250,12 +255,7 @@ def _selected(
         count=count,
         left_out=expired_files(table, rows_of_lake),
     ):
-        rows = found.select(schema.names).cast(schema)
-        for name, (source, view) in views.items():
-            # PyIceberg has wider types for what a file lacks.
-            stored = found[source].cast(codec_schema.field(source).type)
-            values = pc.coalesce(rows[name], pa.chunked_array([view(stored)], rows[name].type))
-            rows = rows.set_column(rows.schema.get_field_index(name), schema.field(name), values)
+        rows = shaped(found, schema, codec)
         if ids is not None:
             rows = rows.append_column(_TOPIC_ID, topic_id_column(found, ids))
             if selection.topic_id is not None:
@@ -299,12 +299,7 @@ def _with_plain_bodies(bodies: Bodies, tables: Iterable[pa.Table], decompress: b
 def _read_schema(broker: Broker) -> pa.Schema:
     codec = broker.codec
     known = {field.name: field for field in (*IDENTITY_COLUMNS, *codec.schema)}
-    fields = [known[name] for name in (*_STORE_COLUMNS, *codec.columns.export)]
-    # Everybody reads plain binaries; a codec may have them as views.
-    return pa.schema(
-        pa.field(field.name, pa.binary()) if pa.types.is_binary_view(field.type) else field
-        for field in fields
-    )
+    return pa.schema(plain_field(known[name]) for name in (*_STORE_COLUMNS, *codec.columns.export))
 
 
 def _messages_broker(lake: Lake) -> Broker:

@@ -5,13 +5,14 @@ PyIceberg's own batch reader reads all files of a scan at once and keeps what it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes
@@ -24,6 +25,7 @@ from pyiceberg.types import LongType
 
 from storage_engine.core.long_work import told
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
+from storage_engine.model.broker.codec import Columns, SegmentCodec
 
 Mask = Callable[[pa.Table], "pa.ChunkedArray[Any] | pa.Array[Any]"]
 
@@ -94,6 +96,35 @@ def message_batches(
                 if kept.num_rows:
                     yield kept.select(columns)
             advance(task.file.file_size_in_bytes - told_bytes)
+
+
+def plain_field(field: pa.Field[Any]) -> pa.Field[Any]:
+    """Return a column as everybody reads it; a codec may have binaries as views."""
+    return pa.field(field.name, pa.binary()) if pa.types.is_binary_view(field.type) else field
+
+
+def with_sources(names: Iterable[str], columns: Columns) -> tuple[str, ...]:
+    """Return columns, and those of which they are made where they have no value."""
+    wanted = tuple(names)
+    return tuple(dict.fromkeys((*wanted, *(columns.views[one][0] for one in wanted if one in columns.views))))
+
+
+def shaped(rows: pa.Table, schema: pa.Schema, codec: SegmentCodec) -> pa.Table:
+    """Return rows with the columns of a schema, made of their sources where they have no value.
+
+    :param rows: with what :func:`with_sources` names, as far as the table has it.
+    """
+    columns = []
+    for field in schema:
+        lacks = field.name not in rows.column_names
+        column: Any = pa.nulls(rows.num_rows, field.type) if lacks else rows[field.name].cast(field.type)
+        source, view = codec.columns.views.get(field.name, ("", None))
+        if view is not None and source in rows.column_names:
+            # PyIceberg has wider types for what a file lacks.
+            made = view(rows[source].cast(codec.schema.field(source).type))
+            column = pc.coalesce(column, pa.chunked_array([made], field.type))
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _order(task: FileScanTask, base_offset_id: int) -> tuple[int, str]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
@@ -31,10 +30,13 @@ from storage_engine.lake.file.data_file import (
 from storage_engine.lake.file.filters import segment_rows
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.file.segment_tree import SegmentTree
-from storage_engine.lake.soundness.message_batches import message_batches
+from storage_engine.lake.soundness.message_batches import message_batches, rows_of_file
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
 from storage_engine.model.broker.codec import Columns
 from storage_engine.model.proof.receipt import Receipt, with_rows
+
+EVERY_ROW: Final[Any] = cast("Any", pc).scalar(True)
+"""Which rows, as Arrow has it."""
 
 
 def untouched_files(table: Table, rows: Sequence[Receipt]) -> frozenset[str]:
@@ -151,12 +153,13 @@ def origin_of(receipt: Receipt) -> int:
 
 
 def narrow_rows(
-    table: Table, receipt: Receipt, columns: Sequence[str], untouched: Set[str]
+    table: Table, receipt: Receipt, columns: Sequence[str], untouched: Set[str], keeps: Any = EVERY_ROW
 ) -> Iterator[pa.Table]:
     """Yield some columns of a segment's rows, in batches.
 
     :param table: that of rows, as loaded.
     :param untouched: what :func:`untouched_files` says of the table.
+    :param keeps: which rows, as Arrow has it, by these columns.
     :raises ProofError: a data file is no Parquet file.
     :raises LakeUnavailableError: the lake can't be read.
     """
@@ -166,15 +169,11 @@ def narrow_rows(
         of_codec = find_broker(receipt.broker).codec.columns
         wanted = list(dict.fromkeys((*columns, *of_codec.streams[:1])))
         for rows in message_batches(table, where, wanted):
-            yield _without(rows, of_codec, receipt).select(list(columns))
+            yield _without(rows, of_codec, receipt).select(list(columns)).filter(keeps)
         return
-    with (
-        parquet_errors(location),
-        table.io.new_input(location).open() as stored,
-        pq.ParquetFile(cast("Any", stored)) as parquet,
-    ):
-        for group in range(parquet.num_row_groups):
-            yield parquet.read_row_group(group, columns=list(columns), use_threads=False)
+    types = find_broker(receipt.broker).codec.schema
+    for rows in rows_of_file(table.io, location, keeps, columns, (), types):
+        yield rows.select(list(columns))
 
 
 def _from_data_file(

@@ -57,6 +57,7 @@ class Columns:
     :param views: by column, which other one's values it is made of where it has none, and how, for who reads
         messages.
     :param comments: what each column says, for who queries the table in another engine.
+    :param not_of_raw: columns of the encoded ones by which no row is encoded that has its bytes as ``raw``.
     :param filler: the stream of what a restore fills the room of others with: no broker counts or serves it.
     """
 
@@ -79,6 +80,7 @@ class Columns:
     step_columns: tuple[str, ...] = ()
     log_offsets: tuple[str, ...] = ()
     producer: str | None = None
+    not_of_raw: tuple[str, ...] = ()
     filler: str | None = None
 
 

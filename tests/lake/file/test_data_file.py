@@ -46,6 +46,7 @@ def _parquet(row_groups: list[list[tuple[int, int]]]) -> pq.ParquetFile:
 class _Raw:
     """Of a codec, that its rows are made of these columns; whether they are tiled is not its business."""
 
+    columns = Columns()
     encoded_columns = ("physical_offset", "size")
 
     def encode(self, rows: pa.Table, out: memoryview, base_offset: int) -> int:
