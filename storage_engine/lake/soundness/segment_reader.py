@@ -26,6 +26,7 @@ from storage_engine.lake.file.data_file import (
     encode_rows,
     open_rows,
     push_rows,
+    rows_of_segment,
     segment_bytes,
 )
 from storage_engine.lake.file.filters import segment_rows
@@ -141,7 +142,8 @@ def partial_fault(table: Table, receipt: Receipt, *, from_table: bool) -> str:
         open_data_file(table.io, location) as stored,
         open_rows(stored) as parquet,
     ):
-        push_rows(parquet, codec, origin_of(receipt), receipt.size_bytes, location, leaves)
+        rows = rows_of_segment(parquet, receipt, location)
+        push_rows(rows, codec, origin_of(receipt), receipt.size_bytes, location, leaves)
     return tree_fault(receipt, leaves)
 
 
@@ -173,8 +175,9 @@ def narrow_rows(
         table.io.new_input(location).open() as stored,
         pq.ParquetFile(cast("Any", stored)) as parquet,
     ):
-        for group in range(parquet.num_row_groups):
-            yield parquet.read_row_group(group, columns=list(columns), use_threads=False)
+        segment = rows_of_segment(parquet, receipt, location)
+        for group in range(segment.num_row_groups):
+            yield segment.read_row_group(group, columns=list(columns), use_threads=False)
 
 
 def _from_data_file(
@@ -186,8 +189,9 @@ def _from_data_file(
         open_data_file(table.io, location) as stored,
         open_rows(stored) as parquet,
     ):
+        rows = rows_of_segment(parquet, receipt, location)
         yield from segment_bytes(
-            parquet, codec, origin_of(receipt), receipt.size_bytes, location, memory=memory, tree=tree
+            rows, codec, origin_of(receipt), receipt.size_bytes, location, memory=memory, tree=tree
         )
 
 
