@@ -11,7 +11,15 @@ import sys
 
 from benchmarks.common import report
 
-MODULES = ("decode", "kafka_decode", "archive", "kafka_archive", "put_latency", "engine_append")
+MODULES = (
+    "decode",
+    "kafka_decode",
+    "archive",
+    "kafka_archive",
+    "shared_files",
+    "put_latency",
+    "engine_append",
+)
 
 
 def main(names: list[str]) -> int:

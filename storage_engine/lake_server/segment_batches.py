@@ -13,7 +13,7 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -32,7 +32,14 @@ from storage_engine.kafka.codec.record_batch import BatchKind, CrcCheck, field, 
 from storage_engine.kafka.format import batch_header as header
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.durable_io import open_data_file
-from storage_engine.lake.file.data_file import WindowMemory, plan_windows, read_window
+from storage_engine.lake.file.data_file import (
+    SegmentRows,
+    WindowMemory,
+    column_statistics,
+    plan_windows,
+    read_window,
+    rows_of_segment,
+)
 from storage_engine.lake.soundness.segment_reader import narrow_rows, origin_of, read_segment, untouched_files
 from storage_engine.lake.storage.errors import parquet_errors
 from storage_engine.model.proof.receipt import Receipt
@@ -258,12 +265,11 @@ class SegmentInLake:
         self._beginnings: dict[int, int | None] = {}
         self._metadata: pq.FileMetaData | None = None
         if self._location in self._untouched:
-            with self._parquet() as parquet:
-                self._metadata = parquet.metadata
-            self._windows = plan_windows(
-                self._metadata, origin_of(receipt), receipt.size_bytes, self._location
-            )
-            self._last_offsets = self._highest("offset")
+            with parquet_errors(self._location), open_data_file(table.io, self._location) as stored:
+                self._metadata = pq.read_metadata(stored)
+            with self._rows() as rows:
+                self._windows = plan_windows(rows, origin_of(receipt), receipt.size_bytes, self._location)
+                self._last_offsets = self._highest(column_statistics(rows, "offset"))
 
     @property
     def count(self) -> int:
@@ -364,8 +370,8 @@ class SegmentInLake:
                 return
             window = self._windows[number]
             data = _MEMORY.buffer(window.end_position - window.start_position)
-            with self._parquet() as parquet:
-                read_window(parquet, CODEC, window, data, self._location)
+            with self._rows() as rows:
+                read_window(rows, CODEC, window, data, self._location)
             self._scratch.write(window.start_position - self._windows[0].start_position, data)
             self._decoded.add(number)
 
@@ -385,9 +391,9 @@ class SegmentInLake:
             beginning, window = None, self._windows[number]
             # Any: the stubs know no set of values.
             compute: Any = pc
-            with self._parquet() as parquet:
+            with self._rows() as segment:
                 for group in range(window.first_row_group, window.end_row_group):
-                    rows = parquet.read_row_group(
+                    rows = segment.read_row_group(
                         group, columns=["kind", "physical_offset"], use_threads=False
                     )
                     is_one = compute.is_in(rows["kind"], value_set=_BEGINNINGS).to_numpy()
@@ -409,25 +415,23 @@ class SegmentInLake:
         at = begin - self._windows[0].start_position
         return int.from_bytes(bytes(self._scratch.kept(at, at + 8)), "big", signed=True) > offset
 
-    def _highest(self, column: str) -> Longs:
-        """Return the highest value of a column in each window and those before it."""
-        assert self._metadata is not None
-        at = self._metadata.schema.names.index(column)
+    def _highest(self, found: Sequence[pq.Statistics | None]) -> Longs:
+        """Return the highest value of a column in each window and those before it.
+
+        :param found: its statistics by row group.
+        """
         highest: list[int] = []
         for window in self._windows:
-            statistics = [
-                self._metadata.row_group(group).column(at).statistics
-                for group in range(window.first_row_group, window.end_row_group)
-            ]
+            statistics = found[window.first_row_group : window.end_row_group]
             values = [int(cast("Any", one).max) for one in statistics if one is not None and one.has_min_max]
             highest.append(max([*values, *highest[-1:]], default=-1))
         return np.array(highest, np.int64)
 
     @contextmanager
-    def _parquet(self) -> Iterator[pq.ParquetFile]:
+    def _rows(self) -> Iterator[SegmentRows]:
         with (
             parquet_errors(self._location),
             open_data_file(self._table.io, self._location) as stored,
             pq.ParquetFile(stored, metadata=self._metadata) as parquet,
         ):
-            yield parquet
+            yield rows_of_segment(parquet, self.receipt, self._location)

@@ -248,7 +248,8 @@ class _ArchivingOperator(StoreSparkOperator):
         return {
             "archived_offsets": [receipt.base_offset for receipt in done.receipts],
             "messages": sum(receipt.message_count for receipt in done.receipts),
-            "lake_bytes": sum(receipt.data_file_bytes for receipt in done.receipts),
+            # Segments may share a data file.
+            "lake_bytes": sum({it.data_file: it.data_file_bytes for it in done.receipts}.values()),
             "lake": done.lake or None,
             "ran": done.ran,
         }

@@ -257,7 +257,8 @@ def _cost(report: Mapping[str, Any]) -> Answer | None:
         took = f"{took_text(total_ms)} in all" if total_ms else "So far"
         lines.append(Line(f"{took}: {', '.join(steps)}" if steps else took))
     if own := [row for row in report["archived"] if row["by_this_run"]]:
-        read, written = sum(row["size_bytes"] for row in own), sum(row["data_file_bytes"] for row in own)
+        files = {row["data_file"]: row["data_file_bytes"] for row in own}
+        read, written = sum(row["size_bytes"] for row in own), sum(files.values())
         percent = f" ({written * 100 // read} %)" if read else ""
         lines.append(
             Line(f"{bytes_text(read)} read from disk, {bytes_text(written)} written to the lake{percent}")

@@ -14,12 +14,13 @@ from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.long_work import told, told_each
-from storage_engine.exceptions import ReceiptError, StorageEngineError
+from storage_engine.exceptions import ProofError, ReceiptError, StorageEngineError
 from storage_engine.lake.acts.expiries import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.coverage.elsewhere import in_either
 from storage_engine.lake.durable_io import open_data_file
+from storage_engine.lake.file.data_file import rows_of_segment
 from storage_engine.lake.file.filters import segment_rows
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.soundness.chain import check_links_of, row_hash
@@ -339,8 +340,10 @@ def _row_table(table: Table, receipt: Receipt, files: Sequence[DataFileFact]) ->
             return _NO_ROWS
     try:
         with open_data_file(table.io, data_file_of(table, receipt)) as stored:
-            return pq.read_table(stored, columns=list(columns))
-    except (pa.ArrowException, OSError):
+            parquet, name = pq.ParquetFile(stored), receipt.data_file
+            segment = rows_of_segment(parquet, receipt, name)
+            return segment.read_row_groups(list(range(segment.num_row_groups)), columns=list(columns))
+    except (pa.ArrowException, OSError, ProofError):
         # A file that is no Parquet any more has no rows; that its hash differs is another fact.
         return _NO_ROWS
 

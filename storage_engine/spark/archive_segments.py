@@ -1,20 +1,20 @@
 """Archiving segments on Spark: read, written and proven by its executors; committed on the driver.
 
-Small segments share a task. What a task gives back of a segment is its proof and what the manifest says of
-its data file, so that the driver opens no data file.
+Small segments share a task, and in it data files. What a task gives back of a segment is its proof and what
+the manifest says of its data file, so that the driver opens no data file.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from storage_engine.core.wording import bytes_text, count_text
-from storage_engine.exceptions import FileGoneError, SparkJobError, StorageEngineError
-from storage_engine.lake.archive.archive import archive_segment
-from storage_engine.lake.archive.commit import commit_segments
+from storage_engine.exceptions import SparkJobError, StorageEngineError
+from storage_engine.lake.archive.archive import archive_group, commit_proven, file_groups
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.agent_files import leave_agent, run_of
 from storage_engine.lake.file.jobs import AgentAccess, ProvenSegment, SegmentJob
@@ -32,6 +32,9 @@ TASK_BYTES = 1 << 30
 SEGMENT_COST_BYTES = 4 << 20
 """What opening, naming and syncing a segment's file costs, as bytes that take as long to archive."""
 
+SHARED_COST_BYTES = 256 << 10
+"""The same of a segment that shares its file."""
+
 TASKS_PER_CORE = 4
 """Where there are segments enough: a slower core then takes fewer of them."""
 
@@ -41,7 +44,10 @@ def task_groups(jobs: Sequence[SegmentJob], cores: int) -> list[tuple[SegmentJob
 
     As many segments as there are cores are never in fewer tasks than that, if they are of one size.
     """
-    weights = [job.facts.size_bytes + SEGMENT_COST_BYTES for job in jobs]
+    weights = [
+        job.facts.size_bytes + (SEGMENT_COST_BYTES if job.shares is None else SHARED_COST_BYTES)
+        for job in jobs
+    ]
     total = sum(weights)
     tasks = min(len(jobs), max(-(-total // TASK_BYTES), TASKS_PER_CORE * cores))
     groups: list[list[SegmentJob]] = [[] for _ in range(tasks)]
@@ -108,7 +114,7 @@ def archive_segments(
         for outcome in outcomes:
             if outcome.error is not None:
                 raise outcome.error
-        return commit_segments(lake, proven)
+        return commit_proven(lake, proven, jobs)
     finally:
         discard(proven)
 
@@ -168,9 +174,10 @@ def _attempt(sight: Sight, jobs: Sequence[SegmentJob]) -> _Outcome:
     proven: list[ProvenSegment] = []
     try:
         check_sight(sight)
-        for job in jobs:
-            with suppress(FileGoneError):
-                proven.append(archive_segment(replace(job, agent=sight.agent)))
+        # Each attempt at a task has files of its own.
+        run, seen = uuid.uuid4().hex, [replace(job, agent=sight.agent) for job in jobs]
+        for number, group in enumerate(file_groups(seen, threads=1)):
+            proven += archive_group(group, run, number)
     except StorageEngineError as error:
         discard(proven)
         return _Outcome((), error)

@@ -8,7 +8,7 @@ deletes it, unless the lake has no more than a part of it.
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -489,7 +489,8 @@ def _lake_files(
     :raises LakeUnavailableError: one is not in the table, or rows of one count as deleted.
     """
     live = {file.location: file for file in live_data_files(table, store_id)}
-    own = {data_file_of(table, row) for row in rows}
+    own = {data_file_of(table, row) for row in rows if row.row_groups is None}
+    shared = Counter[str]()
     slots = defaultdict[str, list[Slot]](list)
     for row in rows:
         for file in proven_files(table, row):
@@ -501,8 +502,10 @@ def _lake_files(
                     "run storage-engine verify --level bytes --renew."
                 )
             slots[file.location].append((row.lineage, row.log, row.base_offset))
+            shared[file.location] += row.row_count if row.row_groups is not None else 0
     with metadata_errors(table.location(), "plan a scan"):
         wanted = plan_files(table, And(store_rows(store_id), where), store_id=store_id)
     for location in sorted({task.file.file_path for task in wanted} & slots.keys()):
-        counted = None if location in own and len(slots[location]) == 1 else tuple(slots[location])
-        yield LakeFile(location, live[location].entry.file_size_in_bytes, counted)
+        entry = live[location].entry
+        are_all = shared[location] == entry.record_count or (location in own and len(slots[location]) == 1)
+        yield LakeFile(location, entry.file_size_in_bytes, None if are_all else tuple(slots[location]))

@@ -393,8 +393,9 @@ def _of_store(scan: Scan, file: StoreFile, agent: AgentRun | None) -> Iterator[p
     try:
         data = read_beginning(file.facts, file.size_bytes, file.sealed_in, agent)
     except FileGoneError:
-        needed = (*_PLACE, *_offsets(codec.columns))
-        yield from _of_lake(scan, _released(scan, file), keeps, needed)
+        needed = (*_PLACE, *_offsets(codec.columns), *IDENTITY_COLUMNS.names)
+        # Other segments may share its data file.
+        yield from _of_lake(scan, _released(scan, file), keeps & _counting([file.slot]), needed)
         return
     values = {"store_id": scan.store_id or None, "lineage": lineage, "log": log}
     values["segment_base_offset"] = base_offset

@@ -23,6 +23,7 @@ SMALL = {
     ),
     "growth": "b.run(commits=20)",
     "journal": "b.DAYS = 2; b.EVENTS = 1_000; b.MANY = 20; b.ROUNDS = 1; b.run()",
+    "shared_files": "b.run(80)",
     "kafka_archive": "b.SEGMENT_BYTES = 1 << 20; b.ROUNDS = 1; b.run()",
     "kafka_decode": (
         "b.SEGMENT_BYTES, b.TURNS, b.ROUNDS_A_TURN, b.WARM_UP_ROUNDS = 1 << 20, 1, 1, 1; b.run()"

@@ -141,7 +141,7 @@ def test_row_groups_are_bounded_by_what_batches_expand_to(tmp_path: Path) -> Non
         assert sum(map(len, filter(None, rows["value"].to_pylist()))) <= 24 << 20
     assert read_back(parquet, len(data)) == data
     # None of them needs another one to be turned back into bytes.
-    windows = plan_windows(parquet.metadata, 0, len(data), "file")
+    windows = plan_windows(parquet, 0, len(data), "file")
     assert [window.end_row_group - window.first_row_group for window in windows] == (
         [1] * parquet.num_row_groups
     )

@@ -60,8 +60,9 @@ def nodes(node: Path, tmp_path: Path) -> tuple[ManagedStore, ManagedStore]:
 
 
 def test_what_one_replica_has_archived_counts_for_the_other(
-    nodes: tuple[ManagedStore, ManagedStore],
+    nodes: tuple[ManagedStore, ManagedStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("storage_engine.lake.archive.archive.SHARED_SEGMENT_BYTES", 0)
     first, second = nodes
     path = Path(second.root).parent / "logs" / "plain-0" / f"{0:020d}.log"
     data = path.read_bytes()

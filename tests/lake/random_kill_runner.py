@@ -22,6 +22,7 @@ from pathlib import Path
 
 from storage_engine.brokers import find_broker
 from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.lake.archive import archive as archiving
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
@@ -77,7 +78,7 @@ class Round:
         assert broken_receipts(lake, rows) == {}
         messages = lake.messages()
         files = messages.inspect.files()["file_path"].to_pylist()
-        assert sorted(files) == sorted(data_file_of(messages, row) for row in rows)
+        assert sorted(files) == sorted({data_file_of(messages, row) for row in rows})
         table = messages.scan(selected_fields=("physical_offset", "size")).to_arrow()
         table = table.sort_by("physical_offset")
         at = rows[0].base_offset
@@ -147,6 +148,9 @@ def main(source: Path, work: Path, rounds: int, seed: int) -> None:
     took: dict[str, float] = {}
     kills: dict[str, int] = {}
     for number in range(-1, rounds):  # the first tells how long everything takes
+        # In every other round the segments share a data file.
+        archiving.SHARED_LEAST_SEGMENTS = 2 + 2 * (number % 2)
+        archiving.topic_of = lambda broker, log: "orders"
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
         lake = Round(work, source)

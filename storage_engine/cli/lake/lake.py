@@ -191,7 +191,7 @@ def _print_receipts(title: str, receipts: Sequence[Receipt]) -> None:
                 f"{receipt.log}/" * several + f"{receipt.base_offset:020d}",
                 receipt.message_count,
                 bytes_text(receipt.size_bytes),
-                bytes_text(receipt.data_file_bytes),
+                bytes_text(receipt.data_file_bytes) + (", shared" if receipt.row_groups else ""),
                 receipt.sha256[:16],
             )
             for receipt in receipts

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +20,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyiceberg.io import FileIO, OutputStream, load_file_io
 from pyiceberg.table import Table
 
@@ -33,39 +34,51 @@ from storage_engine.exceptions import (
     StoreLayoutError,
 )
 from storage_engine.lake.acts.unarchived import NO_PERMITS, ArchivePermits
-from storage_engine.lake.archive.commit import commit_segments
-from storage_engine.lake.archive.threads import threads_for
+from storage_engine.lake.archive.commit import SharedFileError, commit_segments
+from storage_engine.lake.archive.threads import threads_for, threads_here
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.kind import settle_broker
+from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.catalog.tables import LEAF_KEY, has_trees
 from storage_engine.lake.durable_io import local_path, new_data_file, open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import (
     DataFileStats,
+    LastGroup,
     LeftOut,
     RowCounter,
+    SegmentPart,
+    SegmentRows,
     WindowMemory,
     check_disjoint,
     check_tiled,
     decoded_chunks,
     encode_rows,
+    lake_groups,
     open_rows,
     push_rows,
     segment_bytes,
+    segments_in,
+    together,
     write_data_file,
+    write_groups,
 )
 from storage_engine.lake.file.jobs import (
     ProvenSegment,
     SegmentJob,
     attempt_of,
     file_name,
+    is_own_name,
+    is_shared_name,
     new_attempt,
+    shared_file_name,
     slot_prefix,
     split_data_file_name,
 )
-from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.file.live_files import LiveFile, live_data_files
 from storage_engine.lake.file.manifest_entry import packed_facts
 from storage_engine.lake.file.segment_tree import NOTHING_GONE, SegmentTree, new_leaf_keys, tree_of_file
 from storage_engine.lake.file.source_file import (
+    Source,
     companions_of_proven,
     facts_of_proven,
     read_companions_of,
@@ -85,12 +98,30 @@ from storage_engine.model.proof.receipt import (
     Receipt,
     SegmentIdentity,
     proof_version_of,
+    read_row_groups,
+    row_groups_text,
     rules_text,
     settled_with,
 )
 from storage_engine.model.store.store import Segment, SegmentContext, SegmentId
 
 __all__ = ["ProvenSegment", "SegmentJob", "archive_all", "archive_segment", "segment_jobs"]
+
+SHARED_SEGMENT_BYTES = 16 << 20
+"""A segment of so many bytes has a data file of its own; smaller ones share one."""
+
+SHARED_FILE_BYTES = 64 << 20
+"""Of segments in a shared data file: they stay in memory until each is proven there. It is small enough for a
+full disk, too, which waits for its first segments."""
+
+SHARED_LEAST_SEGMENTS = 4
+"""Fewer have a file each: what shares one expires together, and is archived again together once damaged."""
+
+SHARED_FILE_SEGMENTS = 1000
+"""In a shared data file at most."""
+
+SHARED_GROUP_BYTES = 1 << 20
+"""Of segments in a row group that several share: who reads one of them reads so much."""
 
 _per_thread = threading.local()
 
@@ -138,7 +169,12 @@ def segment_jobs(
         check_size(segment.facts, segment.companions)
     messages, trees = lake.messages(), has_trees(lake.segments().properties)
     known = _known(lake, segments, store_id, lineage) if segments else ()
-    attempts = _attempts(messages, segments, store_id, lineage, known) if segments else {}
+    live = live_data_files(messages, store_id, _span(segments)) if segments else ()
+    attempts = _attempts(messages, live, segments, store_id, lineage, known)
+    parts = _without_receipts(messages, live, known)
+    # What the lake has, or had, in whatever file stays in a file of its own.
+    has_rows_elsewhere = any(not is_own_name(file_name(file.location)) for file in live)
+    never = {(it.log, it.base_offset) for it in segments} - attempts.keys()
     by_rules = permits.of_rows if trees else None
     permits_of = (
         {} if by_rules is None else {(row.log, row.base_offset): by_rules.beside(row) for row in known}
@@ -166,6 +202,15 @@ def segment_jobs(
             context=(contexts or {}).get(segment.id, SegmentContext()),
             trees=trees,
             permits=permits_of.get((segment.log, segment.base_offset), by_rules),
+            found_in=parts.get((lineage, segment.log, segment.base_offset)),
+            shares=topic_of(broker, segment.log)
+            if trees
+            and by_rules is None
+            and not has_rows_elsewhere
+            and segment.facts.size_bytes < SHARED_SEGMENT_BYTES
+            and (segment.log, segment.base_offset) in never
+            and (lineage, segment.log, segment.base_offset) not in parts
+            else None,
         )
         for segment in segments
     )
@@ -185,8 +230,46 @@ def _span(segments: Sequence[Segment]) -> tuple[int, int]:
     return min(offsets), max(offsets)
 
 
+def topic_of(broker: str, log: str) -> str | None:
+    """Return the topic whose segments share data files with a log's; None: its segments share none.
+
+    Rules go by topics, and what shares a file leaves with all of it. Of a log of several topics each segment
+    has a file of its own, from which some of them can go.
+    """
+    return find_broker(broker).topic_of_log(log)
+
+
+def _without_receipts(
+    messages: Table, live: Sequence[LiveFile], known: Sequence[Receipt]
+) -> dict[tuple[int, str, int], tuple[str, str]]:
+    """Return the shared data file that has rows of segments without a receipt, with their row groups.
+
+    A run that was killed between its commits leaves such a file in the table.
+
+    :param known: the receipts that count.
+    """
+    found: dict[tuple[int, str, int], tuple[str, str]] = {}
+    named = Counter[str]()
+    for row in known:
+        named[data_file_of(messages, row)] += row.row_count
+    for file in live:
+        if not is_shared_name(file_name(file.location)) or named[file.location] == file.entry.record_count:
+            continue
+        with suppress(LakeUnavailableError, ProofError):
+            for it, groups in segments_in(messages.io, file.location).items():
+                found[it.lineage, it.log, it.base_offset] = (file.location, row_groups_text(groups))
+    for row in known:
+        found.pop((row.lineage, row.log, row.base_offset), None)
+    return found
+
+
 def _attempts(
-    messages: Table, segments: Sequence[Segment], store_id: str, lineage: int, known: Sequence[Receipt]
+    messages: Table,
+    live: Sequence[LiveFile],
+    segments: Sequence[Segment],
+    store_id: str,
+    lineage: int,
+    known: Sequence[Receipt],
 ) -> dict[tuple[str, int], str]:
     """Return parts of data file names, by log and base offset.
 
@@ -195,7 +278,6 @@ def _attempts(
 
     :param known: the receipts that count.
     """
-    live = live_data_files(messages, store_id, _span(segments))
     by_slot = {split_data_file_name(name)[0]: name for name in (file_name(f.location) for f in live)}
     attempts = {}
     reader, unsound = Reader(messages, live), set()
@@ -218,32 +300,120 @@ def archive_all(
 
     After an error in one no segment of these is committed. One that goes away meanwhile keeps no other out.
 
-    :param progress: called after each segment with its size in bytes, from any thread.
+    :param progress: called after each data file with the bytes of its segments, from any thread.
     :return: one receipt a job, in order, but for those whose files went away.
     :raises StorageEngineError: as :func:`archive_segment` and ``commit_segments`` do.
     """
-
-    def archive_one(job: SegmentJob) -> ProvenSegment:
-        proven = archive_segment(job)
-        if progress is not None:
-            progress(job.facts.size_bytes)
-        return proven
-
-    with ThreadPoolExecutor(threads_for(jobs), thread_name_prefix="archive") as pool:
-        futures = [pool.submit(archive_one, job) for job in jobs]
+    run, groups = uuid.uuid4().hex, file_groups(jobs, threads_for(jobs))
+    # The segments of a shared file are in memory together.
+    most_bytes = max((sum(job.facts.size_bytes for job in group) for group in groups), default=0)
+    pace = jobs[0].bytes_per_second if jobs else None
+    threads = max(1, min(threads_here(most_bytes, pace), len(groups)))
+    with ThreadPoolExecutor(threads, thread_name_prefix="archive") as pool:
+        futures = [
+            pool.submit(archive_group, group, run, task, progress) for task, group in enumerate(groups)
+        ]
         try:
-            return commit_segments(lake, [proven for future in futures if (proven := _unless_gone(future))])
+            return commit_proven(lake, [proven for future in futures for proven in future.result()], jobs)
         finally:
             pool.shutdown(cancel_futures=True)
             ended = [future for future in futures if not future.cancelled()]
-            discard(future.result() for future in ended if future.exception() is None)
+            discard(it for future in ended if future.exception() is None for it in future.result())
 
 
-def _unless_gone(future: Future[ProvenSegment]) -> ProvenSegment | None:
+def commit_proven(
+    lake: Lake, proven: Sequence[ProvenSegment], jobs: Sequence[SegmentJob]
+) -> tuple[Receipt, ...]:
+    """Commit proven segments. Of a shared file of which the lake has a segment by now, each other one is
+    archived again here, into a file of its own: a file is added once, for all of its segments.
+
+    :param jobs: by which they were archived.
+    :return: in the order of the jobs.
+    :raises StorageEngineError: as :func:`archive_segment` and ``commit_segments`` do.
+    """
+    by_slot = {(job.store_id, job.lineage, job.log, job.base_offset): at for at, job in enumerate(jobs)}
+
+    def at(it: ProvenSegment) -> int:
+        return by_slot[it.store_id, it.lineage, it.log, it.base_offset]
+
+    proven, again = sorted(proven, key=at), list[ProvenSegment]()
     try:
-        return future.result()
-    except FileGoneError:
-        return None
+        while True:
+            try:
+                return commit_segments(lake, proven)
+            except SharedFileError as error:
+                staying = [it for it in proven if it.data_file not in error.data_files]
+                for job in [jobs[at(it)] for it in proven if it.data_file in error.data_files]:
+                    with suppress(FileGoneError):
+                        staying.append(archive_segment(replace(job, found_in=None)))
+                        again.append(staying[-1])
+                proven = sorted(staying, key=at)
+    finally:
+        discard(again)
+
+
+def file_groups(jobs: Sequence[SegmentJob], threads: int) -> list[tuple[SegmentJob, ...]]:
+    """Cut jobs into runs, each of which comes into one data file; the order stays. Pure."""
+    size_bytes = sum(job.facts.size_bytes for job in jobs if job.shares is not None)
+    most_bytes = min(SHARED_FILE_BYTES, max(SHARED_SEGMENT_BYTES, size_bytes // max(1, threads)))
+    groups: list[list[SegmentJob]] = []
+    left_bytes = 0
+    for job in jobs:
+        left_bytes -= job.facts.size_bytes
+        last = groups[-1] if groups else []
+        is_with_last = bool(last) and _file_of(job) is not None and _file_of(job) == _file_of(last[-1])
+        if is_with_last and left_bytes >= 0 and len(last) < SHARED_FILE_SEGMENTS:
+            last.append(job)
+        else:
+            groups.append([job])
+            left_bytes = most_bytes - job.facts.size_bytes
+    return [
+        tuple(part)
+        for group in groups
+        for part in ([group] if _is_worth_it(group) else ([job] for job in group))
+    ]
+
+
+def _file_of(job: SegmentJob) -> tuple[str, str] | None:
+    """Return what jobs have in common whose segments may lie in one file; None: nothing."""
+    if job.found_in is not None:
+        return job.store_id, job.found_in[0]
+    return None if job.shares is None else (job.store_id, f"topic {job.shares}")
+
+
+def _is_worth_it(group: Sequence[SegmentJob]) -> bool:
+    return group[0].found_in is not None or len(group) >= SHARED_LEAST_SEGMENTS
+
+
+def archive_group(
+    jobs: Sequence[SegmentJob], run: str, task: int, progress: Progress | None = None
+) -> list[ProvenSegment]:
+    """Archive the segments of one data file. One that goes away meanwhile is left out.
+
+    :param jobs: of :func:`file_groups`.
+    :param run: digits that no other run has.
+    :param task: number that no other group of the run has.
+    :raises StorageEngineError: as :func:`archive_segment` does.
+    """
+    proven: list[ProvenSegment] = []
+    if jobs[0].found_in is not None:
+        with suppress(ProofError):
+            proven = _prove_found(jobs, jobs[0].found_in[0])
+    elif len(jobs) > 1:
+        # Where one of them goes away, each of the others gets a file of its own.
+        with suppress(FileGoneError):
+            proven = archive_shared(jobs, run, task)
+    try:
+        for job in () if proven else jobs:
+            with suppress(FileGoneError):
+                # Where it was found it isn't as it was.
+                proven.append(archive_segment(replace(job, found_in=None)))
+    except BaseException:
+        discard(proven)
+        raise
+    if progress is not None:
+        progress(sum(segment.size_bytes for segment in proven))
+    return proven
 
 
 def archive_segment(job: SegmentJob) -> ProvenSegment:
@@ -289,8 +459,7 @@ def _archive_segment(job: SegmentJob) -> ProvenSegment:
                 write_data_file(job, codec, data, sink)
         with _syncing(staged, data_file):
             proven = _prove(job, codec, data, sha256, data_file, staged, file_io)
-        facts = facts_of_proven(job, source)
-        files = companions_text(companions_of_proven(job, companions))
+        return _with_source(proven, job, source, companions)
     except ProofError:
         if exists:
             # The file of this name is damaged. It stays, for whoever looks into it; another takes its place.
@@ -309,6 +478,118 @@ def _archive_segment(job: SegmentJob) -> ProvenSegment:
     except BaseException:
         _remove_staged(staged, data_file)
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A segment as it was read, and the row groups of a shared file that have its rows."""
+
+    job: SegmentJob
+    source: Source
+    companions: tuple[Source, ...]
+    groups: range
+
+
+def archive_shared(jobs: Sequence[SegmentJob], run: str, task: int) -> list[ProvenSegment]:
+    """Write small segments into one data file, and prove each there.
+
+    Each is in row groups of its own, or together with others in one.
+
+    :raises FileGoneError: a file of one went away: then the others are in no file.
+    :raises StorageEngineError: as :func:`archive_segment` does.
+    """
+    first = jobs[0]
+    codec = find_broker(first.broker).codec
+    folder = first.data_file("0" * 64).rpartition("/")[0]
+    data_file = f"{folder}/{shared_file_name(run, task)}"
+    file_io = load_file_io(first.lake.file_io_properties, data_file)
+    staged = staged_location(data_file) if local_path(data_file) is not None else data_file
+    try:
+        with SharedLock(dict.fromkeys(Path(job.path).parent for job in jobs)):
+            with (
+                lake_errors(data_file, "write a data file"),
+                _new_file(file_io, staged) as file,
+                pace_at(first.bytes_per_second).writing(file) as sink,
+            ):
+                read = _write_shared(jobs, codec, sink)
+            with _syncing(staged, data_file):
+                proven = _prove_shared(read, codec, data_file, staged, file_io)
+            return [
+                _with_source(segment, it.job, it.source, it.companions)
+                for segment, it in zip(proven, read, strict=True)
+            ]
+    except BaseException:
+        _remove_staged(staged, data_file)
+        raise
+
+
+def _write_shared(jobs: Sequence[SegmentJob], codec: SegmentCodec, sink: Any) -> list[_Read]:
+    read: list[_Read] = []
+
+    def groups() -> Iterator[pa.Table]:
+        waiting: list[pa.Table] = []
+        waiting_bytes = number = 0
+        for job in jobs:
+            source = read_source(job)
+            # The thread's memory serves the next segment.
+            source = replace(source, data=memoryview(bytes(source.data)))
+            own = list(lake_groups(job, codec, source.data))
+            if waiting and (len(own) > 1 or waiting_bytes + len(source.data) > SHARED_GROUP_BYTES):
+                yield together(waiting)
+                waiting, waiting_bytes, number = [], 0, number + 1
+            read.append(_Read(job, source, read_companions_of(job), range(number, number + len(own))))
+            if len(own) > 1:
+                yield from own
+                number += len(own)
+            else:
+                waiting += own
+                waiting_bytes += len(source.data)
+        if waiting:
+            yield together(waiting)
+
+    write_groups(codec.columns, groups(), sink)
+    return read
+
+
+def _prove_shared(
+    read: Sequence[_Read], codec: SegmentCodec, data_file: str, staged: str, file_io: FileIO
+) -> list[ProvenSegment]:
+    first = read[0].job
+    with (
+        parquet_errors(data_file),
+        open_data_file(file_io, staged) as file,
+        pace_at(first.bytes_per_second).reading(file) as stored,
+        open_rows(stored, _kept_as_codes(codec)) as parquet,
+    ):
+        facts = _StoredFacts(stored.size(), sha256_of_file(stored), packed_facts(parquet.metadata, codec))
+        groups = LastGroup(parquet)
+        proven = []
+        for it in read:
+            part, row_groups = _part_of(it.job, groups, it.groups, data_file)
+            data, sha256 = it.source.data, it.source.sha256
+            proven.append(
+                _prove_rows(it.job, codec, data, sha256, data_file, staged, part, facts, row_groups)
+            )
+        return proven
+
+
+def _part_of(
+    job: SegmentJob, parquet: LastGroup, groups: range | None, data_file: str
+) -> tuple[SegmentPart, str]:
+    assert groups is not None
+    identity = SegmentIdentity(job.store_id, job.lineage, job.log, job.base_offset, "")
+    return SegmentPart(parquet, identity, groups, data_file), row_groups_text(groups)
+
+
+def _with_source(
+    proven: ProvenSegment, job: SegmentJob, source: Source, companions: Sequence[Source]
+) -> ProvenSegment:
+    """Return a proven segment with the facts of the file that it was made of, which hasn't changed.
+
+    :raises ProofError: it has.
+    """
+    facts = facts_of_proven(job, source)
+    files = companions_text(companions_of_proven(job, companions))
     return replace(
         proven,
         # Where a hold has set another time, the one before it is the segment's.
@@ -332,6 +613,41 @@ def _remove_staged(staged: str, data_file: str) -> None:
         unlink(path)
 
 
+def _prove_found(jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegment]:
+    """Prove segments where the table has their rows already, without receipts; those that are there still.
+
+    :raises ProofError: one isn't there as it is on disk.
+    """
+    codec, proven = find_broker(jobs[0].broker).codec, list[ProvenSegment]()
+    file_io = load_file_io(jobs[0].lake.file_io_properties, data_file)
+    with (
+        parquet_errors(data_file),
+        open_data_file(file_io, data_file) as stored,
+        open_rows(stored, _kept_as_codes(codec)) as parquet,
+    ):
+        facts = _StoredFacts(stored.size(), sha256_of_file(stored), packed_facts(parquet.metadata, codec))
+        groups = LastGroup(parquet)
+        for job in jobs:
+            with suppress(FileGoneError), SharedLock([Path(job.path).parent]):
+                source, companions = read_source(job), read_companions_of(job)
+                assert job.found_in is not None
+                part, row_groups = _part_of(job, groups, read_row_groups(job.found_in[1]), data_file)
+                found = _prove_rows(
+                    job, codec, source.data, source.sha256, data_file, data_file, part, facts, row_groups
+                )
+                proven.append(_with_source(found, job, source, companions))
+    return proven
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredFacts:
+    """A data file as it was read back."""
+
+    size_bytes: int
+    sha256: str
+    manifest: bytes
+
+
 def _prove(
     job: SegmentJob,
     codec: SegmentCodec,
@@ -347,19 +663,32 @@ def _prove(
         pace_at(job.bytes_per_second).reading(file) as stored,
         open_rows(stored, _kept_as_codes(codec)) as parquet,
     ):
-        counter, memory, origin = RowCounter(codec.columns), _window_memory(), codec.origin(job.base_offset)
-        leaves = tree_of_file(parquet, codec.columns, data_file, trees=job.trees)
-        left_out = _LeftOutStreams()
-        if job.permits is not None and leaves is not None and _row_bytes(parquet) < len(data):
-            left_out = _prove_others(job, job.permits, codec, data, data_file, parquet, counter, leaves)
-        else:
-            chunks = segment_bytes(parquet, codec, origin, len(data), data_file, counter, memory, leaves)
-            for position, found in chunks:
-                _compare(job, data_file, position, data[position - origin :][: len(found)], found)
-        tree = None if leaves is None else leaves.tree(job.base_offset, len(data), sha256, left_out.streams)
-        stats = left_out.widened(counter.stats())
-        stored_bytes, stored_sha256 = stored.size(), sha256_of_file(stored)
-        manifest_facts = packed_facts(parquet.metadata, codec)
+        facts = _StoredFacts(stored.size(), sha256_of_file(stored), packed_facts(parquet.metadata, codec))
+        return _prove_rows(job, codec, data, sha256, data_file, staged, parquet, facts)
+
+
+def _prove_rows(
+    job: SegmentJob,
+    codec: SegmentCodec,
+    data: memoryview,
+    sha256: str,
+    data_file: str,
+    staged: str,
+    parquet: SegmentRows,
+    facts: _StoredFacts,
+    row_groups: str | None = None,
+) -> ProvenSegment:
+    counter, memory, origin = RowCounter(codec.columns), _window_memory(), codec.origin(job.base_offset)
+    leaves = tree_of_file(parquet, codec.columns, data_file, trees=job.trees)
+    left_out = _LeftOutStreams()
+    if job.permits is not None and leaves is not None and _row_bytes(parquet) < len(data):
+        left_out = _prove_others(job, job.permits, codec, data, data_file, parquet, counter, leaves)
+    else:
+        chunks = segment_bytes(parquet, codec, origin, len(data), data_file, counter, memory, leaves)
+        for position, found in chunks:
+            _compare(job, data_file, position, data[position - origin :][: len(found)], found)
+    tree = None if leaves is None else leaves.tree(job.base_offset, len(data), sha256, left_out.streams)
+    stats = left_out.widened(counter.stats())
     return ProvenSegment(
         store_id=job.store_id,
         lineage=job.lineage,
@@ -380,12 +709,13 @@ def _prove(
         source_mtime_ns=job.facts.mtime_ns,
         source_ctime_ns=job.facts.ctime_ns,
         data_file=data_file,
-        data_file_bytes=stored_bytes,
-        data_file_sha256=stored_sha256,
+        data_file_bytes=facts.size_bytes,
+        data_file_sha256=facts.sha256,
         proof_version=proof_version_of(None if tree is None else tree.root),
         proven_at_ms=time.time_ns() // 1_000_000,
         staged_file=staged,
-        manifest_facts=manifest_facts,
+        manifest_facts=facts.manifest,
+        row_groups=row_groups,
         store_name=job.store_name,
         store_host=job.store_host,
         log_id=job.context.log_id,
@@ -420,8 +750,9 @@ class _LeftOutStreams:
         )
 
 
-def _row_bytes(parquet: pq.ParquetFile) -> int:
-    return pc.sum(parquet.read(columns=["size"])["size"]).as_py() or 0
+def _row_bytes(parquet: SegmentRows) -> int:
+    sizes = parquet.read_row_groups(list(range(parquet.num_row_groups)), columns=["size"])["size"]
+    return pc.sum(sizes).as_py() or 0
 
 
 def _prove_others(
@@ -430,7 +761,7 @@ def _prove_others(
     codec: SegmentCodec,
     data: memoryview,
     data_file: str,
-    parquet: pq.ParquetFile,
+    parquet: SegmentRows,
     counter: RowCounter,
     leaves: SegmentTree,
 ) -> _LeftOutStreams:

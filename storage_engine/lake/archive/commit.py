@@ -12,15 +12,17 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 
 from storage_engine.brokers import same_companions
 from storage_engine.core.clock import HOUR_MS
-from storage_engine.exceptions import LakeConflictError, ProofError
+from storage_engine.exceptions import LakeConflictError, LakeUnavailableError, ProofError, StorageEngineError
 from storage_engine.lake.archive.commit_steps import (
     MAX_ATTEMPTS,
     CommitStep,
@@ -32,13 +34,21 @@ from storage_engine.lake.archive.receipt_commit import prepare_receipts
 from storage_engine.lake.archive.transactions import begin
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, check_broker
 from storage_engine.lake.catalog.commit_lock import UNLOCKED_PROOF_MS
-from storage_engine.lake.catalog.names import proven_files, relative_name
+from storage_engine.lake.catalog.names import data_file_of, proven_files, relative_name
 from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.file.data_file import segments_in
 from storage_engine.lake.file.filters import segment_rows
-from storage_engine.lake.file.jobs import ProvenSegment, file_name, slot_prefix, split_data_file_name
+from storage_engine.lake.file.jobs import (
+    ProvenSegment,
+    file_name,
+    is_own_name,
+    is_shared_name,
+    slot_prefix,
+    split_data_file_name,
+)
 from storage_engine.lake.file.live_files import LiveFile, live_data_files
-from storage_engine.lake.file.manifest_entry import iceberg_data_file
+from storage_engine.lake.file.manifest_entry import iceberg_data_file, record_count
 from storage_engine.lake.file.scan import plan_files, read_files
 from storage_engine.lake.file.staging import publish, sweep
 from storage_engine.lake.soundness.chain import check_links_on, row_fault
@@ -50,6 +60,20 @@ from storage_engine.model.proof.companions import read_companions
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile
 
 
+class SharedFileError(StorageEngineError):
+    """A data file of several segments can't be committed, as the lake has one of them by now; nothing was.
+
+    :param data_files: all such files; their segments are to be archived again, each into a file of its own.
+    """
+
+    def __init__(self, message: str = "", data_files: frozenset[str] = frozenset()) -> None:
+        super().__init__(message)
+        self.data_files = data_files
+
+
+ReceiptsOf = Callable[[], Sequence[Receipt]]
+
+
 @dataclass(frozen=True, slots=True)
 class MissingSegment:
     """A segment whose proven file the table does not have.
@@ -57,32 +81,82 @@ class MissingSegment:
     :param replaces: entries of files that were archived for it before; they go in the same commit.
     :param rewritten: another engine holds rows of it in files of its own; those rows go as well.
     :param other_sha256: the table has other bytes in its place, with this first part of a SHA-256.
+    :param is_taken: the table has rows of it elsewhere, and its own are in a file that others share.
     """
 
     segment: ProvenSegment
     replaces: tuple[DataFile, ...]
     rewritten: bool
     other_sha256: str | None = None
+    is_taken: bool = False
+
+
+def _slots_in(table: Table, file: LiveFile, receipts_of: ReceiptsOf) -> frozenset[str]:
+    """Return the segments that a shared file has rows of, as their own files' names begin.
+
+    The file says it; where it is lost or damaged, the receipts that name it do.
+
+    :raises LakeUnavailableError: it can't be told.
+    """
+    try:
+        return frozenset(map(slot_prefix, segments_in(table.io, file.location)))
+    except (LakeUnavailableError, ProofError) as error:
+        named = {
+            slot_prefix(row.identity) for row in receipts_of() if data_file_of(table, row) == file.location
+        }
+        if not named:
+            raise LakeUnavailableError(f"{error} Nothing was committed.") from error
+        return frozenset(named)
+
+
+def _shares_file(segment: ProvenSegment, location: str, others: int) -> LakeUnavailableError:
+    return LakeUnavailableError(
+        f"{location}: expected a data file that proves {segment.log}/{segment.base_offset:020d} of store "
+        f"{segment.store_id}, found one that doesn't, and that {others} more segments share: it can't be "
+        "replaced without their rows. Nothing was committed or deleted. Bring the file back as it was, from "
+        "a copy of the lake or a second one; or archive all of its segments again, in one run."
+    )
 
 
 def missing_data(
-    table: Table, store_id: str, segments: Sequence[ProvenSegment], base_offsets: tuple[int, int]
+    table: Table,
+    store_id: str,
+    segments: Sequence[ProvenSegment],
+    base_offsets: tuple[int, int],
+    receipts_of: ReceiptsOf = tuple,
 ) -> list[MissingSegment]:
     """Ask the loaded table of rows which of a store's segments it does not have as they were proven.
 
-    :raises LakeUnavailableError: the table can't be read.
+    :param receipts_of: gives the store's receipts that count, where a file that segments share can't be read.
+    :raises LakeUnavailableError: the table can't be read; or it has a segment's rows in a file that others
+        share, which can't be replaced without losing theirs.
     """
     own: dict[str, list[LiveFile]] = {}
+    shared: list[LiveFile] = []
     foreign = False
     for file in live_data_files(table, store_id, base_offsets):
         prefix, _ = split_data_file_name(file_name(file.location))
         own.setdefault(prefix, []).append(file)
+        shared += [file] if is_shared_name(file_name(file.location)) else []
         # Rows that another engine rewrote are in files whose names say nothing of segments.
-        foreign = foreign or not prefix
+        foreign = foreign or not is_own_name(file_name(file.location))
+    inside = {file.location: _slots_in(table, file, receipts_of) for file in shared}
+    asked = {slot_prefix(segment.identity) for segment in segments if segment.row_groups is None}
     missing = []
     for segment in segments:
         files = own.get(slot_prefix(segment.identity), [])
-        other = [content for file in files if (content := _content(file)) != segment.sha256[:16]]
+        holding = [file for file in shared if slot_prefix(segment.identity) in inside[file.location]]
+        if segment.row_groups is not None:
+            if not (len(holding) == 1 and _is_as_proven(holding[0], segment)):
+                taken = bool(files or holding) or (foreign and _has_rows(table, segment, ()))
+                missing.append(MissingSegment(segment, (), False, is_taken=taken))
+            continue
+        for file in holding:
+            # All of its segments are archived again, so that nothing is lost with it.
+            if not inside[file.location] <= asked:
+                raise _shares_file(segment, file.location, len(inside[file.location] - asked))
+        files = [*files, *holding]
+        other = [content for file in files if (content := _content(file)) not in ("", segment.sha256[:16])]
         if other:
             missing.append(MissingSegment(segment, (), False, other[0]))
         elif not (len(files) == 1 and _is_as_proven(files[0], segment)):
@@ -97,7 +171,8 @@ def prepare_data(table: Table, missing: Sequence[MissingSegment]) -> Transaction
     :raises ProofError: a file is not the one that was proven, or in a lake without a lock it was proven so
         long ago that somebody may be removing it.
     """
-    added = [_data_file(table, item.segment) for item in missing]
+    by_file = {item.segment.data_file: item.segment for item in missing}
+    added = [_data_file(table, segment) for segment in by_file.values()]
     replaced = {entry.file_path: entry for item in missing for entry in item.replaces}
     rewritten = [item.segment for item in missing if item.rewritten]
     transaction = begin(table)
@@ -178,6 +253,7 @@ def commit_segments(lake: Lake, proven: Sequence[ProvenSegment]) -> tuple[Receip
 
     :return: one receipt a segment, in the given order, read back from the table. For a segment that was
         committed before, and whose receipt still holds, it is the older one.
+    :raises SharedFileError: the lake has a segment by now whose rows lie in a file that others share.
     :raises LakeConflictError: other bytes, another end or other companions are archived under the same
         store, lineage, log and base offset; nothing was committed.
     :raises LakeUnavailableError: the lake can't be read or written; run again to go on from there.
@@ -194,14 +270,72 @@ def commit_segments(lake: Lake, proven: Sequence[ProvenSegment]) -> tuple[Receip
         {segment.identity: segment for segment in proven}.values(),
         key=lambda s: (s.store_id, s.lineage, s.log, s.base_offset),
     )
-    batches = [segments[at : at + BATCH_SEGMENTS] for at in range(0, len(segments), BATCH_SEGMENTS)]
+    batches = list(_batches(segments))
     settled: dict[SegmentIdentity, Receipt] = {}
     # Ask both tables of all before any file gets its final name.
     for batch in batches:
         settled |= _look(lake, lake.segments(), lake.messages(), batch)[1]
+    messages = lake.messages()
+    _refuse(
+        segment.data_file
+        for segment in segments
+        if segment.row_groups is not None
+        and (row := settled.get(segment.identity)) is not None
+        and proven_files(messages, row) != (_file_of(segment),)
+    )
     for batch in batches:
         settled |= _commit_batch(lake, batch, settled)
     return tuple(settled[segment.identity] for segment in proven)
+
+
+def _batches(segments: Sequence[ProvenSegment]) -> Iterator[list[ProvenSegment]]:
+    """Cut segments into batches; those that share a data file are committed together."""
+    by_file: dict[str, list[ProvenSegment]] = {}
+    for segment in segments:
+        by_file.setdefault(segment.data_file, []).append(segment)
+    batch: list[ProvenSegment] = []
+    for of_file in by_file.values():
+        if batch and len(batch) + len(of_file) > BATCH_SEGMENTS:
+            yield batch
+            batch = []
+        batch += of_file
+    if batch:
+        yield batch
+
+
+def _check_shared(segments: Sequence[ProvenSegment], missing: Sequence[MissingSegment]) -> None:
+    """Make sure that a data file of several segments comes into the table for all of them, or not at all.
+
+    :param segments: of a batch.
+    :param missing: those that the table doesn't have, or has elsewhere.
+    :raises SharedFileError: the lake has one of them by now.
+    """
+    counts = Counter(it.data_file for it in segments if it.row_groups is not None)
+    lacking = Counter(it.segment.data_file for it in missing if not it.is_taken)
+    files = {it.segment.data_file for it in missing if it.segment.row_groups is not None}
+    # Else it would have rows that the table has twice, or that no receipt names.
+    _refuse(
+        location
+        for location in files
+        if lacking[location] != counts[location] or _more_rows(location, segments)
+    )
+
+
+def _refuse(data_files: Iterable[str]) -> None:
+    """
+    :raises SharedFileError: there are some.
+    """
+    if taken := frozenset(data_files):
+        raise SharedFileError(
+            f"{min(taken)}: expected a data file whose segments the lake doesn't have, found one that it has "
+            "by now. Nothing of the file was committed. Run archive again.",
+            taken,
+        )
+
+
+def _more_rows(location: str, segments: Sequence[ProvenSegment]) -> bool:
+    of_file = [segment for segment in segments if segment.data_file == location]
+    return record_count(of_file[0].manifest_facts) != sum(segment.row_count for segment in of_file)
 
 
 def _commit_batch(
@@ -310,7 +444,9 @@ def _next_step(lake: Lake, proven: Sequence[ProvenSegment]) -> CommitStep | None
         return None
     missing: list[MissingSegment] = []
     for store_id, of_store in _by_store(unsettled).items():
-        missing += missing_data(messages, store_id, of_store, _span(of_store))
+        receipts_of = partial(receipts_in, table, store_id, with_ended=True)
+        missing += missing_data(messages, store_id, of_store, _span(of_store), receipts_of)
+    _check_shared(proven, missing)
     for item in missing:
         if item.other_sha256 is not None:
             raise _conflict(item.segment, item.other_sha256)
@@ -318,12 +454,12 @@ def _next_step(lake: Lake, proven: Sequence[ProvenSegment]) -> CommitStep | None
         what = ("data", *(item.segment.data_file for item in missing))
         return CommitStep(messages, what, lambda: prepare_data(messages, missing))
     heads = {store_id: check_links_on(table, store_id) for store_id in _by_store(unsettled)}
-    rows = [
+    receipts = [
         segment.receipt(relative_name(messages, segment.data_file))
         for segment in sorted(unsettled, key=lambda s: (s.lineage, s.log, s.base_offset))
     ]
     what = ("receipts", *(segment.data_file for segment in unsettled))
-    return CommitStep(table, what, lambda: prepare_receipts(table, heads, rows))
+    return CommitStep(table, what, lambda: prepare_receipts(table, heads, receipts))
 
 
 def _check_against_each_other(proven: Sequence[ProvenSegment]) -> None:

@@ -7,10 +7,10 @@ groups whose rows together cover one run of bytes, so memory follows the chunk, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from itertools import cycle, pairwise
 from typing import Any, cast
 
@@ -18,17 +18,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
 
 from storage_engine.arrow.name_columns import one_array
 from storage_engine.exceptions import CorruptFrameError, ProofError, StorageEngineError
 from storage_engine.lake.acts.unarchived import ArchivePermits
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS, LEAF_KEY, TREE_COLUMNS, messages_arrow_schema
+from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.file.file_options import writer_options
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.file.row_groups import cut_rows
 from storage_engine.lake.file.segment_tree import SegmentTree, new_leaf_keys, tree_columns
+from storage_engine.lake.storage.errors import lake_errors, parquet_errors
+from storage_engine.lake.storage.file_memory import FileMemory
 from storage_engine.model.broker.codec import Columns, Damage, SegmentCodec
 from storage_engine.model.keep.rules import ArchiveRule
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 
 MIN_CHUNK_BYTES = 32 << 20
 CHUNKS_PER_SEGMENT = 4
@@ -250,6 +255,24 @@ def _write_chunk(
         writer.write_table(table, row_group_size=max(1, table.num_rows))
 
 
+def lake_groups(job: SegmentJob, codec: SegmentCodec, data: memoryview) -> Iterator[pa.Table]:
+    """Yield a segment's rows with the lake's columns, a table a row group.
+
+    :param data: the whole segment.
+    :raises StorageEngineError: as :func:`write_data_file` does.
+    """
+    schema = _file_schema(codec.schema, trees=job.trees)
+    with _row_errors(job.path):
+        for rows in decoded_chunks(job, codec, data):
+            for group in cut_rows(rows):
+                yield _with_own_columns(job, group, codec.columns, schema)
+
+
+def together(groups: Sequence[pa.Table]) -> pa.Table:
+    """Return rows of several segments as one row group."""
+    return pa.concat_tables(groups).unify_dictionaries() if len(groups) > 1 else groups[0]
+
+
 class RowCounter:
     """Counts a data file's rows as they are read back.
 
@@ -327,8 +350,182 @@ def open_rows(stored: Any, coded: Iterable[str] = ()) -> pq.ParquetFile:
     return pq.ParquetFile(stored, metadata=footer, read_dictionary=codes)
 
 
+class SegmentPart:
+    """A segment's rows in a data file that has others' as well, read as if they were a file of their own.
+
+    Row groups are counted from the segment's first one; rows of other segments in them are left out.
+
+    :param name: of the data file, for messages.
+    :raises ProofError: the file hasn't as many row groups.
+    """
+
+    def __init__(
+        self, parquet: pq.ParquetFile | LastGroup, identity: SegmentIdentity, groups: range, name: str
+    ) -> None:
+        if groups.stop > parquet.num_row_groups:
+            raise ProofError(
+                f"{name}: expected row groups {groups.start} to {groups.stop - 1} with the rows of "
+                f"{identity.log}/{identity.base_offset:020d}, found {parquet.num_row_groups} in it. The "
+                "data file is not the one that was proven."
+            )
+        self._parquet, self._groups = parquet, groups
+        values = (identity.store_id, identity.lineage, identity.log, identity.base_offset)
+        self._values: dict[str, Any] = dict(zip(IDENTITY_COLUMNS.names, values, strict=True))
+
+    @property
+    def num_row_groups(self) -> int:
+        return len(self._groups)
+
+    @property
+    def schema_arrow(self) -> pa.Schema:
+        return self._parquet.schema_arrow
+
+    def read_row_group(
+        self, number: int, columns: Sequence[str] | None = None, *, use_threads: bool = False
+    ) -> pa.Table:
+        """Return the segment's rows of a row group."""
+        wanted = None if columns is None else list(dict.fromkeys((*columns, *self._values)))
+        rows = self._parquet.read_row_group(self._groups[number], columns=wanted, use_threads=use_threads)
+        are_own: Any = reduce(
+            pc.and_, (pc.equal(rows[name], pa.scalar(value)) for name, value in self._values.items())
+        )
+        if not pc.all(are_own).as_py():
+            rows = rows.filter(are_own)
+        return rows if columns is None else rows.select([it for it in rows.column_names if it in columns])
+
+    def read_row_groups(
+        self, numbers: Sequence[int], columns: Sequence[str], *, use_threads: bool = False
+    ) -> pa.Table:
+        """Return the segment's rows of some row groups."""
+        return pa.concat_tables(self.read_row_group(it, columns, use_threads=use_threads) for it in numbers)
+
+    def statistics(self, column: str) -> list[pq.Statistics | None]:
+        """Return a column's statistics by row group; None where a row group has other segments' rows too."""
+        return [
+            found[column] if _says_one(found[it] for it in self._values) else None
+            for found in _statistics(self._parquet.metadata, self._groups, (column, *self._values))
+        ]
+
+
+class LastGroup:
+    """A data file of which the row group that was read last isn't read again for the next segment in it."""
+
+    def __init__(self, parquet: pq.ParquetFile) -> None:
+        self._parquet = parquet
+        self._last: tuple[object, pa.Table] | None = None
+
+    @property
+    def num_row_groups(self) -> int:
+        return self._parquet.num_row_groups
+
+    @property
+    def metadata(self) -> pq.FileMetaData:
+        return self._parquet.metadata
+
+    @property
+    def schema_arrow(self) -> pa.Schema:
+        return self._parquet.schema_arrow
+
+    def read_row_group(
+        self, number: int, columns: Sequence[str] | None = None, *, use_threads: bool = False
+    ) -> pa.Table:
+        """Return a row group."""
+        asked = (number, None if columns is None else tuple(columns))
+        if self._last is None or self._last[0] != asked:
+            self._last = None
+            wanted = None if columns is None else list(columns)
+            rows = self._parquet.read_row_group(number, columns=wanted, use_threads=use_threads)
+            self._last = asked, rows
+        return self._last[1]
+
+
+SegmentRows = pq.ParquetFile | SegmentPart
+"""A data file with the rows of one segment, or what of it has them."""
+
+
+def rows_of_segment(parquet: pq.ParquetFile, receipt: Receipt, name: str) -> SegmentRows:
+    """Return the rows of a receipt in its own data file.
+
+    :param name: of the data file, for messages.
+    :raises ProofError: the file hasn't the row groups that the receipt names.
+    """
+    groups = receipt.groups
+    return parquet if groups is None else SegmentPart(parquet, receipt.identity, groups, name)
+
+
+_segments: FileMemory[Mapping[SegmentIdentity, range]] = FileMemory(most=200_000)
+"""By a data file's location; some 300 bytes a segment."""
+
+
+def segments_in(file_io: FileIO, location: str) -> Mapping[SegmentIdentity, range]:
+    """Return the segments that a data file has rows of, without their SHA-256, and their row groups.
+
+    A file is read once a process.
+
+    :raises ProofError: it is no Parquet file.
+    :raises LakeUnavailableError: it can't be read.
+    """
+    return _segments.get(location, lambda: _read_segments(file_io, location), len)
+
+
+def _read_segments(file_io: FileIO, location: str) -> Mapping[SegmentIdentity, range]:
+    found: dict[SegmentIdentity, range] = {}
+    names = IDENTITY_COLUMNS.names
+    with (
+        lake_errors(location, "read a data file"),
+        parquet_errors(location),
+        open_data_file(file_io, location) as stored,
+        pq.ParquetFile(stored) as parquet,
+    ):
+        for number in range(parquet.num_row_groups):
+            rows = parquet.read_row_group(number, columns=names, use_threads=False)
+            for slot in rows.group_by(names, use_threads=False).aggregate([]).to_pylist():
+                store_id, lineage, log, base_offset = (slot[name] for name in names)
+                identity = SegmentIdentity(store_id, lineage, log, base_offset, "")
+                found[identity] = range(found.get(identity, range(number, number)).start, number + 1)
+    return found
+
+
+def write_groups(columns: Columns, groups: Iterable[pa.Table], sink: Any) -> None:
+    """Write rows of data files as they are, each table as a row group.
+
+    :param columns: of the codec that made them.
+    :param groups: at least one.
+    :param sink: open binary file; it is left open.
+    """
+    following = iter(groups)
+    first = next(following)
+    with pq.ParquetWriter(sink, first.schema, **writer_options(first.schema, columns, first)) as writer:
+        writer.write_table(first, row_group_size=max(1, first.num_rows))
+        del first
+        for rows in following:
+            writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+
+
+def column_statistics(rows: SegmentRows, column: str) -> list[pq.Statistics | None]:
+    """Return a column's statistics in each row group of a segment; None where they say nothing of it."""
+    if isinstance(rows, SegmentPart):
+        return rows.statistics(column)
+    groups = range(rows.metadata.num_row_groups)
+    return [found[column] for found in _statistics(rows.metadata, groups, (column,))]
+
+
+def _statistics(
+    metadata: pq.FileMetaData, groups: range, columns: Sequence[str]
+) -> Iterator[dict[str, pq.Statistics | None]]:
+    places = {name: metadata.schema.names.index(name) for name in columns} if groups else {}
+    for number in groups:
+        group = metadata.row_group(number)
+        yield {name: group.column(at).statistics for name, at in places.items()}
+
+
+def _says_one(statistics: Iterable[pq.Statistics | None]) -> bool:
+    """Return whether each of some columns has a single value, by its statistics."""
+    return all(it is not None and it.has_min_max and it.min == it.max for it in statistics)
+
+
 def segment_bytes(
-    parquet: pq.ParquetFile,
+    parquet: SegmentRows,
     codec: SegmentCodec,
     origin: int,
     size_bytes: int,
@@ -352,7 +549,7 @@ def segment_bytes(
     columns = None if counter is None else list(codec.schema.names)
     if tree is not None:
         columns = list(dict.fromkeys((*(columns or codec.encoded_columns), *tree_columns(codec.columns))))
-    windows = plan_windows(parquet.metadata, origin, size_bytes, name)
+    windows = plan_windows(parquet, origin, size_bytes, name)
     longest = max((w.end_position - w.start_position for w in windows), default=0)
     buffers = (memory or WindowMemory()).buffers(longest)
     for window, buffer in zip(windows, buffers, strict=False):
@@ -362,7 +559,7 @@ def segment_bytes(
 
 
 def read_window(
-    parquet: pq.ParquetFile,
+    parquet: SegmentRows,
     codec: SegmentCodec,
     window: Window,
     out: memoryview,
@@ -410,7 +607,7 @@ def read_window(
         tree.push(order, first, last - first, out, window.start_position)
 
 
-def _encoded_rows(parquet: pq.ParquetFile, codec: SegmentCodec, group: int) -> pa.Table:
+def _encoded_rows(parquet: SegmentRows, codec: SegmentCodec, group: int) -> pa.Table:
     """Read what the bytes of a row group's rows are made of, and no columns that none of them needs."""
     spared = codec.columns.not_of_raw
     names = [name for name in codec.encoded_columns if name not in spared]
@@ -430,8 +627,8 @@ def _encoded_rows(parquet: pq.ParquetFile, codec: SegmentCodec, group: int) -> p
     return rows
 
 
-def plan_windows(metadata: pq.FileMetaData, origin: int, size_bytes: int, name: str) -> tuple[Window, ...]:
-    """Cut a data file into windows, by what its footer says of where its rows lie.
+def plan_windows(parquet: SegmentRows, origin: int, size_bytes: int, name: str) -> tuple[Window, ...]:
+    """Cut a segment's rows into windows, by what its footer says of where its rows lie.
 
     Whether the rows lie there has to be checked when they are read.
 
@@ -439,14 +636,12 @@ def plan_windows(metadata: pq.FileMetaData, origin: int, size_bytes: int, name: 
     :raises ProofError: there are no rows for a segment that has bytes, or some lie outside of it.
     """
     end = origin + size_bytes
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    if not groups and size_bytes:
+    statistics = column_statistics(parquet, "physical_offset")
+    if not statistics and size_bytes:
         raise ProofError(
             f"{name}: expected rows for the bytes [{origin}, {end}), found none. The data file "
             "is not the segment."
         )
-    column = metadata.schema.names.index("physical_offset") if groups else 0
-    statistics = [group.column(column).statistics for group in groups]
     # Without statistics a row group may have rows from anywhere.
     anywhere = (origin, end - 1)
     bounds = np.array(
@@ -462,7 +657,7 @@ def plan_windows(metadata: pq.FileMetaData, origin: int, size_bytes: int, name: 
     highest_to = np.maximum.accumulate(bounds[:, 1])
     cuts = (np.flatnonzero(lowest_from[1:] > highest_to[:-1]) + 1).tolist()
     positions = [origin, *lowest_from[cuts].tolist(), end]
-    numbers = [0, *cuts, len(groups)]
+    numbers = [0, *cuts, len(statistics)]
     return tuple(
         Window(first, last, *span)
         for (first, last), span in zip(pairwise(numbers), pairwise(positions), strict=True)
@@ -471,7 +666,7 @@ def plan_windows(metadata: pq.FileMetaData, origin: int, size_bytes: int, name: 
 
 
 def push_rows(
-    parquet: pq.ParquetFile,
+    parquet: SegmentRows,
     codec: SegmentCodec,
     origin: int,
     size_bytes: int,
@@ -493,7 +688,7 @@ def push_rows(
     needed = list(dict.fromkeys((*codec.encoded_columns, *tree_columns(codec.columns))))
     columns = needed if take is None else None
     memory = WindowMemory()
-    for window in plan_windows(parquet.metadata, origin, size_bytes, name):
+    for window in plan_windows(parquet, origin, size_bytes, name):
         groups = list(range(window.first_row_group, window.end_row_group))
         places = parquet.read_row_groups(groups, columns=["physical_offset", "size"], use_threads=False)
         starts, sizes = places["physical_offset"].to_numpy(), places["size"].to_numpy().astype(np.int64)

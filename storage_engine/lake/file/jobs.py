@@ -16,6 +16,8 @@ from storage_engine.model.store.store import FileFacts, SegmentContext
 _LOG_BYTES = 148
 """Of a log's name in a data file's, which has at most 107 more while it is staged; file systems take 255."""
 
+_SHARED_FILE_NAME = re.compile(r"shared-[0-9a-f]{8,32}-\d{1,9}(?:-[0-9a-f]{8})?\.parquet")
+
 _DATA_FILE_NAME = re.compile(r"(\d+-.+-\d{20}-)([0-9a-f]{16})(?:-([0-9a-f]{8}))?\.parquet")
 
 
@@ -69,6 +71,9 @@ class SegmentJob:
     :param trees: the lake is of a version that has trees.
     :param permits: by which rows of some topics stay out of the lake; None: all rows enter.
     :param agent: where its files are read; None: on this host.
+    :param found_in: a shared data file of the table that has its rows, without a receipt of it, and the row
+        groups: a run was killed between its commits. None: there is none.
+    :param shares: with which others it may lie in one data file: those with the same word; None: with none.
     """
 
     store_id: str
@@ -92,6 +97,8 @@ class SegmentJob:
     trees: bool = False
     permits: ArchivePermits | None = None
     agent: AgentRun | None = None
+    found_in: tuple[str, str] | None = None
+    shares: str | None = None
 
     @property
     def path(self) -> str:
@@ -153,6 +160,7 @@ class ProvenSegment:
     files: str | None = field(default=None, repr=False)
     root: str | None = None
     streams: str | None = field(default=None, repr=False)
+    row_groups: str | None = None
     state: str | None = None
     act: str | None = None
 
@@ -200,6 +208,24 @@ def split_data_file_name(name: str) -> tuple[str, str]:
     """
     match = _DATA_FILE_NAME.fullmatch(name)
     return (match[1], match[2]) if match else ("", "")
+
+
+def shared_file_name(run: str, task: int) -> str:
+    """Return the name of a data file of several segments: ``shared-<run>-<task>.parquet``.
+
+    :param run: digits that no other run has.
+    """
+    return f"shared-{run}-{task}.parquet"
+
+
+def is_shared_name(name: str) -> bool:
+    """Return whether a data file is named as one of several segments."""
+    return _SHARED_FILE_NAME.fullmatch(name) is not None
+
+
+def is_own_name(name: str) -> bool:
+    """Return whether a data file is named as archiving names them; else another program did."""
+    return is_shared_name(name) or split_data_file_name(name)[0] != ""
 
 
 def attempt_of(name: str) -> str:

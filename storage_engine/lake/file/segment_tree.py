@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from storage_engine.arrow.memory import address_of
 from storage_engine.arrow.name_columns import one_array
@@ -276,9 +275,10 @@ class SegmentTree:
         return codes, b"".join(values.to_pylist())
 
 
-def tree_of_file(parquet: pq.ParquetFile, columns: Columns, name: str, *, trees: bool) -> SegmentTree | None:
+def tree_of_file(parquet: Any, columns: Columns, name: str, *, trees: bool) -> SegmentTree | None:
     """Return what makes the tree of a data file; None: it was written before its lake had trees.
 
+    :param parquet: the file, or a segment's part of it.
     :param columns: of the codec that made its rows.
     :param name: of the file, for messages.
     :param trees: the lake is of a version that has them.

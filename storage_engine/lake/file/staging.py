@@ -38,12 +38,18 @@ def publish(segments: Iterable[ProvenSegment]) -> tuple[ProvenSegment, ...]:
     """
     directories = set()
     published = []
+    # A file that segments share gets its name once.
+    names: dict[str, str] = {}
     for segment in segments:
-        if local_path(segment.data_file) is not None:
+        if segment.staged_file in names:
+            segment = replace(segment, data_file=names[segment.staged_file])
+        elif local_path(segment.data_file) is not None:
             # A file that was there already may be of an attempt killed before it synced the directory.
             directories.add(_paths(segment)[1].parent)
             with lake_errors(segment.data_file, "publish a data file"):
+                staged = segment.staged_file
                 segment = _published(segment)
+                names[staged] = segment.data_file
         published.append(segment)
     for directory in directories:
         with lake_errors(str(directory), "publish data files"):

@@ -177,14 +177,31 @@ def remove_expired(
 
 def _batches(expiry: RecordedExpiry) -> Iterator[Sequence[SegmentIdentity]]:
     """Yield the segments of an act by store, those of a batch near each other."""
-    ordered = sorted(
-        expiry.recorded.act.decision.taken,
-        key=lambda it: (it.store_id, it.lineage, it.log, it.base_offset),
-    )
-    for _, group in groupby(ordered, key=lambda it: it.store_id):
-        of_store = list(group)
-        for start in range(0, len(of_store), BATCH_SEGMENTS):
-            yield of_store[start : start + BATCH_SEGMENTS]
+    decision = expiry.recorded.act.decision
+    sharing: dict[object, list[SegmentIdentity]] = {}
+    files: Sequence[object] = decision.files if _shares(expiry) else decision.taken
+    for file, it in zip(files, decision.taken, strict=True):
+        sharing.setdefault(file, []).append(it)
+    # Those that share a data file leave it by one commit.
+    together = sorted((sorted(it, key=_place_of) for it in sharing.values()), key=lambda it: _place_of(it[0]))
+    for _, group in groupby(together, key=lambda it: it[0].store_id):
+        batch: list[SegmentIdentity] = []
+        for segments in group:
+            if batch and len(batch) + len(segments) > BATCH_SEGMENTS:
+                yield batch
+                batch = []
+            batch += segments
+        yield batch
+
+
+def _place_of(identity: SegmentIdentity) -> tuple[str, int, str, int]:
+    return identity.store_id, identity.lineage, identity.log, identity.base_offset
+
+
+def _shares(expiry: RecordedExpiry) -> bool:
+    """Return whether segments of an act share data files: it names the file of each, in their order."""
+    decision = expiry.recorded.act.decision
+    return not decision.thinned and len(set(decision.files)) < len(decision.files) == len(decision.segments)
 
 
 def _located(messages: Table, files: Sequence[StoredFile]) -> set[StoredFile]:
@@ -254,10 +271,15 @@ def _next_expiry_step(
     # What was archived again since lies in another file, and stays.
     of_act = [row for row in rows if files.issuperset(proven_files(messages, row))]
     as_archived = {file.location for file in live if not file.has_deletes}
+    kept_whole = _shared_with_others(messages, segments, of_act, may_leave)
     changed = [
         after
         for row in of_act
-        if row.has_rows and (row.identity in may_leave or removed.issuperset(proven_files(messages, row)))
+        if row.has_rows
+        and (
+            (row.identity in may_leave and data_file_of(messages, row) not in kept_whole)
+            or removed.issuperset(proven_files(messages, row))
+        )
         for after in (_as_it_goes(row, act, thinned.get(row.identity)),)
         # Where one of both files isn't there any more, it is decided again.
         if after.state == EXPIRED
@@ -275,10 +297,26 @@ def _next_expiry_step(
     replaced = lost | {location_of(messages, name) for name in others}
     gone |= {it for it in replaced if split_data_file_name(file_name(it)) in ended}
     gone -= {file.location for row in rows if row.has_rows for file in proven_files(messages, row)}
+    gone -= _shared_with_others(messages, segments, of_act, frozenset())
     leaving = [file.entry for file in live if file.location in gone]
     left = {split_data_file_name(file_name(it.file_path)) for it in leaving}
     taking = [it for it in kept if _name_of(it) in left]
     return _data_step(messages, act, leaving, taking, live)
+
+
+def _shared_with_others(
+    messages: Table, segments: Table, rows: Sequence[Receipt], leaving: Set[SegmentIdentity]
+) -> set[str]:
+    """Return the data files of receipts that have rows of a segment which stays, too: they stay whole.
+
+    :param leaving: segments that don't stay.
+    """
+    shared = {data_file_of(messages, row) for row in rows if row.row_groups is not None}
+    if not shared:
+        return shared
+    every_row = receipts_in(segments, rows[0].store_id, with_ended=True)
+    staying = (row for row in every_row if row.has_rows and row.identity not in leaving)
+    return shared & {file.location for row in staying for file in proven_files(messages, row)}
 
 
 def _next_undo_step(
@@ -392,7 +430,8 @@ def _data_step(
     :param live: what the table has now.
     """
     there = {file.location for file in live}
-    taking = [row for row in taking if data_file_of(messages, row) not in there]
+    by_file = {data_file_of(messages, row): row for row in taking}
+    taking = [row for location, row in by_file.items() if location not in there]
     if not (leaving or taking):
         return None
 
@@ -498,7 +537,8 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
     needed: set[str] = set()
     thinned = _thinned(messages, expiry)
     for batch in _batches(expiry):
-        rows = receipts_in(segments, batch[0].store_id, base_offsets=_span(batch), with_ended=True)
+        span = None if _shares(expiry) else _span(batch)
+        rows = receipts_in(segments, batch[0].store_id, base_offsets=span, with_ended=True)
         needed |= {
             file.location
             for row in rows

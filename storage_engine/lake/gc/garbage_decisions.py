@@ -20,7 +20,7 @@ from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.identity import read_mark
 from storage_engine.lake.catalog.tables import DELETIONS, IDENTITY_COLUMNS
-from storage_engine.lake.file.jobs import split_data_file_name
+from storage_engine.lake.file.jobs import is_own_name, split_data_file_name
 from storage_engine.lake.file.staging import final_name
 from storage_engine.lake.gc.garbage_files import Listing, Place, TableFile, TrashList, key_of, list_place
 from storage_engine.lake.gc.garbage_kind import GarbageKind
@@ -130,8 +130,8 @@ class Evidence:
         return twins.of_rows(table, self._location(file), slot)
 
     def _slots(self, file: TableFile) -> GarbageContents | _Rows:
-        """The segments that a file of another engine has rows of; of one that says which rows of others count
-        as deleted, those others."""
+        """The segments that a shared file, or one of another engine, has rows of; of one that says which
+        rows of others count as deleted, those others."""
         slots = self._column_values(file, tuple(IDENTITY_COLUMNS.names))
         if not isinstance(slots, GarbageContents) or slots.fault.startswith(_UNREADABLE):
             return slots
@@ -406,7 +406,7 @@ def _candidate(
     is_lost: bool,
 ) -> Candidate:
     kind = kind_of(scene.place.name, file.inside)
-    foreign = kind is GarbageKind.DATA_FILE and not split_data_file_name(file.inside.rpartition("/")[2])[0]
+    foreign = kind is GarbageKind.DATA_FILE and not is_own_name(file.inside.rpartition("/")[2])
     young = not is_due and file.modified_ns > (waits.foreign_ns if foreign else waits.settled_ns)
     contents = None
     if is_lost:

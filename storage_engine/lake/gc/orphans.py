@@ -8,30 +8,44 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from storage_engine.brokers import find_broker
 from storage_engine.exceptions import ProofError
 from storage_engine.lake.catalog.catalog import broker_in
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
-from storage_engine.lake.durable_io import open_data_file, sha256_of_file
-from storage_engine.lake.file.data_file import RowCounter, open_rows, segment_bytes
-from storage_engine.lake.file.jobs import ProvenSegment, slot_prefix, split_data_file_name
+from storage_engine.lake.durable_io import new_data_file, open_data_file, sha256_of_file
+from storage_engine.lake.file.data_file import (
+    RowCounter,
+    SegmentPart,
+    SegmentRows,
+    open_rows,
+    segment_bytes,
+    segments_in,
+    write_groups,
+)
+from storage_engine.lake.file.jobs import (
+    ProvenSegment,
+    data_file_name,
+    is_shared_name,
+    new_attempt,
+    slot_prefix,
+    split_data_file_name,
+)
 from storage_engine.lake.file.manifest_entry import packed_facts
 from storage_engine.lake.file.segment_tree import tree_of_file
 from storage_engine.lake.soundness.file_checks import is_relative
 from storage_engine.lake.soundness.receipts import by_store, current
-from storage_engine.lake.storage.errors import parquet_errors
+from storage_engine.lake.storage.errors import lake_errors, parquet_errors
 from storage_engine.lake.storage.small_files import list_files
 from storage_engine.model.broker.codec import offsets_count_bytes
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, proof_version_of
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, proof_version_of, row_groups_text
 
 _PARTITION = "store_id="
 
@@ -40,13 +54,16 @@ _PARTITION = "store_id="
 class Orphan:
     """:param location: the data file.
     :param slot: what its name begins with: lineage, log and base offset.
-    :param digest: first 16 digits of the segment's SHA-256.
+    :param digest: first 16 digits of the segment's SHA-256; "" of a file that segments share, whose name says
+        nothing of them.
+    :param part: the segment and its row groups in such a file.
     """
 
     location: str
     store_id: str
     slot: str
     digest: str
+    part: tuple[SegmentIdentity, range] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +90,7 @@ def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
     there = {f"{messages.location}/data/{file.inside}" for file in listed}
     live_names = {split_data_file_name(location.rpartition("/")[2]) for location in live}
     counting: dict[tuple[str, str], str] = {}
+    named: dict[str, int] = {}
     for store, of_store in by_store(list(rows)).items():
         for row in current(of_store):
             files = {_here(messages, file.location) for file in row.proven_files}
@@ -81,11 +99,23 @@ def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
             is_replaced = not row.is_whole and row_name in live_names
             if not row.has_rows or is_replaced or (files <= live.keys() and files <= there):
                 counting[store, row_name[0]] = row_name[1]
-    found, conflicting, foreign = [], [], []
+                if row.row_groups is not None and row.moved_to is None:
+                    (at,) = files
+                    named[at] = named.get(at, 0) + row.row_count
+    found: list[Orphan] = []
+    conflicting, foreign = [], []
     for file in listed:
         folder, _, name = file.inside.rpartition("/")
         location = f"{messages.location}/data/{file.inside}"
         slot, digest = split_data_file_name(name)
+        if is_shared_name(name) and folder.startswith(_PARTITION):
+            if location not in live or live[location].record_count != named.get(location):
+                try:
+                    found += _in_shared_file(messages, location, folder.removeprefix(_PARTITION), counting)
+                except ProofError:
+                    # It tells nothing of its segments: those with receipts verify names.
+                    foreign.append(location)
+            continue
         if not slot:
             if name.endswith(".parquet") and location not in live:
                 foreign.append(location)
@@ -101,18 +131,34 @@ def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
     return Orphans(tuple(found), tuple(sorted(conflicting)), tuple(sorted(foreign)))
 
 
+def _in_shared_file(
+    messages: PlacedTable, location: str, store: str, counting: Mapping[tuple[str, str], str]
+) -> Iterator[Orphan]:
+    """Yield the segments in a file that many share which no receipt that counts proves."""
+    for identity, groups in segments_in(messages.io, location).items():
+        slot = slot_prefix(identity)
+        if identity.store_id == store and (store, slot) not in counting:
+            yield Orphan(location, store, slot, "", (identity, groups))
+
+
 def _here(messages: PlacedTable, name: str) -> str:
     inside = name if is_relative(name) else messages.inside(name)
     return name if inside is None else f"{messages.location}/{inside}"
 
 
 def prove_orphan(
-    messages: PlacedTable, orphan: Orphan, earlier: Mapping[SegmentIdentity, Receipt], *, trees: bool
+    messages: PlacedTable,
+    orphan: Orphan,
+    earlier: Mapping[SegmentIdentity, Receipt],
+    *,
+    trees: bool,
+    beside: ProvenSegment | None = None,
 ) -> ProvenSegment:
-    """Prove that a file is the segment that its name says.
+    """Prove that a file is the segment that its name says, or has the one that it is to have.
 
     :param earlier: receipts that don't count any more, or never did: they know what the broker's file was.
     :param trees: the lake is of a version that has them.
+    :param beside: a segment that was proven in the same file just now: it isn't hashed again.
     :raises ProofError: it isn't.
     :raises LakeUnavailableError: it can't be read.
     """
@@ -124,24 +170,26 @@ def prove_orphan(
         open_data_file(messages.io, orphan.location) as stored,
         open_rows(stored) as parquet,
     ):
-        lineage, log, base_offset, end = _identity(orphan, parquet)
+        rows: SegmentRows = parquet
+        if orphan.part is not None:
+            rows = SegmentPart(parquet, *orphan.part, orphan.location)
+        lineage, log, base_offset, end = _identity(orphan, rows)
         origin = codec.origin(base_offset)
         size_bytes = end - origin
         leaves = tree_of_file(parquet, codec.columns, orphan.location, trees=trees)
-        for _, chunk in segment_bytes(
-            parquet, codec, origin, size_bytes, orphan.location, counter, tree=leaves
-        ):
+        for _, chunk in segment_bytes(rows, codec, origin, size_bytes, orphan.location, counter, tree=leaves):
             digest.update(chunk)
         identity = SegmentIdentity(orphan.store_id, lineage, log, base_offset, digest.hexdigest())
-        if slot_prefix(identity) != orphan.slot or identity.sha256[:16] != orphan.digest:
+        if slot_prefix(identity) != orphan.slot or not identity.sha256.startswith(orphan.digest):
             raise ProofError(
                 f"{orphan.location}: expected rows of the segment in its name, found those of "
                 f"{slot_prefix(identity)}{identity.sha256[:16]}. Nothing was committed; the file is left "
                 "alone."
             )
         tree = None if leaves is None else leaves.tree(base_offset, size_bytes, identity.sha256)
-        facts = packed_facts(parquet.metadata, codec)
-        stored_bytes, stored_sha256 = stored.size(), sha256_of_file(stored)
+        facts = packed_facts(parquet.metadata, codec) if beside is None else beside.manifest_facts
+        stored_sha256 = sha256_of_file(stored) if beside is None else beside.data_file_sha256
+        stored_bytes = stored.size()
     stats, known = counter.stats(), earlier.get(identity)
     if known is None and not offsets_count_bytes(codec):
         raise ProofError(
@@ -184,15 +232,37 @@ def prove_orphan(
         files=known.files if known else None,
         root=None if tree is None else tree.root,
         streams=None if tree is None else tree.streams,
+        row_groups=None if orphan.part is None else row_groups_text(orphan.part[1]),
     )
 
 
-def _identity(orphan: Orphan, parquet: pq.ParquetFile) -> tuple[int, str, int, int]:
+def take_out(messages: PlacedTable, orphan: Orphan, proven: ProvenSegment) -> Orphan:
+    """Write a segment of a shared file into a file of its own, to be proven there. Nothing refers to it yet.
+
+    :raises LakeUnavailableError: the lake can't be read or written.
+    """
+    assert orphan.part is not None
+    folder = orphan.location.rpartition("/")[0]
+    location = f"{folder}/{data_file_name(proven.identity, new_attempt())}"
+    with (
+        parquet_errors(orphan.location),
+        open_data_file(messages.io, orphan.location) as stored,
+        open_rows(stored) as parquet,
+    ):
+        part = SegmentPart(parquet, *orphan.part, orphan.location)
+        groups = (part.read_row_group(number) for number in range(part.num_row_groups))
+        with lake_errors(location, "write a data file"), new_data_file(messages.io, location) as sink:
+            write_groups(find_broker(proven.broker).codec.columns, groups, sink)
+    return Orphan(location, orphan.store_id, orphan.slot, proven.sha256[:16])
+
+
+def _identity(orphan: Orphan, parquet: SegmentRows) -> tuple[int, str, int, int]:
     """Return lineage, log, base offset and the position behind the last byte, by the rows.
 
     :raises ProofError: they are of several segments, or of another store.
     """
-    rows = parquet.read(columns=[*IDENTITY_COLUMNS.names, "physical_offset", "size"])
+    columns = [*IDENTITY_COLUMNS.names, "physical_offset", "size"]
+    rows = parquet.read_row_groups(list(range(parquet.num_row_groups)), columns=columns)
     values: list[list[Any]] = [pc.unique(rows[name]).to_pylist() for name in IDENTITY_COLUMNS.names]
     if any(len(found) != 1 for found in values) or values[0] != [orphan.store_id]:
         raise ProofError(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import IO, Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,8 +25,7 @@ from storage_engine.exceptions import ProofError
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of, location_of, relative_name
 from storage_engine.lake.durable_io import local_path, new_data_file, open_data_file, sha256_of_file
-from storage_engine.lake.file.data_file import RowCounter, open_rows, push_rows
-from storage_engine.lake.file.file_options import writer_options
+from storage_engine.lake.file.data_file import RowCounter, open_rows, push_rows, write_groups
 from storage_engine.lake.file.jobs import new_attempt, with_attempt
 from storage_engine.lake.file.segment_tree import SegmentTree
 from storage_engine.lake.soundness.segment_reader import origin_of, tree_fault
@@ -46,12 +45,18 @@ def thin_segment(lake: Lake, receipt: Receipt, streams: Collection[str]) -> Thin
     :raises LakeUnavailableError: the lake can't be read or written.
     """
     table = lake.messages()
+    if receipt.row_groups is not None:
+        raise ProofError(
+            f"{receipt.data_file}: expected a data file of one segment, found one that others share with "
+            f"{receipt.log}/{receipt.base_offset:020d}. Nothing was written. It leaves with all of them."
+        )
     old, gone = data_file_of(table, receipt), frozenset(streams)
     new = with_attempt(old, new_attempt())
     try:
         with _opened(table, old) as (_, parquet):
             with lake_errors(new, "write a data file"), new_data_file(table.io, new) as sink:
-                _write(parquet, find_broker(receipt.broker).codec.columns, gone, sink)
+                columns = find_broker(receipt.broker).codec.columns
+                write_groups(columns, _kept_groups(parquet, columns, gone), sink)
             return _prove(table, receipt, gone, new, parquet)
     except BaseException:
         discard_files(table, [new])
@@ -82,19 +87,6 @@ def _opened(table: Table, location: str, coded: Iterable[str] = ()) -> Iterator[
         open_rows(stored, coded) as parquet,
     ):
         yield stored, parquet
-
-
-def _write(old: pq.ParquetFile, columns: Columns, gone: Collection[str], sink: Any) -> None:
-    schema = old.schema_arrow
-    following = _kept_groups(old, columns, gone)
-    first = next(following)
-    with pq.ParquetWriter(
-        cast("IO[bytes]", sink), schema, **writer_options(schema, columns, first)
-    ) as writer:
-        writer.write_table(first, row_group_size=first.num_rows)
-        del first
-        for rows in following:
-            writer.write_table(rows, row_group_size=rows.num_rows)
 
 
 def _kept_groups(old: pq.ParquetFile, columns: Columns, gone: Collection[str]) -> Iterator[pa.Table]:

@@ -38,7 +38,7 @@ from storage_engine.lake.catalog.place import is_catalog_there, own_directory, s
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files
 from storage_engine.lake.catalog.pointers import make_catalog_tables, read_pointers, repoint
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS
-from storage_engine.lake.file.jobs import file_name, slot_prefix, split_data_file_name
+from storage_engine.lake.file.jobs import file_name, is_own_name, slot_prefix, split_data_file_name
 from storage_engine.lake.file.staging import PARTIAL_SUFFIX
 from storage_engine.lake.move.file_copy import copy_file
 from storage_engine.lake.move.making import check_empty, make_sqlite_file, refuse_around
@@ -103,7 +103,7 @@ def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
         waiting = frozenset(
             location
             for location in live_files(messages)
-            if location not in hashes and split_data_file_name(file_name(location))[0]
+            if location not in hashes and is_own_name(file_name(location))
         )
         work = _Work(lake, to, source, there, rows, hashes, waiting)
         if not work.is_done():

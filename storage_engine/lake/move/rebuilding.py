@@ -22,7 +22,7 @@ from storage_engine.exceptions import (
     LakeUnavailableError,
     ProofError,
 )
-from storage_engine.lake.archive.commit import commit_segments
+from storage_engine.lake.archive.commit import SharedFileError, commit_segments
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, connect, open_lake, rows_table_of
 from storage_engine.lake.catalog.commit_lock import nobody_commits_at
 from storage_engine.lake.catalog.config import LakeConfig
@@ -37,7 +37,7 @@ from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS, check_versio
 from storage_engine.lake.catalog.writing import give_identity
 from storage_engine.lake.file.jobs import ProvenSegment, slot_prefix
 from storage_engine.lake.gc.expiry import finish_acts
-from storage_engine.lake.gc.orphans import Orphan, Orphans, find_orphans, prove_orphan
+from storage_engine.lake.gc.orphans import Orphan, Orphans, find_orphans, prove_orphan, take_out
 from storage_engine.lake.move.making import make_sqlite_file
 from storage_engine.lake.move.moving import (
     all_receipts,
@@ -118,7 +118,8 @@ def rebuild(
     work = _Rebuild(config, known_heads)
     work.look(take_over=take_over)
     if dry_run:
-        return work.result(dry_run=True, brought=[orphan.location for orphan in work.orphans.found])
+        locations = dict.fromkeys(orphan.location for orphan in work.orphans.found)
+        return work.result(dry_run=True, brought=list(locations))
     with CHANGE_LOCK, nobody_commits_at(rows_of(work.tables).location):
         work.look(take_over=take_over)
         lake = work.register()
@@ -397,16 +398,42 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
                     refused.append(str(error))
         waiting.clear()
 
+    def bring_in_shared(location: str, of_file: Sequence[Orphan]) -> None:
+        """Bring in a file that segments share, or where the lake has some of them each of the others."""
+        proven: list[ProvenSegment] = []
+        for orphan in of_file:
+            try:
+                beside = proven[-1] if proven else None
+                segment = prove_orphan(messages, orphan, earlier, trees=trees, beside=beside)
+            except ProofError as error:
+                refused.append(str(error))
+                continue
+            key = (orphan.store_id, orphan.slot, segment.sha256[:16])
+            if key in expired:
+                refused.append(_is_ended(location, expired[key]))
+            elif key not in done:
+                done.add(key)
+                proven.append(segment)
+        try:
+            commit_segments(lake, proven)
+            brought.extend([location] if proven else ())
+        except (SharedFileError, LakeConflictError):
+            parts = {orphan.slot: orphan for orphan in of_file}
+            for segment in proven:
+                own = take_out(messages, parts[slot_prefix(segment.identity)], segment)
+                waiting.append(prove_orphan(messages, own, earlier, trees=trees))
+                commit()
+
     sizes = _sizes(messages, found)
+    shared: dict[str, list[Orphan]] = {}
+    for orphan in found:
+        if orphan.part is not None:
+            shared.setdefault(orphan.location, []).append(orphan)
     with told("Proving", sum(sizes.values())) as advance:
-        for orphan in found:
+        for orphan in (it for it in found if it.part is None):
             key = (orphan.store_id, orphan.slot, orphan.digest)
             if key in expired:
-                refused.append(
-                    f"{orphan.location}: expected a segment that the lake is to have, found one that "
-                    f"{expired[key].end_text}, as a receipt says. Nothing was committed; the file is left "
-                    "alone."
-                )
+                refused.append(_is_ended(orphan.location, expired[key]))
             elif key not in done:
                 try:
                     waiting.append(prove_orphan(messages, orphan, earlier, trees=trees))
@@ -417,7 +444,17 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
             if len(waiting) == _TOGETHER:
                 commit()
         commit()
+        for location, of_file in shared.items():
+            bring_in_shared(location, of_file)
+            advance(sizes[location])
     return brought, refused
+
+
+def _is_ended(location: str, row: Receipt) -> str:
+    return (
+        f"{location}: expected a segment that the lake is to have, found one that {row.end_text}, as a "
+        "receipt says. Nothing was committed; the file is left alone."
+    )
 
 
 def _sizes(messages: PlacedTable, found: Sequence[Orphan]) -> dict[str, int]:

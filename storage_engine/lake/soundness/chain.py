@@ -28,7 +28,7 @@ from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.lake.storage.file_memory import FileMemory
 from storage_engine.model.proof.companions import files_fault
 from storage_engine.model.proof.heads import CHAIN_START, ChainHead
-from storage_engine.model.proof.receipt import PROOF_VERSION, Receipt
+from storage_engine.model.proof.receipt import PROOF_VERSION, Receipt, read_row_groups
 
 _LINK_TYPES: dict[str, pa.DataType] = {
     "sequence": pa.int64(),
@@ -68,14 +68,13 @@ def row_fault(row: Receipt) -> str:
             f"proof version {row.proof_version}, this version knows up to {PROOF_VERSION}: use the release "
             "of storage-engine that wrote it, or a later one"
         )
-    if row.row_groups is not None:
-        return (
-            f"it has row_groups {row.row_groups}, which this version doesn't know: use the release of "
-            "storage-engine that wrote it, or a later one"
-        )
     # Not asdict, which copies each value: this is done for every receipt that a gate relies on.
     if row.row_hash != row_hash({name: getattr(row, name) for name in Receipt.__dataclass_fields__}):
         return "it was changed after it was written"
+    try:
+        read_row_groups(row.row_groups)
+    except ReceiptError as error:
+        return str(error)
     return files_fault(row.files)
 
 

@@ -25,6 +25,7 @@ from storage_engine.lake.file.data_file import (
     encode_rows,
     open_rows,
     push_rows,
+    rows_of_segment,
     segment_bytes,
 )
 from storage_engine.lake.file.filters import segment_rows
@@ -143,7 +144,8 @@ def partial_fault(table: Table, receipt: Receipt, *, from_table: bool) -> str:
         open_data_file(table.io, location) as stored,
         open_rows(stored) as parquet,
     ):
-        push_rows(parquet, codec, origin_of(receipt), receipt.size_bytes, location, leaves)
+        rows = rows_of_segment(parquet, receipt, location)
+        push_rows(rows, codec, origin_of(receipt), receipt.size_bytes, location, leaves)
     return tree_fault(receipt, leaves)
 
 
@@ -171,9 +173,19 @@ def narrow_rows(
         for rows in message_batches(table, where, wanted):
             yield _without(rows, of_codec, receipt).select(list(columns)).filter(keeps)
         return
-    types = find_broker(receipt.broker).codec.schema
-    for rows in rows_of_file(table.io, location, keeps, columns, (), types):
-        yield rows.select(list(columns))
+    if receipt.groups is None:
+        types = find_broker(receipt.broker).codec.schema
+        for rows in rows_of_file(table.io, location, keeps, columns, (), types):
+            yield rows.select(list(columns))
+        return
+    with (
+        parquet_errors(location),
+        open_data_file(table.io, location) as stored,
+        open_rows(stored) as parquet,
+    ):
+        segment = rows_of_segment(parquet, receipt, location)
+        for group in range(segment.num_row_groups):
+            yield segment.read_row_group(group, columns=list(columns), use_threads=False).filter(keeps)
 
 
 def _from_data_file(
@@ -185,8 +197,9 @@ def _from_data_file(
         open_data_file(table.io, location) as stored,
         open_rows(stored) as parquet,
     ):
+        rows = rows_of_segment(parquet, receipt, location)
         yield from segment_bytes(
-            parquet, codec, origin_of(receipt), receipt.size_bytes, location, memory=memory, tree=tree
+            rows, codec, origin_of(receipt), receipt.size_bytes, location, memory=memory, tree=tree
         )
 
 

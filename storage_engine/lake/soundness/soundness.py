@@ -11,11 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
+import pyarrow as pa
+
+from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
 from storage_engine.lake.file.live_files import LiveFile
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile
 
 BOUND_CHARACTERS = 64
 """So much of a longer text is in a bound (``truncate(64)`` in the table's properties)."""
+
+_NUMBERS = {
+    name for name in IDENTITY_COLUMNS.names if not pa.types.is_string(IDENTITY_COLUMNS.field(name).type)
+}
 
 NO_SUCH_FILE = -1
 """Size of a file that is not there."""
@@ -294,8 +301,15 @@ def _entry_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
             ("rows", str(receipt.row_count), str(file.record_count)),
             ("bytes", str(receipt.data_file_bytes), str(file.file_size_in_bytes)),
         ]
+        if receipt.row_groups is not None:
+            # Other segments' rows are in it as well.
+            pairs[0] = ("rows", str(receipt.row_count), str(min(receipt.row_count, file.record_count)))
         for name, field_id, value in seen.identity:
             lower, upper = ((it or {}).get(field_id) for it in (file.lower_bounds, file.upper_bounds))
+            if receipt.row_groups is not None:
+                if lower is not None and upper is not None and not _is_within(name, lower, value, upper):
+                    pairs.append((name, value.hex(), f"{lower.hex()} to {upper.hex()}"))
+                continue
             if lower is not None and not _is_bound(lower, value, lower <= value):
                 pairs.append((name, value.hex(), lower.hex()))
             if upper is not None and not _is_bound(upper, value, upper >= value):
@@ -312,3 +326,12 @@ def _entry_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
 def _is_bound(bound: bytes, value: bytes, contains: bool) -> bool:
     """Return whether a bound is that of a column with one value; of a long text it has only the beginning."""
     return bound == value or (contains and len(value.decode(errors="replace")) > BOUND_CHARACTERS)
+
+
+def _is_within(name: str, lower: bytes, value: bytes, upper: bytes) -> bool:
+    """Return whether a column's bounds in a file of several segments have a segment's value between them."""
+    if name in _NUMBERS:
+        # As Iceberg writes whole numbers.
+        first, found, last = (int.from_bytes(it, "little", signed=True) for it in (lower, value, upper))
+        return first <= found <= last
+    return lower <= value <= upper

@@ -75,6 +75,7 @@ class Reader:
         self._bound = cache(self._encode)
         self._size = cache(self._read_size)
         self._sha256 = cache(self._read_sha256)
+        self._differences: dict[int, str] = {}
 
     def look(self, receipt: Receipt, depth: Depth, chunk: Chunk | None = None) -> Look:
         """Look at a receipt, up to the depth at which its bytes are found not to be proven.
@@ -150,7 +151,7 @@ class Reader:
         if not any(entry.location == file.stored.location for entry in seen.own for file in seen.files):
             return seen
         try:
-            wrong = (statistics_difference(self._table, entry.entry) for entry in seen.own)
+            wrong = (self._difference(entry) for entry in seen.own)
             return replace(seen, statistics=next(filter(None, wrong), ""))
         except (LakeUnavailableError, MemoryError):
             raise
@@ -179,6 +180,12 @@ class Reader:
         # Of rows that are others than were proven, nobody asks for the tree.
         wrong = tree_fault(receipt, leaves) if digest.hexdigest() == receipt.sha256 else ""
         return replace(seen, rows_sha256=digest.hexdigest(), tree=wrong)
+
+    def _difference(self, listed: LiveFile) -> str:
+        """Return what of an entry isn't as in the file's footer, which is read once however many share it."""
+        if id(listed) not in self._differences:
+            self._differences[id(listed)] = statistics_difference(self._table, listed.entry)
+        return self._differences[id(listed)]
 
     def _encode(self, column: int, value: str | int) -> tuple[str, int, bytes]:
         name, field_id, kind = self._columns[column]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Protocol
 
 from storage_engine.brokers import store_called
@@ -173,7 +173,16 @@ class _Turn:
             moved = []
         urgent = {r.identity for r in (*whole, *moved) if standing_fault(self._history, r)}
         urgent |= {receipt.identity for receipt in moved}
-        return choose([*whole, *moved], urgent, self._history, self._reachable, self._cost_bytes, max_bytes)
+        read: set[str] = set()
+
+        @cache
+        def cost_bytes(receipt: Receipt) -> int:
+            # A file that segments share is hashed once.
+            file_bytes = receipt.size_bytes if receipt.data_file in read else receipt.data_file_bytes
+            read.update([receipt.data_file] if receipt.row_groups is not None else ())
+            return file_bytes + (receipt.size_bytes if self._reachable(receipt) is VerifyLevel.STORE else 0)
+
+        return choose([*whole, *moved], urgent, self._history, self._reachable, cost_bytes, max_bytes)
 
     def look(self, chosen: Sequence[Receipt]) -> Iterator[SegmentLook]:
         """Look at segments, two at a time; in the order in which they are done."""
@@ -279,10 +288,6 @@ class _Turn:
         if self._level is VerifyLevel.STORE and self._span(receipt) is None:
             return VerifyLevel.BYTES
         return self._level
-
-    def _cost_bytes(self, receipt: Receipt) -> int:
-        compared = receipt.size_bytes if self._reachable(receipt) is VerifyLevel.STORE else 0
-        return receipt.data_file_bytes + compared
 
     def _broken(self, receipt: Receipt, fault: str) -> Finding:
         # Whether rows that another engine has put elsewhere are the segment, only reading them tells.

@@ -298,7 +298,12 @@ def expiries_of(acts: Sequence[RecordedAct]) -> tuple[RecordedExpiry, ...]:
         RecordedExpiry(
             it,
             it.sha256 in undone,
-            tuple(file for file in it.act.decision.files if file not in removed.get(it.sha256, ())),
+            # Segments that share a data file each name it.
+            tuple(
+                file
+                for file in dict.fromkeys(it.act.decision.files)
+                if file not in removed.get(it.sha256, ())
+            ),
         )
         for it in acts
         if it.act.decision.kind is ActKind.EXPIRE

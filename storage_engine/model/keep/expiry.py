@@ -6,7 +6,7 @@ streams are past and others not is thinned, once enough of its bytes go, or thes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import groupby, pairwise
@@ -37,6 +37,8 @@ class ExpiryReason(StrEnum):
     CLOCK = "clock"
     COPY = "copy"
     ACTS_LOST = "acts-lost"
+    SHARED = "shared"
+    """It would leave, or some of its streams, but another segment in its data file stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ class ExpirySegment:
 
     :param file: its data file, by the name that the receipt gives it.
     :param streams: that are in the lake still; None: the receipt doesn't say, nor does anybody else.
-    :param is_alone: the data file has its rows as they were archived, and no other segment's.
+    :param is_alone: the data file has its rows as they were archived, and no other segment's but those of
+        the segments that name the same ``file``: they leave together, or none does.
     """
 
     identity: SegmentIdentity
@@ -163,7 +166,26 @@ def judge_segments(
         )
         return verdict if why is None else ExpiryVerdict(segment, *why)
 
-    return tuple(map(judge, segments))
+    return tuple(_together(list(map(judge, segments))))
+
+
+def _together(verdicts: Sequence[ExpiryVerdict]) -> Iterator[ExpiryVerdict]:
+    """Keep segments whose data file has rows of another one that stays: it is never written without some."""
+    sharing: dict[StoredFile, list[ExpiryVerdict]] = {}
+    for verdict in verdicts:
+        sharing.setdefault(verdict.segment.file, []).append(verdict)
+    for verdict in verdicts:
+        others = sharing[verdict.segment.file]
+        staying = next((it for it in others if not it.leaves), None)
+        if len(others) == 1 or staying is None or not (verdict.leaves or verdict.is_thinned):
+            yield verdict
+            continue
+        if staying is verdict:
+            detail = f"its data file has {len(others) - 1} segments more, and leaves with all of them whole"
+        else:
+            it = staying.segment.identity
+            detail = f"its data file has {it.log}/{it.base_offset:020d} too, which stays: {staying.detail}"
+        yield ExpiryVerdict(verdict.segment, ExpiryReason.SHARED, detail)
 
 
 def _by_policies(

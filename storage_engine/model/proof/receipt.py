@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from storage_engine.exceptions import ReceiptError
 from storage_engine.model.proof.companions import Companion, read_companions
 from storage_engine.model.store.store import FileFacts
 
@@ -37,6 +39,8 @@ _ARCHIVE_RULE = "archive"
 """Kind of the act by which a receipt is partial from its beginning. Persisted."""
 
 NO_EXPIRIES: Mapping[str, str] = MappingProxyType({})
+
+_ROW_GROUPS = re.compile(r"(\d{1,9})-(\d{1,9})")
 
 _SHOWN_CHARACTERS = 12
 """Of an act's SHA-256, where people read it."""
@@ -162,6 +166,14 @@ class Receipt:
         return self.state != EXPIRED
 
     @property
+    def groups(self) -> range | None:
+        """Return the row groups of ``data_file`` that have the rows, others' among them; None: all do.
+
+        :raises ReceiptError: what the row says of them can't be believed.
+        """
+        return read_row_groups(self.row_groups)
+
+    @property
     def lacks_by_rules(self) -> bool:
         """Return whether streams never entered, by archive rules, and nothing of the segment left since.
 
@@ -239,6 +251,25 @@ class Receipt:
         :raises ReceiptError: what the row says of them can't be believed.
         """
         return read_companions(self.files)
+
+
+def read_row_groups(text: str | None) -> range | None:
+    """Return what a receipt's ``row_groups`` says; None where it has none.
+
+    :raises ReceiptError: it says nothing that can be read.
+    """
+    if text is None:
+        return None
+    match = _ROW_GROUPS.fullmatch(text)
+    groups = range(int(match[1]), int(match[2])) if match else range(0)
+    if not groups:
+        raise ReceiptError(f"row_groups: expected FIRST-END of a data file, END above FIRST, found {text!r}")
+    return groups
+
+
+def row_groups_text(groups: range) -> str:
+    """Return row groups as a receipt's ``row_groups`` has them."""
+    return f"{groups.start}-{groups.stop}"
 
 
 def act_sha256(act: str | None) -> str:

@@ -6,6 +6,7 @@ No data file is read. What no journal counted is told as that.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from storage_engine.brokers import find_broker, store_called
@@ -168,6 +169,10 @@ def _streams(
 ) -> Iterator[ArchivedStream]:
     first_proven = first_proven_ms(history)
     rows = with_rows(current(history))
+    # Segments that share a data file take its bytes by their own.
+    in_file: Counter[str] = Counter()
+    for row in rows:
+        in_file[row.data_file] += _kept_bytes(row)
     # The journal counts the newest lineage of a segment.
     newest = {(row.log, row.base_offset): row for row in sorted(rows, key=lambda row: row.lineage)}
     for slot, row in newest.items():
@@ -185,7 +190,7 @@ def _streams(
             yield ArchivedStream(
                 Stream(row.store_id, names, row.log, topic, broker.is_system_topic(topic)),
                 size_bytes,
-                row.data_file_bytes * size_bytes // max(1, _kept_bytes(row)),
+                row.data_file_bytes * size_bytes // max(1, in_file[row.data_file]),
                 newest_ms,
             )
 

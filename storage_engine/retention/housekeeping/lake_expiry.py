@@ -383,18 +383,20 @@ def _segments(
     newest: dict[Slot, int] = {}
     for row in rows:
         newest[row.log, row.base_offset] = max(row.lineage, newest.get((row.log, row.base_offset), 0))
-    entries: dict[str, list[int]] = {}
+    entries: dict[str, list[tuple[int, int]]] = {}
     live = live_data_files(messages, rows[0].store_id) if rows else ()
     for entry in live:
         # With delete files it has not all of its rows.
-        entries.setdefault(entry.location, []).append(
-            -1 if entry.has_deletes else entry.entry.file_size_in_bytes
-        )
-    sharing = Counter(file.location for row in rows for file in proven_files(messages, row))
+        size_bytes = -1 if entry.has_deletes else entry.entry.file_size_in_bytes
+        entries.setdefault(entry.location, []).append((size_bytes, entry.entry.record_count))
+    row_counts: Counter[str] = Counter()
+    for row in rows:
+        for file in proven_files(messages, row):
+            row_counts[file.location] += row.row_count
     for row in rows:
         (file, *more) = proven_files(messages, row)
         name = relative_name(messages, file.location)
-        is_as_archived = row.moved_to is None and row.row_groups is None and not more
+        is_as_archived = row.moved_to is None and not more
         # The journal counts the newest lineage of a segment.
         is_newest = newest[row.log, row.base_offset] == row.lineage
         topics = counted.get((row.log, row.base_offset), ()) if is_newest else ()
@@ -414,8 +416,8 @@ def _segments(
             is_alone=(
                 is_as_archived
                 and name != file.location
-                and sharing[file.location] == 1
-                and entries.get(file.location) == [file.size_bytes]
+                # Every row in the file is of a segment whose receipt names it.
+                and entries.get(file.location) == [(file.size_bytes, row_counts[file.location])]
             ),
         )
 

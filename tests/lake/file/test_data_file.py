@@ -55,13 +55,11 @@ class _Raw:
 
 def test_a_window_ends_where_all_later_rows_lie_behind_it() -> None:
     parquet = _parquet([[(120, 10), (100, 10)], [(110, 10)], [(130, 5)]])
-    assert plan_windows(parquet.metadata, 100, 35, "x") == (Window(0, 2, 100, 130), Window(2, 3, 130, 135))
+    assert plan_windows(parquet, 100, 35, "x") == (Window(0, 2, 100, 130), Window(2, 3, 130, 135))
 
 
 def test_row_groups_in_reverse_order_are_one_window() -> None:
-    assert plan_windows(_parquet([[(110, 10)], [(100, 10)]]).metadata, 100, 20, "x") == (
-        Window(0, 2, 100, 120),
-    )
+    assert plan_windows(_parquet([[(110, 10)], [(100, 10)]]), 100, 20, "x") == (Window(0, 2, 100, 120),)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +123,7 @@ def written(
 def test_a_segment_comes_back_window_by_window(written: tuple[bytes, pq.ParquetFile]) -> None:
     data, parquet = written
     base = 1 << 20
-    windows = plan_windows(parquet.metadata, base, len(data), "x")
+    windows = plan_windows(parquet, base, len(data), "x")
     assert len(windows) >= 4
     assert parquet.num_row_groups >= 4 * len(windows) - 4
     chunks = [(offset, bytes(chunk)) for offset, chunk in segment_bytes(parquet, CODEC, base, len(data), "x")]

@@ -152,8 +152,14 @@ def test_what_leaves_leaves_later_too(ages: list[float], first_ms: int, later_ms
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 5), st.integers(1, 2)), max_size=8, unique=True))
 def test_receipts_that_share_an_offset_keep_each_other(spans: list[tuple[int, int, int]]) -> None:
     made = [
-        segment(stream("orders", 40), base=base * 10, lineage=lineage, end_offset=(base + length) * 10)
-        for base, length, lineage in spans
+        segment(
+            stream("orders", 40),
+            base=base * 10,
+            lineage=lineage,
+            end_offset=(base + length) * 10,
+            file=replace(FILE, location=f"data/{number}"),
+        )
+        for number, (base, length, lineage) in enumerate(spans)
     ]
     expected = [
         ExpiryReason.OVERLAPS
@@ -165,6 +171,19 @@ def test_receipts_that_share_an_offset_keep_each_other(spans: list[tuple[int, in
         for one, (base, length, lineage) in zip(spans, spans, strict=True)
     ]
     assert reasons(*made) == expected
+
+
+def test_segments_of_one_data_file_leave_together_or_not_at_all() -> None:
+    past, later = segment(stream("orders", 40)), segment(stream("orders", 40), base=2000)
+    young = segment(stream("orders", 3), base=3000)
+    half = segment(stream("orders", 40, 500), stream("prices", 3, 500), base=4000)
+    assert reasons(past, later) == [ExpiryReason.PAST] * 2
+    assert reasons(past, later, young) == [ExpiryReason.SHARED, ExpiryReason.SHARED, ExpiryReason.NOT_PAST]
+    assert reasons(past, replace(later, is_alone=False)) == [ExpiryReason.SHARED, ExpiryReason.MOVED]
+    # Nor is one of them thinned.
+    assert reasons(past, half) == [ExpiryReason.SHARED] * 2
+    elsewhere = replace(FILE, location="data/another")
+    assert reasons(past, replace(young, file=elsewhere)) == [ExpiryReason.PAST, ExpiryReason.NOT_PAST]
 
 
 def thinned(
