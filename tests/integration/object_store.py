@@ -24,6 +24,7 @@ class ObjectStore:
     work: Path
     port: int = field(default_factory=free_port)
     secret_key: str = SECRET_KEY
+    host: str = "127.0.0.1"
     server: Server | None = None
 
     @property
@@ -36,7 +37,7 @@ class ObjectStore:
         (self.objects / BUCKET).mkdir(exist_ok=True)
         conf = self.work / "s3proxy.conf"
         conf.write_text(
-            f"s3proxy.endpoint=http://127.0.0.1:{self.port}\n"
+            f"s3proxy.endpoint=http://{self.host}:{self.port}\n"
             "s3proxy.authorization=aws-v4\n"
             f"s3proxy.identity={ACCESS_KEY}\n"
             f"s3proxy.credential={self.secret_key}\n"
@@ -47,7 +48,7 @@ class ObjectStore:
         jars = class_path(JAVA_PROJECTS / "s3")
         command = [java(), *jvm, "-cp", jars, "org.gaul.s3proxy.Main", "--properties", str(conf)]
         self.server = Server(command, self.work / "s3proxy.log", {"LOG_LEVEL": "warn"})
-        self.server.wait_until(lambda: listens(self.port))
+        self.server.wait_until(lambda: listens(self.port, self.host))
 
     def stop(self) -> None:
         """End it; what it has acknowledged is in its files."""
@@ -62,7 +63,7 @@ class ObjectStore:
         """
         return {
             "warehouse": f"s3://{BUCKET}/warehouse",
-            "s3.endpoint": f"http://127.0.0.1:{port or self.port}",
+            "s3.endpoint": f"http://{self.host}:{port or self.port}",
             "s3.access-key-id": ACCESS_KEY,
             "s3.secret-access-key": self.secret_key,
             "s3.connect-timeout": "2",
@@ -80,15 +81,15 @@ class ObjectStore:
             access_key=ACCESS_KEY,
             secret_key=self.secret_key,
             region="us-east-1",
-            endpoint_override=f"http://127.0.0.1:{self.port}",
+            endpoint_override=f"http://{self.host}:{self.port}",
         )
 
 
 @contextmanager
-def object_store(work: Path) -> Iterator[ObjectStore]:
+def object_store(work: Path, host: str = "127.0.0.1") -> Iterator[ObjectStore]:
     """An object store for the duration of the block."""
     work.mkdir(parents=True, exist_ok=True)
-    store = ObjectStore(work)
+    store = ObjectStore(work, host=host)
     store.start()
     try:
         yield store

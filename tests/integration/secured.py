@@ -84,8 +84,10 @@ def secured_broker(
         yield Secured(broker, access)
 
 
-def certificate(work: Path, valid_for: timedelta = timedelta(hours=1)) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
+def certificate(
+    work: Path, valid_for: timedelta = timedelta(hours=1), host: str = "127.0.0.1"
+) -> tuple[Path, Path]:
+    """A certificate for an address that signs itself, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
     now = datetime.now(UTC)
@@ -97,9 +99,7 @@ def certificate(work: Path, valid_for: timedelta = timedelta(hours=1)) -> tuple[
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=2))
         .not_valid_after(now + valid_for)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
-        )
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))]), False)
         .sign(key, hashes.SHA256())
     )
     paths = work / "broker.pem", work / "broker.key"

@@ -102,7 +102,7 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def listens(port: int) -> bool:
+def listens(port: int, host: str = "127.0.0.1") -> bool:
     """Whether something accepts connections there."""
-    with socket.create_connection(("127.0.0.1", port), timeout=30):
+    with socket.create_connection((host, port), timeout=30):
         return True

@@ -28,25 +28,40 @@ CLUSTER_SETTINGS = {
 
 
 @contextmanager
-def standalone(directory: Path, workers: Sequence[Sequence[str]] = ((), ())) -> Iterator[str]:
+def standalone(
+    directory: Path,
+    workers: Sequence[Sequence[str]] = ((), ()),
+    *,
+    via: Sequence[str] = (),
+    network: str = "127.0.0",
+) -> Iterator[str]:
     """A master and workers of one core each; yields the master's URL when all have registered.
 
     Each worker has a loopback address of its own: Spark runs no two attempts at a task on one host.
 
     :param workers: for each the words of a command that runs the worker's in its turn; () runs it as it is.
+    :param via: the same of the master.
+    :param network: of whose addresses the master has number 1, and the workers those behind it.
     """
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind(("", 0))
         port = probe.getsockname()[1]
-    url = f"spark://127.0.0.1:{port}"
+    master = f"{network}.1"
+    url = f"spark://{master}:{port}"
     with ExitStack() as stack:
         log = directory / "master.log"
         stack.enter_context(
-            _started(log, "master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+            _started(
+                log,
+                "master.Master",
+                *("--host", master, "--port", str(port), "--webui-port", "0"),
+                via=via,
+                address=master,
+            )
         )
         wait_until(lambda: "I have been elected leader" in _text(log), f"a master at {url}")
         for number, command in enumerate(workers):
-            host, work = f"127.0.0.{number + 2}", str(directory / f"worker-{number}")
+            host, work = f"{network}.{number + 2}", str(directory / f"worker-{number}")
             options = [
                 "--host",
                 host,

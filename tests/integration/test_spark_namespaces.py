@@ -1,0 +1,267 @@
+"""A broker's host, a Spark cluster and an object store that reach each other by a slow network alone.
+
+Each has its network namespace. Executors see no file of the store; the store is another user's alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.soundness.receipts import list_stores, receipts
+from tests.integration.object_store import ObjectStore, object_store
+from tests.integration.secured import certificate
+from tests.integration.server import Server, listens
+from tests.integration.spark_cluster import SHORT_LIVED_JVM, standalone
+from tests.rounds import rounds
+
+pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.timeout(3600)]
+
+LAKE, BROKER, SPARK = "10.77.0.1", "10.77.0.2", "10.77.1"
+AGENT_PORT = 7443
+PROGRAM = str(Path(sysconfig.get_path("scripts"), "storage-engine"))
+OWNER = 12345
+KILLS = rounds("STORAGE_ENGINE_NAMESPACE_KILLS", 4, 20)
+VICTIMS = ("agent", "executor", "driver", "link")
+
+
+def run(*words: object) -> str:
+    return subprocess.run([*map(str, words)], check=True, capture_output=True, text=True).stdout
+
+
+def inside(namespace: str, *words: object) -> list[str]:
+    return ["ip", "netns", "exec", namespace, *map(str, words)]
+
+
+@contextmanager
+def network() -> Iterator[None]:
+    """A bridge here, and a namespace for the broker's host and one for Spark, each with 50 MB/s."""
+    names = {"se-broker": [f"{BROKER}/16"], "se-spark": [f"{SPARK}.{number}/16" for number in (1, 2, 3)]}
+    try:
+        run("ip", "link", "add", "se-bridge", "type", "bridge")
+        run("ip", "address", "add", f"{LAKE}/16", "dev", "se-bridge")
+        run("ip", "link", "set", "se-bridge", "up")
+        for number, (name, addresses) in enumerate(names.items()):
+            run("ip", "netns", "add", name)
+            run("ip", "link", "add", f"se-{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            run("ip", "link", "set", f"se-{number}", "master", "se-bridge", "up")
+            for address in addresses:
+                run(*inside(name, "ip", "address", "add", address, "dev", "eth0"))
+            for device in ("lo", "eth0"):
+                run(*inside(name, "ip", "link", "set", device, "up"))
+            limit = ("rate", "400mbit", "burst", "256kb", "latency", "50ms")
+            run(*inside(name, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", *limit))
+        yield
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+        subprocess.run(["ip", "link", "del", "se-bridge"], check=False, capture_output=True)
+
+
+@dataclass
+class Hosts:
+    """:param stores: of the broker's host; executors find nothing there."""
+
+    work: Path
+    stores: Path
+    objects: ObjectStore
+    master: str = ""
+    agent: Server | None = None
+
+    def new_lake(self, number: int) -> Path:
+        """Make a lake with its rows in the object store, and its catalog on the broker's host."""
+        directory = self.work / f"lake-{number}"
+        directory.mkdir()
+        properties = {
+            **self.objects.properties(),
+            "type": "sql",
+            "uri": f"sqlite:///{directory}/catalog.db",
+            "warehouse": f"s3://lake/{number}",
+            "s3.connect-timeout": "20",
+            "s3.request-timeout": "20",
+        }
+        (directory / "lake.json").write_text(json.dumps(properties))
+        (directory / "lake.json").chmod(0o600)
+        self.shell("init-lake", "--lake", directory)
+        return directory
+
+    def new_store(self, number: int, sample: Path) -> Path:
+        store = self.stores / f"store-{number}"
+        shutil.copytree(sample, store)
+        for path in (store, *store.rglob("*")):
+            os.chown(path, OWNER, OWNER)
+        store.chmod(0o700)
+        return store
+
+    def shell(self, *words: object) -> subprocess.CompletedProcess[str]:
+        return self.finished(self.words(*words))
+
+    def finished(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(words, check=False, capture_output=True, text=True, env=self.environment)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done
+
+    def words(self, *words: object) -> list[str]:
+        return inside("se-broker", PROGRAM, *words)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        python = {"PYSPARK_PYTHON": sys.executable}
+        return {**os.environ, **python, "SPARK_CONF_DIR": str(self.work / "conf"), "SPARK_LOCAL_IP": BROKER}
+
+    def archive(self, store: Path, lake: Path) -> list[str]:
+        reach = ("--agent", f"{BROKER}:{AGENT_PORT}", "--agent-token", self.work / "token")
+        to = ("--lake", lake, "--spark", self.master, "--agent-ca", self.work / "broker.pem")
+        return self.words("archive", store, *to, *reach)
+
+    def start_agent(self, *stores: Path) -> None:
+        self.stop_agent()
+        options = ("--listen", f"{BROKER}:{AGENT_PORT}", "--token-file", self.work / "token")
+        tls = ("--tls-cert", self.work / "broker.pem", "--tls-key", self.work / "broker.key")
+        self.agent = Server(self.words("agent", *stores, *options, *tls), self.work / "agent.log")
+        self.agent.wait_until(lambda: listens(AGENT_PORT, BROKER))
+
+    def stop_agent(self) -> None:
+        if self.agent is not None:
+            self.agent.kill()
+            self.agent = None
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None:
+        pytest.fail("this test makes network namespaces: run it as root, with iproute2")
+    work = tmp_path_factory.mktemp("namespaces")
+    stores = work / "stores"
+    stores.mkdir()
+    (work / "token").write_text("0123456789abcdef0123456789abcdef")
+    (work / "token").chmod(0o600)
+    certificate(work, host=BROKER)
+    (work / "conf").mkdir()
+    settings = {
+        "spark.driver.host": BROKER,
+        "spark.driver.bindAddress": BROKER,
+        "spark.executor.extraJavaOptions": SHORT_LIVED_JVM,
+        "spark.cores.max": "2",
+        "spark.network.timeout": "60s",
+    }
+    lines = [f"{name} {value}" for name, value in settings.items()]
+    (work / "conf" / "spark-defaults.conf").write_text("\n".join(lines))
+    hide = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', stores)
+    worker = inside("se-spark", *hide)
+    with (
+        network(),
+        object_store(work / "objects", LAKE) as objects,
+        standalone(_made(work / "cluster"), [worker] * 2, via=inside("se-spark"), network=SPARK) as master,
+    ):
+        found = Hosts(work, stores, objects, master)
+        try:
+            yield found
+        finally:
+            found.stop_agent()
+
+
+@pytest.fixture(scope="module")
+def sample(hosts: Hosts) -> Path:
+    """A store of eight sealed segments, all of them expired."""
+    made = hosts.work / "sample"
+    hosts.shell(
+        "sample",
+        made,
+        "--messages",
+        40_000,
+        "--topics",
+        2,
+        "--segment-size",
+        "4MiB",
+        "--days",
+        2,
+        "--end",
+        "2026-01-01",
+    )
+    return made / "store"
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
+
+
+def segments_of(store: Path) -> dict[str, bytes]:
+    """Return what its sealed segments hold."""
+    paths = sorted((store / "commitlog").iterdir())[:-1]
+    return {path.name: path.read_bytes() for path in paths}
+
+
+def assert_each_is_there_once(hosts: Hosts, lake_dir: Path, sealed: dict[str, bytes]) -> None:
+    lake = open_lake(LakeConfig.local(lake_dir))
+    (found,) = list_stores(lake)
+    rows = receipts(lake, found.store_id)
+    assert [row.base_offset for row in rows] == [int(name) for name in sealed]
+    assert lake.messages().scan().count() == sum(row.row_count for row in rows)
+    restored = hosts.work / f"restored-{lake_dir.name}"
+    hosts.shell("restore", "--lake", lake_dir, "--to", restored, "--files-only")
+    paths = sorted((restored / "commitlog").iterdir())
+    assert {path.name: path.read_bytes() for path in paths} == sealed
+
+
+def test_a_store_that_no_executor_sees_is_archived_proven_and_deleted(hosts: Hosts, sample: Path) -> None:
+    store, lake = hosts.new_store(100, sample), hosts.new_lake(100)
+    sealed = segments_of(store)
+    hosts.start_agent(store)
+    hosts.finished(hosts.archive(store, lake))
+    assert_each_is_there_once(hosts, lake, sealed)
+    hosts.shell("clean", store, "--lake", lake, "--manual")
+    assert len(segments_of(store)) < len(sealed)
+    hosts.shell("verify", store, "--lake", lake, "--level", "bytes")
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_killed_at_any_moment_nothing_is_lost_or_doubled(number: int, hosts: Hosts, sample: Path) -> None:
+    victim, moment = VICTIMS[number % len(VICTIMS)], random.Random(number)
+    store, lake = hosts.new_store(number, sample), hosts.new_lake(number)
+    sealed = segments_of(store)
+    hosts.start_agent(store)
+    with subprocess.Popen(
+        hosts.archive(store, lake),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=hosts.environment,
+        start_new_session=True,
+    ) as archiving:
+        time.sleep(moment.uniform(5, 15))
+        kill(victim, hosts, archiving)
+        archiving.wait(600)
+    if victim == "agent":
+        hosts.start_agent(store)
+    hosts.finished(hosts.archive(store, lake))
+    assert_each_is_there_once(hosts, lake, sealed)
+
+
+def kill(victim: str, hosts: Hosts, archiving: subprocess.Popen[bytes]) -> None:
+    if victim == "agent":
+        hosts.stop_agent()
+    elif victim == "executor":
+        subprocess.run(["pkill", "-KILL", "-f", "CoarseGrainedExecutorBackend"], check=False)
+    elif victim == "driver":
+        with suppress(ProcessLookupError):
+            os.killpg(archiving.pid, signal.SIGKILL)
+    else:
+        run(*inside("se-spark", "ip", "link", "set", "eth0", "down"))
+        time.sleep(3)
+        run(*inside("se-spark", "ip", "link", "set", "eth0", "up"))
