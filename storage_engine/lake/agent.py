@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import os
 import secrets
 import socket
@@ -199,14 +200,18 @@ class Agent:
 
     def _serve_one(self, connection: socket.socket, peer: str) -> None:
         try:
-            Wire(connection).wait_at_most(CONNECT_SECONDS)
+            until = time.monotonic() + CONNECT_SECONDS
             notice_death(connection)
             if self._tls is not None:
+                # All of the handshake has to come in this time.
+                connection.settimeout(CONNECT_SECONDS)
                 connection = self._tls.wrap_socket(connection, server_side=True)
-            self._answer(Wire(connection), peer)
+            wire = Wire(connection, until)
+            wire.wait_at_most(CONNECT_SECONDS)
+            self._answer(wire, peer)
         except (OSError, *MALFORMED) as error:
             # Who ends a connection between two questions has no more of them.
-            if not isinstance(error, (ConnectionError, BlockingIOError, ssl.SSLWantReadError)):
+            if not isinstance(error, (ConnectionError, BlockingIOError, TimeoutError)):
                 self._log(f"{peer}: {printable(reason_text(error))}")
         finally:
             connection.close()
@@ -220,6 +225,7 @@ class Agent:
             wire.send(error_message(error))
             return
         wire.send({})
+        wire.until = math.inf
         wire.wait_at_most(self._lease_seconds)
         while True:
             question = wire.receive()

@@ -8,8 +8,10 @@ import shlex
 import shutil
 import signal
 import socket
+import ssl
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -38,6 +40,7 @@ from storage_engine.lake.archive.commit import commit_segments
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.file import agent_files
 from storage_engine.lake.file.agent_files import (
     PLAIN,
     AgentFiles,
@@ -350,6 +353,46 @@ def test_a_lease_that_ran_out_and_a_restart_are_named(lake: Lake, store: Path) -
         leave_agent()
         with pytest.raises(AgentError, match=unknown):
             files_from(ended)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["plain", "tls"])
+@pytest.mark.parametrize("who", ["silent", "silent behind the handshake", "dripping"])
+def test_who_does_not_show_itself_in_time_keeps_no_connection(
+    store: Path, monkeypatch: pytest.MonkeyPatch, way: str, who: str
+) -> None:
+    monkeypatch.setattr(server, "CONNECT_SECONDS", 0.5)
+    with serving(store, way) as (agent, access), ExitStack() as held:
+        client = held.enter_context(socket.create_connection(("127.0.0.1", agent.port)))
+        if way == "tls" and who != "silent":
+            context = ssl.create_default_context(cadata=access.authorities)
+            client = held.enter_context(context.wrap_socket(client, server_hostname="127.0.0.1"))
+        client.settimeout(0.2 if who == "dripping" else 10)
+        if who == "dripping":
+            client.sendall(b"\0\0\xff\xff")
+        began = time.monotonic()
+        with suppress(ConnectionError, ssl.SSLEOFError):
+            while time.monotonic() - began < 10:
+                with suppress(TimeoutError):
+                    if who == "dripping":
+                        client.sendall(b"{")
+                    assert client.recv(1) == b""
+                    break
+        assert time.monotonic() - began < 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["plain", "tls"])
+def test_an_agent_that_hangs_ends_the_wait_of_who_asks(
+    lake: Lake, store: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    job, answering = jobs_of(lake, store)[0], threading.Event()
+    monkeypatch.setattr(agent_files, "ANSWER_SECONDS", 0.5)
+    with serving(store, way) as (_, access), run_of(access, [job]) as run:
+        monkeypatch.setattr(server, "settle", lambda path: answering.wait(10) and FileFacts.of(path))
+        with pytest.raises(AgentError, match="an answer in time, found none"):
+            files_from(run).settled(job.path)
+        answering.set()
 
 
 def test_an_impostor_and_another_release_are_named(

@@ -11,12 +11,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import os
 import secrets
 import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -54,14 +56,24 @@ _per_thread = threading.local()
 
 
 class Wire:
-    """One end of a connection: messages of JSON behind their length, and blocks behind which their CRC is."""
+    """One end of a connection: messages of JSON behind their length, and blocks behind which their CRC is.
 
-    def __init__(self, connection: socket.socket) -> None:
+    :param until: when nothing is received any more, however much comes; of a clock that never goes back.
+    """
+
+    def __init__(self, connection: socket.socket, until: float = math.inf) -> None:
         self.socket = connection
+        self.until = until
         self._flags = 0 if isinstance(connection, ssl.SSLSocket) else socket.MSG_WAITALL
 
     def wait_at_most(self, seconds: float) -> None:
-        """Let the kernel end a call that nothing comes of: a blocking socket costs no call more."""
+        """Let the kernel end a call that nothing comes of: a blocking socket costs no call more.
+
+        Python asks again for TLS whenever the kernel has ended a call, so there it has to count itself.
+        """
+        if isinstance(self.socket, ssl.SSLSocket):
+            self.socket.settimeout(seconds)
+            return
         limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
@@ -95,6 +107,8 @@ class Wire:
             count = self.socket.recv_into(buffer[done:], len(buffer) - done, self._flags)
             if not count:
                 raise ConnectionResetError(None, "the connection ended")
+            if time.monotonic() > self.until:
+                raise TimeoutError(None, "it took too long")
             done += count
 
     def receive_block(self, buffer: memoryview) -> bool:
@@ -369,7 +383,7 @@ class _Agent:
                 f"one whose certificate we trust, found: {error.verify_message}",
                 "Mend its certificate, or name who signed it",
             ) from error
-        except (BlockingIOError, ssl.SSLWantReadError, TimeoutError) as error:
+        except (BlockingIOError, TimeoutError) as error:
             raise self._failed("an answer in time, found none", "See whether it or its disk hangs") from error
         except OSError as error:
             tls = "" if self.address.startswith(PLAIN) else f"; write {PLAIN} before it if it speaks no TLS"
