@@ -436,6 +436,8 @@ def test_bad_input_is_named_before_anything_starts(store: Path, lake: Lake, tmp_
         read_access("db", token, None, None)
     with pytest.raises(BadInputError, match="found neither"):
         read_access("db:7443", None, None, None)
+    with pytest.raises(BadInputError, match="nothing else tells who answers"):
+        read_access(f"{PLAIN}db:7443", None, None, token)
     with pytest.raises(BadInputError, match="expected certificates as PEM"):
         read_access("db:7443", None, token, token)
     refused = {

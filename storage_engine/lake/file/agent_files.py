@@ -183,6 +183,11 @@ def read_access(
             f"agent {address}: expected a token or a certificate that lets us ask it, found neither. Nothing "
             "was started. Name the file of one of them."
         )
+    if token_file is None and address.startswith(PLAIN):
+        raise BadInputError(
+            f"agent {address}: expected a token, as without TLS nothing else tells who answers there, found a "
+            "certificate alone. Nothing was started. Name the token's file."
+        )
     try:
         authorities = "" if ca_file is None else ca_file.read_text()
         _context(authorities, "" if certificate_file is None else str(certificate_file))
