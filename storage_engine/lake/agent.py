@@ -37,6 +37,7 @@ from storage_engine.lake.file.agent_files import (
     CONNECT_SECONDS,
     CRC,
     DRIVER,
+    MOST_GREETING_BYTES,
     MOST_PLAN_BYTES,
     NOTHING,
     PROTOCOL,
@@ -184,12 +185,17 @@ class Agent:
                 self._log(f"a connection could not be taken: {reason_text(error)}")
                 time.sleep(_PAUSE_SECONDS)
                 continue
-            if self._free.acquire(blocking=False):
-                threading.Thread(
-                    target=self._serve_one, args=(connection, str(address[0])), daemon=True
-                ).start()
-            else:
+            if not self._free.acquire(blocking=False):
                 connection.close()
+                continue
+            thread = threading.Thread(target=self._serve_one, args=(connection, str(address[0])), daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # The system lets this process have no more threads now.
+                self._free.release()
+                connection.close()
+                self._log(f"a connection could not be taken: {error}")
 
     def close(self) -> None:
         """Take no more connections."""
@@ -240,7 +246,7 @@ class Agent:
 
     def _greet(self, wire: Wire) -> tuple[str, str]:
         """Return who asks, and with what secret, once both sides have shown it."""
-        greeting = wire.receive()
+        greeting = wire.receive(MOST_GREETING_BYTES)
         found = (greeting["protocol"], greeting["release"])
         if found != (PROTOCOL, __version__):
             raise _refusal(
@@ -257,7 +263,7 @@ class Agent:
             secret = self._run(who).key
         nonce = secrets.token_hex(16)
         wire.send({"nonce": nonce, "shown": shows(secret.encode(), "agent", others, nonce)})
-        shown = str(wire.receive()["shown"])
+        shown = str(wire.receive(MOST_GREETING_BYTES)["shown"])
         if not hmac.compare_digest(shown, shows(secret.encode(), "asker", others, nonce)):
             raise _refusal("who has its token, found one who can't show it", "Give the driver the same token")
         return who, secret

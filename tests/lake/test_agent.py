@@ -395,6 +395,32 @@ def test_an_agent_that_hangs_ends_the_wait_of_who_asks(
         answering.set()
 
 
+def test_a_stranger_takes_neither_memory_nor_the_agent_itself(
+    lake: Lake, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = jobs_of(lake, store)[0]
+    refused = threading.Event()
+
+    class NoMore(threading.Thread):
+        def start(self) -> None:
+            refused.set()
+            raise RuntimeError("can't start new thread")
+
+    with serving(store) as (agent, access):
+        with socket.create_connection(("127.0.0.1", agent.port)) as stranger:
+            stranger.settimeout(5)
+            # More than a greeting has: it isn't waited for.
+            stranger.sendall((1 << 20).to_bytes(4, "big"))
+            assert stranger.recv(1) == b""
+        with monkeypatch.context() as patched:
+            patched.setattr(threading, "Thread", NoMore)
+            with socket.create_connection(("127.0.0.1", agent.port)) as one:
+                assert refused.wait(5)
+                assert one.recv(1) == b""
+        with run_of(access, [job]) as run:
+            assert files_from(run).facts(job.path) == job.facts
+
+
 def test_an_impostor_and_another_release_are_named(
     lake: Lake, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

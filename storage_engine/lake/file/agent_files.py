@@ -47,6 +47,8 @@ CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 300.0
 """How long an answer or a block may take: tasks may wait for each other at a slow pace, and for a flush."""
 SHORTEST_TOKEN: Final = 16
+MOST_GREETING_BYTES: Final = 1 << 12
+"""Before anybody has shown who it is, a message takes no memory to speak of."""
 _MOST_MESSAGE_BYTES: Final = 1 << 20
 _SCRATCH_BYTES: Final = 16 << 20
 _WORD: Final = struct.Struct(">I")
@@ -82,13 +84,13 @@ class Wire:
         content = json.dumps(message).encode()
         self.socket.sendall(_WORD.pack(len(content)) + content)
 
-    def receive(self) -> dict[str, Any]:
+    def receive(self, most_bytes: int = _MOST_MESSAGE_BYTES) -> dict[str, Any]:
         """
         :raises OSError: the connection ended.
         :raises ValueError: something else comes than a message.
         """
         size = self._word()
-        if size > _MOST_MESSAGE_BYTES:
+        if size > most_bytes:
             raise ValueError(f"a message of {size} bytes")
         content = bytearray(size)
         self.fill(memoryview(content))
@@ -185,7 +187,7 @@ def read_access(
         )
     if token_file is None and address.startswith(PLAIN):
         raise BadInputError(
-            f"agent {address}: expected a token, as without TLS nothing else tells who answers there, found a "
+            f"agent {address}: expected a token, as without TLS nothing else tells who answers, found a "
             "certificate alone. Nothing was started. Name the token's file."
         )
     try:
