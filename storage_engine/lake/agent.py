@@ -384,7 +384,7 @@ class Agent:
             start = max(0, min(offset, served.size_bytes))
             end = max(start, min(start + size_bytes, served.size_bytes, before.size_bytes))
             wire.send(facts_message(before, bytes=end - start))
-            for size in _stream(wire, file, start, end):
+            for size in _stream(wire, path, file, start, end):
                 for pace in run.paces:
                     pace.spend(size)
                 run.until = time.monotonic() + self._lease_seconds
@@ -398,10 +398,12 @@ def _refusal(expected: str, then: str) -> AgentError:
     return AgentError(f"agent on host {host}: expected {expected}. {NOTHING} {then}.")
 
 
-def _stream(wire: Wire, file: int, start: int, end: int) -> Iterator[int]:
+def _stream(wire: Wire, path: str, file: int, start: int, end: int) -> Iterator[int]:
     """Send a range in blocks, each with its CRC behind it; yields the size of each before it is read.
 
-    :raises ConnectionError: the file has become shorter; or who asked is gone.
+    :raises ValueError: the file can't be read, or has become shorter: the connection ends, as nothing else
+        than a block can be said by now.
+    :raises ConnectionError: who asked is gone.
     """
     buffer = getattr(_BUFFERS, "block", None)
     if buffer is None:
@@ -409,8 +411,12 @@ def _stream(wire: Wire, file: int, start: int, end: int) -> Iterator[int]:
     for at in range(start, end, BLOCK_BYTES):
         size = min(BLOCK_BYTES, end - at)
         yield size
-        if os.preadv(file, [buffer[:size]], at) != size:
-            raise ConnectionAbortedError(None, "the file has become shorter")
+        try:
+            count = os.preadv(file, [buffer[:size]], at)
+        except OSError as error:
+            raise ValueError(f"{path}: behind offset {at}: {reason_text(error)}") from error
+        if count != size:
+            raise ValueError(f"{path}: expected {size} bytes behind offset {at}, found {count}")
         CRC.pack_into(buffer, size, crc32c_of(buffer[:size]))
         wire.socket.sendall(buffer[: size + CRC.size])
 

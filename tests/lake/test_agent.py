@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -393,6 +394,29 @@ def test_an_agent_that_hangs_ends_the_wait_of_who_asks(
         with pytest.raises(AgentError, match="an answer in time, found none"):
             files_from(run).settled(job.path)
         answering.set()
+
+
+def test_a_file_that_fails_while_it_is_sent_is_named_by_the_agent(
+    lake: Lake, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, lines = jobs_of(lake, store)[0], list[str]()
+    reads = {"Input/output error": OSError(errno.EIO, os.strerror(errno.EIO)), "found 7": None}
+    with serving(store) as (agent, access), run_of(access, [job]) as run:
+        monkeypatch.setattr(agent, "_log", lines.append)
+        for why, error in reads.items():
+
+            def read(*_: object, error: OSError | None = error) -> int:
+                if error is not None:
+                    raise error
+                return 7
+
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "preadv", read)
+                with pytest.raises(AgentError, match="the connection ended"):
+                    archive_segment(replace(job, agent=run))
+            leave_agent()
+            assert any(job.path in line and "offset 0" in line and why in line for line in lines)
+    assert_nothing_is_there(lake)
 
 
 def test_a_stranger_takes_neither_memory_nor_the_agent_itself(

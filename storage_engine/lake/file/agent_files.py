@@ -396,7 +396,7 @@ class _Agent:
             tls = "" if self.address.startswith(PLAIN) else f"; write {PLAIN} before it if it speaks no TLS"
             raise self._failed(
                 f"to be served, found: {reason_text(error)}",
-                f"See whether storage-engine agent runs and this host may reach its port{tls}",
+                f"See what storage-engine agent says there, and whether this host may reach its port{tls}",
             ) from error
         except (*MALFORMED, BadInputError) as error:
             raise self._failed(f"what an agent says, found {error}", "Run it again") from error
