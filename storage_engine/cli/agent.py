@@ -67,7 +67,7 @@ def agent(
     lease_seconds: int,
     archive_bytes_per_second: int | None,
 ) -> int:
-    """Serve sealed segments of STORE to Spark executors that don't see its disk, beside its broker.
+    """Serve segments of STORE to Spark executors that don't see its disk, beside its broker.
 
     There may be several stores. A driver that has the token or a certificate names the files of a run, its
     executors read these alone, and nothing in a store is written. Ends on SIGTERM and SIGINT.
