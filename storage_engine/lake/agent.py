@@ -124,10 +124,12 @@ class _Served:
 
 @dataclass(slots=True)
 class _Run:
-    """:param until: when it is forgotten, if nobody asks; of a clock that never goes back."""
+    """:param files: that it may read, by their paths; None: it went after it was chosen.
+    :param until: when it is forgotten, if nobody asks; of a clock that never goes back.
+    """
 
     key: str = field(repr=False)
-    files: Mapping[str, _Served]
+    files: Mapping[str, _Served | None]
     paces: tuple[Pace, ...]
     until: float
 
@@ -321,10 +323,12 @@ class Agent:
         self._log(f"{peer}: run {digest[:16]} reads {count_text(len(files), 'file')}")
         wire.send({"run": name, "key": run.key})
 
-    def _served(self, root: str, wanted: Iterable[tuple[str, int, int]]) -> Iterator[tuple[str, _Served]]:
-        """Yield the files of a plan that are of segments of our own store.
+    def _served(
+        self, root: str, wanted: Iterable[tuple[str, int, int]]
+    ) -> Iterator[tuple[str, _Served | None]]:
+        """Yield the files of a plan that are of segments of our own store; None: its broker deleted it.
 
-        :raises BadInputError: one isn't, or we have no such store.
+        :raises BadInputError: another file lies there, or we have no such store.
         """
         listed = self._stores.get(root)
         if listed is None:
@@ -340,8 +344,12 @@ class Agent:
             return real(directory), name
 
         known = {place(file.path): file for file in listed()}
+        around = {Path(directory).parent for directory, _ in known}
         for path, inode, size_bytes in wanted:
             found = known.get(place(path))
+            if found is None and Path(place(path)[0]).parent in around and not os.path.lexists(path):
+                yield path, None
+                continue
             if found is None or found.inode != inode or found.size_bytes < size_bytes:
                 raise BadInputError(
                     f"{path}: expected a segment of the agent's store {root} with {size_bytes} bytes of "
@@ -352,11 +360,13 @@ class Agent:
 
     def _answer_task(self, wire: Wire, run: _Run, question: Mapping[str, Any]) -> None:
         ask, path = question["ask"], str(question["path"])
-        served = run.files.get(path)
-        if served is None:
+        if path not in run.files:
             raise AgentError(
                 f"{path}: expected a file of the run, found one that its plan doesn't name. Nothing was read."
             )
+        served = run.files[path]
+        if served is None:
+            raise FileGoneError.at(path)
         if ask == "look":
             with source_errors(path):
                 facts = settle(path) if question["settled"] else FileFacts.of(path)

@@ -284,6 +284,23 @@ def test_only_segments_of_its_own_stores_are_served(lake: Lake, store: Path, tmp
                 pass
 
 
+def test_a_segment_that_goes_before_its_run_begins_keeps_no_other_out(lake: Lake, store: Path) -> None:
+    gone, left, _ = jobs_of(lake, store)
+    content = Path(gone.path).read_bytes()
+    Path(gone.path).unlink()
+    elsewhere = replace(gone, facts=replace(gone.facts, path="/nowhere/00000000000000000000"))
+    with serving(store) as (_, access):
+        with pytest.raises(BadInputError, match="found none"), run_of(access, [left, elsewhere]):
+            pass
+        with run_of(access, [gone, left]) as run:
+            # What has its name by then is nothing of the run.
+            for _ in range(2):
+                with pytest.raises(FileGoneError):
+                    archive_segment(replace(gone, agent=run))
+                Path(gone.path).write_bytes(content)
+            assert archive_segment(replace(left, agent=run)).size_bytes == left.facts.size_bytes
+
+
 def test_another_file_in_a_segments_place_is_not_served(lake: Lake, store: Path, tmp_path: Path) -> None:
     job, other, gone = jobs_of(lake, store)
     with serving(store) as (_, access), run_of(access, [job, other, gone]) as run:
