@@ -176,11 +176,18 @@ sys.addaudithook(_note_opening)
 def test_nothing_of_a_store_is_opened_to_be_written_nor_its_lock(
     lake: Lake, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, managed = jobs_of(lake, store)[0], managed_store(store)
+    managed = managed_store(store)
+    first = segment_files(store)[0].path
+    with own_acts(store) as acts, acts.on(first, mtime_ns=10**18):
+        os.utime(first, ns=(10**18, 10**18))
+    job = jobs_of(lake, store)[0]
     monkeypatch.setattr("tests.lake.test_agent._opened", opened := [])
     files = list(_segment_files(managed))
     with serving(store, files=files) as (_, access), run_of(access, [job]) as run:
         archive_segment(replace(job, agent=run, lake=lake.config))
+        assert files_from(run).own_acts(first).files != ()
+    # Who mends a fence waits for that lock.
+    assert "own-acts.lock" not in dict(opened)
     of_store = [(path, flags) for path, flags in opened if path.startswith(f"{store}/")]
     assert job.path in dict(of_store)
     assert [path for path, flags in of_store if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)] == []
