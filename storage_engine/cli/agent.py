@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.cli.options.options import with_option
-from storage_engine.cli.options.policy_options import policy_option
 from storage_engine.cli.options.store_argument import managed_store
 from storage_engine.cli.options.stores_file import find_named
 from storage_engine.cli.output.output import say
 from storage_engine.cli.shell.command import command
-from storage_engine.cli.shell.values import NamedPath, host_and_port
+from storage_engine.cli.shell.values import NamedPath, host_and_port, speed
 from storage_engine.core.clock import clock_ms
 
 if TYPE_CHECKING:
@@ -52,7 +50,12 @@ _FILE = NamedPath(dir_okay=False, exists=True)
     show_default=True,
     help="Forget a run for which nobody asked for so long.",
 )
-@with_option(policy_option("archive_bytes_per_second"))
+@click.option(
+    "--archive-bytes-per-second",
+    metavar="SIZE",
+    callback=speed,
+    help="All runs together read no faster; 0 or none: each keeps to its own pace alone.",
+)
 def agent(
     words: tuple[str, ...],
     listen: tuple[str, int],
@@ -64,7 +67,7 @@ def agent(
     lease_seconds: int,
     archive_bytes_per_second: int | None,
 ) -> int:
-    """Serve sealed segments of STORE to Spark executors that don't see its disk, beside its broker.
+    """Serve segments of STORE to Spark executors that don't see its disk, beside its broker.
 
     There may be several stores. A driver that has the token or a certificate names the files of a run, its
     executors read these alone, and nothing in a store is written. Ends on SIGTERM and SIGINT.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import os
 import secrets
 import socket
@@ -36,6 +37,7 @@ from storage_engine.lake.file.agent_files import (
     CONNECT_SECONDS,
     CRC,
     DRIVER,
+    MOST_GREETING_BYTES,
     MOST_PLAN_BYTES,
     NOTHING,
     PROTOCOL,
@@ -122,10 +124,12 @@ class _Served:
 
 @dataclass(slots=True)
 class _Run:
-    """:param until: when it is forgotten, if nobody asks; of a clock that never goes back."""
+    """:param files: that it may read, by their paths; None: it went after it was chosen.
+    :param until: when it is forgotten, if nobody asks; of a clock that never goes back.
+    """
 
     key: str = field(repr=False)
-    files: Mapping[str, _Served]
+    files: Mapping[str, _Served | None]
     paces: tuple[Pace, ...]
     until: float
 
@@ -183,12 +187,17 @@ class Agent:
                 self._log(f"a connection could not be taken: {reason_text(error)}")
                 time.sleep(_PAUSE_SECONDS)
                 continue
-            if self._free.acquire(blocking=False):
-                threading.Thread(
-                    target=self._serve_one, args=(connection, str(address[0])), daemon=True
-                ).start()
-            else:
+            if not self._free.acquire(blocking=False):
                 connection.close()
+                continue
+            thread = threading.Thread(target=self._serve_one, args=(connection, str(address[0])), daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # The system lets this process have no more threads now.
+                self._free.release()
+                connection.close()
+                self._log(f"a connection could not be taken: {error}")
 
     def close(self) -> None:
         """Take no more connections."""
@@ -199,14 +208,18 @@ class Agent:
 
     def _serve_one(self, connection: socket.socket, peer: str) -> None:
         try:
-            Wire(connection).wait_at_most(CONNECT_SECONDS)
+            until = time.monotonic() + CONNECT_SECONDS
             notice_death(connection)
             if self._tls is not None:
+                # All of the handshake has to come in this time.
+                connection.settimeout(CONNECT_SECONDS)
                 connection = self._tls.wrap_socket(connection, server_side=True)
-            self._answer(Wire(connection), peer)
+            wire = Wire(connection, until)
+            wire.wait_at_most(CONNECT_SECONDS)
+            self._answer(wire, peer)
         except (OSError, *MALFORMED) as error:
             # Who ends a connection between two questions has no more of them.
-            if not isinstance(error, (ConnectionError, BlockingIOError, ssl.SSLWantReadError)):
+            if not isinstance(error, (ConnectionError, BlockingIOError, TimeoutError)):
                 self._log(f"{peer}: {printable(reason_text(error))}")
         finally:
             connection.close()
@@ -220,6 +233,7 @@ class Agent:
             wire.send(error_message(error))
             return
         wire.send({})
+        wire.until = math.inf
         wire.wait_at_most(self._lease_seconds)
         while True:
             question = wire.receive()
@@ -234,7 +248,7 @@ class Agent:
 
     def _greet(self, wire: Wire) -> tuple[str, str]:
         """Return who asks, and with what secret, once both sides have shown it."""
-        greeting = wire.receive()
+        greeting = wire.receive(MOST_GREETING_BYTES)
         found = (greeting["protocol"], greeting["release"])
         if found != (PROTOCOL, __version__):
             raise _refusal(
@@ -251,7 +265,7 @@ class Agent:
             secret = self._run(who).key
         nonce = secrets.token_hex(16)
         wire.send({"nonce": nonce, "shown": shows(secret.encode(), "agent", others, nonce)})
-        shown = str(wire.receive()["shown"])
+        shown = str(wire.receive(MOST_GREETING_BYTES)["shown"])
         if not hmac.compare_digest(shown, shows(secret.encode(), "asker", others, nonce)):
             raise _refusal("who has its token, found one who can't show it", "Give the driver the same token")
         return who, secret
@@ -309,10 +323,12 @@ class Agent:
         self._log(f"{peer}: run {digest[:16]} reads {count_text(len(files), 'file')}")
         wire.send({"run": name, "key": run.key})
 
-    def _served(self, root: str, wanted: Iterable[tuple[str, int, int]]) -> Iterator[tuple[str, _Served]]:
-        """Yield the files of a plan that are of segments of our own store.
+    def _served(
+        self, root: str, wanted: Iterable[tuple[str, int, int]]
+    ) -> Iterator[tuple[str, _Served | None]]:
+        """Yield the files of a plan that are of segments of our own store; None: its broker deleted it.
 
-        :raises BadInputError: one isn't, or we have no such store.
+        :raises BadInputError: another file lies there, or we have no such store.
         """
         listed = self._stores.get(root)
         if listed is None:
@@ -328,8 +344,12 @@ class Agent:
             return real(directory), name
 
         known = {place(file.path): file for file in listed()}
+        around = {Path(directory).parent for directory, _ in known}
         for path, inode, size_bytes in wanted:
             found = known.get(place(path))
+            if found is None and Path(place(path)[0]).parent in around and not os.path.lexists(path):
+                yield path, None
+                continue
             if found is None or found.inode != inode or found.size_bytes < size_bytes:
                 raise BadInputError(
                     f"{path}: expected a segment of the agent's store {root} with {size_bytes} bytes of "
@@ -340,17 +360,20 @@ class Agent:
 
     def _answer_task(self, wire: Wire, run: _Run, question: Mapping[str, Any]) -> None:
         ask, path = question["ask"], str(question["path"])
-        served = run.files.get(path)
-        if served is None:
+        if path not in run.files:
             raise AgentError(
                 f"{path}: expected a file of the run, found one that its plan doesn't name. Nothing was read."
             )
+        served = run.files[path]
+        if served is None:
+            raise FileGoneError.at(path)
         if ask == "look":
             with source_errors(path):
                 facts = settle(path) if question["settled"] else FileFacts.of(path)
             wire.send(facts_message(facts))
         elif ask == "acts":
-            acts = read_own_acts(served.root)
+            # Whoever has a run's key must not hold up a fence that is mended.
+            acts = read_own_acts(served.root, waits=False)
             same = tuple(it for it in acts.files if (it.device, it.inode) == (served.device, served.inode))
             wire.send({"acts": to_jsonable(OwnActs(same))})
         elif ask == "read":
@@ -372,7 +395,7 @@ class Agent:
             start = max(0, min(offset, served.size_bytes))
             end = max(start, min(start + size_bytes, served.size_bytes, before.size_bytes))
             wire.send(facts_message(before, bytes=end - start))
-            for size in _stream(wire, file, start, end):
+            for size in _stream(wire, path, file, start, end):
                 for pace in run.paces:
                     pace.spend(size)
                 run.until = time.monotonic() + self._lease_seconds
@@ -386,10 +409,12 @@ def _refusal(expected: str, then: str) -> AgentError:
     return AgentError(f"agent on host {host}: expected {expected}. {NOTHING} {then}.")
 
 
-def _stream(wire: Wire, file: int, start: int, end: int) -> Iterator[int]:
+def _stream(wire: Wire, path: str, file: int, start: int, end: int) -> Iterator[int]:
     """Send a range in blocks, each with its CRC behind it; yields the size of each before it is read.
 
-    :raises ConnectionError: the file has become shorter; or who asked is gone.
+    :raises ValueError: the file can't be read, or has become shorter: the connection ends, as nothing else
+        than a block can be said by now.
+    :raises ConnectionError: who asked is gone.
     """
     buffer = getattr(_BUFFERS, "block", None)
     if buffer is None:
@@ -397,8 +422,12 @@ def _stream(wire: Wire, file: int, start: int, end: int) -> Iterator[int]:
     for at in range(start, end, BLOCK_BYTES):
         size = min(BLOCK_BYTES, end - at)
         yield size
-        if os.preadv(file, [buffer[:size]], at) != size:
-            raise ConnectionAbortedError(None, "the file has become shorter")
+        try:
+            count = os.preadv(file, [buffer[:size]], at)
+        except OSError as error:
+            raise ValueError(f"{path}: behind offset {at}: {reason_text(error)}") from error
+        if count != size:
+            raise ValueError(f"{path}: expected {size} bytes behind offset {at}, found {count}")
         CRC.pack_into(buffer, size, crc32c_of(buffer[:size]))
         wire.socket.sendall(buffer[: size + CRC.size])
 

@@ -167,14 +167,17 @@ def own_acts(root: str | os.PathLike[str]) -> Iterator[Acting]:
                     durable.write_file(NAME, content, dir_fd=directory, shared=True)
 
 
-def read_own_acts(root: str | os.PathLike[str]) -> OwnActs:
+def read_own_acts(root: str | os.PathLike[str], *, waits: bool = True) -> OwnActs:
     """Return what is recorded, once no act is on its way; nothing where it can't be read.
 
     :param root: the store's.
+    :param waits: False: an act that is on its way may be missing, and none waits for who reads.
     """
     with ExitStack() as held:
         try:
             directory = held.enter_context(own_directory(root))
+            if not waits:
+                return _read(directory)
             with suppress(FileNotFoundError, PermissionError, TimeoutError):
                 fd = os.open(
                     _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory

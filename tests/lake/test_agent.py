@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
 import shutil
 import signal
 import socket
+import ssl
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -38,6 +41,7 @@ from storage_engine.lake.archive.commit import commit_segments
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.file import agent_files
 from storage_engine.lake.file.agent_files import (
     PLAIN,
     AgentFiles,
@@ -172,11 +176,18 @@ sys.addaudithook(_note_opening)
 def test_nothing_of_a_store_is_opened_to_be_written_nor_its_lock(
     lake: Lake, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, managed = jobs_of(lake, store)[0], managed_store(store)
+    managed = managed_store(store)
+    first = segment_files(store)[0].path
+    with own_acts(store) as acts, acts.on(first, mtime_ns=10**18):
+        os.utime(first, ns=(10**18, 10**18))
+    job = jobs_of(lake, store)[0]
     monkeypatch.setattr("tests.lake.test_agent._opened", opened := [])
     files = list(_segment_files(managed))
     with serving(store, files=files) as (_, access), run_of(access, [job]) as run:
         archive_segment(replace(job, agent=run, lake=lake.config))
+        assert files_from(run).own_acts(first).files != ()
+    # Who mends a fence waits for that lock.
+    assert "own-acts.lock" not in dict(opened)
     of_store = [(path, flags) for path, flags in opened if path.startswith(f"{store}/")]
     assert job.path in dict(of_store)
     assert [path for path, flags in of_store if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)] == []
@@ -280,6 +291,23 @@ def test_only_segments_of_its_own_stores_are_served(lake: Lake, store: Path, tmp
                 pass
 
 
+def test_a_segment_that_goes_before_its_run_begins_keeps_no_other_out(lake: Lake, store: Path) -> None:
+    gone, left, _ = jobs_of(lake, store)
+    content = Path(gone.path).read_bytes()
+    Path(gone.path).unlink()
+    elsewhere = replace(gone, facts=replace(gone.facts, path="/nowhere/00000000000000000000"))
+    with serving(store) as (_, access):
+        with pytest.raises(BadInputError, match="found none"), run_of(access, [left, elsewhere]):
+            pass
+        with run_of(access, [gone, left]) as run:
+            # What has its name by then is nothing of the run.
+            for _ in range(2):
+                with pytest.raises(FileGoneError):
+                    archive_segment(replace(gone, agent=run))
+                Path(gone.path).write_bytes(content)
+            assert archive_segment(replace(left, agent=run)).size_bytes == left.facts.size_bytes
+
+
 def test_another_file_in_a_segments_place_is_not_served(lake: Lake, store: Path, tmp_path: Path) -> None:
     job, other, gone = jobs_of(lake, store)
     with serving(store) as (_, access), run_of(access, [job, other, gone]) as run:
@@ -352,6 +380,95 @@ def test_a_lease_that_ran_out_and_a_restart_are_named(lake: Lake, store: Path) -
             files_from(ended)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["plain", "tls"])
+@pytest.mark.parametrize("who", ["silent", "silent behind the handshake", "dripping"])
+def test_who_does_not_show_itself_in_time_keeps_no_connection(
+    store: Path, monkeypatch: pytest.MonkeyPatch, way: str, who: str
+) -> None:
+    monkeypatch.setattr(server, "CONNECT_SECONDS", 0.5)
+    with serving(store, way) as (agent, access), ExitStack() as held:
+        client = held.enter_context(socket.create_connection(("127.0.0.1", agent.port)))
+        if way == "tls" and who != "silent":
+            context = ssl.create_default_context(cadata=access.authorities)
+            client = held.enter_context(context.wrap_socket(client, server_hostname="127.0.0.1"))
+        client.settimeout(0.2 if who == "dripping" else 10)
+        if who == "dripping":
+            client.sendall(b"\0\0\xff\xff")
+        began = time.monotonic()
+        with suppress(ConnectionError, ssl.SSLEOFError):
+            while time.monotonic() - began < 10:
+                with suppress(TimeoutError):
+                    if who == "dripping":
+                        client.sendall(b"{")
+                    assert client.recv(1) == b""
+                    break
+        assert time.monotonic() - began < 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["plain", "tls"])
+def test_an_agent_that_hangs_ends_the_wait_of_who_asks(
+    lake: Lake, store: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    job, answering = jobs_of(lake, store)[0], threading.Event()
+    monkeypatch.setattr(agent_files, "ANSWER_SECONDS", 0.5)
+    with serving(store, way) as (_, access), run_of(access, [job]) as run:
+        monkeypatch.setattr(server, "settle", lambda path: answering.wait(10) and FileFacts.of(path))
+        with pytest.raises(AgentError, match="an answer in time, found none"):
+            files_from(run).settled(job.path)
+        answering.set()
+
+
+def test_a_file_that_fails_while_it_is_sent_is_named_by_the_agent(
+    lake: Lake, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, lines = jobs_of(lake, store)[0], list[str]()
+    reads = {"Input/output error": OSError(errno.EIO, os.strerror(errno.EIO)), "found 7": None}
+    with serving(store) as (agent, access), run_of(access, [job]) as run:
+        monkeypatch.setattr(agent, "_log", lines.append)
+        for why, error in reads.items():
+
+            def read(*_: object, error: OSError | None = error) -> int:
+                if error is not None:
+                    raise error
+                return 7
+
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "preadv", read)
+                with pytest.raises(AgentError, match="the connection ended"):
+                    archive_segment(replace(job, agent=run))
+            leave_agent()
+            assert any(job.path in line and "offset 0" in line and why in line for line in lines)
+    assert_nothing_is_there(lake)
+
+
+def test_a_stranger_takes_neither_memory_nor_the_agent_itself(
+    lake: Lake, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = jobs_of(lake, store)[0]
+    refused = threading.Event()
+
+    class NoMore(threading.Thread):
+        def start(self) -> None:
+            refused.set()
+            raise RuntimeError("can't start new thread")
+
+    with serving(store) as (agent, access):
+        with socket.create_connection(("127.0.0.1", agent.port)) as stranger:
+            stranger.settimeout(5)
+            # More than a greeting has: it isn't waited for.
+            stranger.sendall((1 << 20).to_bytes(4, "big"))
+            assert stranger.recv(1) == b""
+        with monkeypatch.context() as patched:
+            patched.setattr(threading, "Thread", NoMore)
+            with socket.create_connection(("127.0.0.1", agent.port)) as one:
+                assert refused.wait(5)
+                assert one.recv(1) == b""
+        with run_of(access, [job]) as run:
+            assert files_from(run).facts(job.path) == job.facts
+
+
 def test_an_impostor_and_another_release_are_named(
     lake: Lake, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,6 +510,8 @@ def test_bad_input_is_named_before_anything_starts(store: Path, lake: Lake, tmp_
         read_access("db", token, None, None)
     with pytest.raises(BadInputError, match="found neither"):
         read_access("db:7443", None, None, None)
+    with pytest.raises(BadInputError, match="nothing else tells who answers"):
+        read_access(f"{PLAIN}db:7443", None, None, token)
     with pytest.raises(BadInputError, match="expected certificates as PEM"):
         read_access("db:7443", None, token, token)
     refused = {

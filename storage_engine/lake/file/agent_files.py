@@ -11,12 +11,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import os
 import secrets
 import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -45,6 +47,8 @@ CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 300.0
 """How long an answer or a block may take: tasks may wait for each other at a slow pace, and for a flush."""
 SHORTEST_TOKEN: Final = 16
+MOST_GREETING_BYTES: Final = 1 << 12
+"""Before anybody has shown who it is, a message takes no memory to speak of."""
 _MOST_MESSAGE_BYTES: Final = 1 << 20
 _SCRATCH_BYTES: Final = 16 << 20
 _WORD: Final = struct.Struct(">I")
@@ -54,14 +58,24 @@ _per_thread = threading.local()
 
 
 class Wire:
-    """One end of a connection: messages of JSON behind their length, and blocks behind which their CRC is."""
+    """One end of a connection: messages of JSON behind their length, and blocks behind which their CRC is.
 
-    def __init__(self, connection: socket.socket) -> None:
+    :param until: when nothing is received any more, however much comes; of a clock that never goes back.
+    """
+
+    def __init__(self, connection: socket.socket, until: float = math.inf) -> None:
         self.socket = connection
+        self.until = until
         self._flags = 0 if isinstance(connection, ssl.SSLSocket) else socket.MSG_WAITALL
 
     def wait_at_most(self, seconds: float) -> None:
-        """Let the kernel end a call that nothing comes of: a blocking socket costs no call more."""
+        """Let the kernel end a call that nothing comes of: a blocking socket costs no call more.
+
+        Python asks again for TLS whenever the kernel has ended a call, so there it has to count itself.
+        """
+        if isinstance(self.socket, ssl.SSLSocket):
+            self.socket.settimeout(seconds)
+            return
         limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
@@ -70,13 +84,13 @@ class Wire:
         content = json.dumps(message).encode()
         self.socket.sendall(_WORD.pack(len(content)) + content)
 
-    def receive(self) -> dict[str, Any]:
+    def receive(self, most_bytes: int = _MOST_MESSAGE_BYTES) -> dict[str, Any]:
         """
         :raises OSError: the connection ended.
         :raises ValueError: something else comes than a message.
         """
         size = self._word()
-        if size > _MOST_MESSAGE_BYTES:
+        if size > most_bytes:
             raise ValueError(f"a message of {size} bytes")
         content = bytearray(size)
         self.fill(memoryview(content))
@@ -95,6 +109,8 @@ class Wire:
             count = self.socket.recv_into(buffer[done:], len(buffer) - done, self._flags)
             if not count:
                 raise ConnectionResetError(None, "the connection ended")
+            if time.monotonic() > self.until:
+                raise TimeoutError(None, "it took too long")
             done += count
 
     def receive_block(self, buffer: memoryview) -> bool:
@@ -168,6 +184,11 @@ def read_access(
         raise BadInputError(
             f"agent {address}: expected a token or a certificate that lets us ask it, found neither. Nothing "
             "was started. Name the file of one of them."
+        )
+    if token_file is None and address.startswith(PLAIN):
+        raise BadInputError(
+            f"agent {address}: expected a token, as without TLS nothing else tells who answers, found a "
+            "certificate alone. Nothing was started. Name the token's file."
         )
     try:
         authorities = "" if ca_file is None else ca_file.read_text()
@@ -369,13 +390,13 @@ class _Agent:
                 f"one whose certificate we trust, found: {error.verify_message}",
                 "Mend its certificate, or name who signed it",
             ) from error
-        except (BlockingIOError, ssl.SSLWantReadError, TimeoutError) as error:
+        except (BlockingIOError, TimeoutError) as error:
             raise self._failed("an answer in time, found none", "See whether it or its disk hangs") from error
         except OSError as error:
             tls = "" if self.address.startswith(PLAIN) else f"; write {PLAIN} before it if it speaks no TLS"
             raise self._failed(
                 f"to be served, found: {reason_text(error)}",
-                f"See whether storage-engine agent runs and this host may reach its port{tls}",
+                f"See what storage-engine agent says there, and whether this host may reach its port{tls}",
             ) from error
         except (*MALFORMED, BadInputError) as error:
             raise self._failed(f"what an agent says, found {error}", "Run it again") from error
