@@ -36,6 +36,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 MOST_SECONDS: Final = 30.0
 """That one means may take for all that one look has to tell."""
+_KILLED_SECONDS: Final = 1.0
 _MOST_ALARMS: Final = 20
 """Told of one look; further ones wait for the next."""
 _VERSION: Final = 1
@@ -129,20 +130,27 @@ class CommandMeans:
         :raises StorageEngineError: it ended with another code than 0, or not in time; it is killed then.
         :raises OSError: it can't be started.
         """
-        with subprocess.Popen(
+        process = subprocess.Popen(
             self.words,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-        ) as process:
-            try:
-                process.communicate(json.dumps(told.to_dict()).encode() + b"\n", timeout=seconds)
-            except subprocess.TimeoutExpired:
-                # With what it has started: a child that lives on would hold nothing, but be nobody's.
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                raise StorageEngineError(f"expected an end within {seconds:.0f} s, found none") from None
+        )
+        try:
+            process.communicate(json.dumps(told.to_dict()).encode() + b"\n", timeout=seconds)
+        except subprocess.TimeoutExpired:
+            # With what it has started: a child that lives on would hold nothing, but be nobody's. One that
+            # runs as another user, as by sudo, can't be killed: it is left to itself.
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_KILLED_SECONDS)
+            raise StorageEngineError(f"expected an end within {seconds:.0f} s, found none") from None
+        finally:
+            if process.stdin is not None:
+                with suppress(OSError):
+                    process.stdin.close()
         if process.returncode:
             raise StorageEngineError(f"expected exit code 0, found {process.returncode}")
 
@@ -189,7 +197,12 @@ def means_of(text: str) -> Means:
     :raises BadInputError: it is neither.
     """
     if text.startswith(("http://", "https://")):
-        if not urlsplit(text).hostname:
+        try:
+            host = urlsplit(text).hostname
+        except ValueError:
+            # Its text has the URL.
+            host = None
+        if not host:
             raise BadInputError("expected a URL with a host, found none")
         return WebhookMeans(text)
     try:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
+import signal
 import sqlite3
 import sys
 import time
@@ -125,6 +128,28 @@ def test_one_that_hangs_is_left_in_time_and_the_others_are_told(subject: Subject
     assert told(tmp_path / "told") == [("began", "full"), ("began", "lost")]
 
 
+def test_one_that_cannot_be_killed_is_left_in_time(
+    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that sudo made another user's."""
+    pids: list[int] = []
+
+    def not_permitted(pid: int, _signal: int) -> None:
+        pids.append(pid)
+        raise PermissionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "killpg", not_permitted)
+        hangs = CommandMeans((sys.executable, "-c", "import time; time.sleep(60)"))
+        began = time.monotonic()
+        with pytest.warns(ResourceWarning, match="still running"):
+            (notice,) = tell(subject, ["full"], [hangs], seconds=1)
+            gc.collect()
+    os.killpg(pids[0], signal.SIGKILL)
+    assert time.monotonic() - began < 40
+    assert "expected an end within 1 s, found none" in notice
+
+
 @pytest.mark.parametrize(
     ("means", "why"),
     [
@@ -192,7 +217,7 @@ def test_nothing_readable_of_a_url_is_in_the_journal(subject: Subject, posted: P
     journal.close()
 
 
-@pytest.mark.parametrize("text", ["", "  ", "'open", "https:///path"])
+@pytest.mark.parametrize("text", ["", "  ", "'open", "https:///path", "http://[::1"])
 def test_what_is_no_means_is_bad_input(text: str) -> None:
     with pytest.raises(BadInputError, match="expected a"):
         means_of(text)
