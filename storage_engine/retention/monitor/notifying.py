@@ -340,10 +340,15 @@ def _tell(
 def changes(known: Sequence[Alarm], alarms: Sequence[str], now_ms: int) -> tuple[list[Alarm], list[Alarm]]:
     """Return which alarms began, and which ended. One whose numbers alone changed still stands."""
     before: dict[str, list[Alarm]] = defaultdict(list)
+    new = dict.fromkeys(alarms)
     for one in known:
-        before[_NUMBER.sub("#", one.what)].append(one)
+        # First those of the same words: of two ranges the one that is new began.
+        if one.what in new:
+            del new[one.what]
+        else:
+            before[_NUMBER.sub("#", one.what)].append(one)
     began = []
-    for what in dict.fromkeys(alarms):
+    for what in new:
         same = before[_NUMBER.sub("#", what)]
         if same:
             same.pop(0)

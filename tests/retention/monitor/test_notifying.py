@@ -82,8 +82,9 @@ def test_an_alarm_is_told_when_it_begins_and_when_it_ends(subject: Subject, tmp_
 
 def test_names_with_digits_and_equal_alarms_stay_apart(subject: Subject, tmp_path: Path) -> None:
     means = [writes(tmp_path / "told")]
-    alarms = ["/disk1 is full", "[0, 10) is lost", "[10, 20) is lost"]
-    for standing in (alarms[:2], alarms, ["/disk2 is full", *alarms[1:]]):
+    alarms = ["/disk1 is full", "[10, 20) is lost", "[0, 10) is lost"]
+    later = ["/disk2 is full", *alarms[:0:-1]]
+    for standing in (alarms[:2], ["/disk1 is full", *later[1:]], later, later[:2]):
         tell(subject, standing, means)
     assert told(tmp_path / "told") == [
         ("began", alarms[0]),
@@ -91,6 +92,7 @@ def test_names_with_digits_and_equal_alarms_stay_apart(subject: Subject, tmp_pat
         ("began", alarms[2]),
         ("began", "/disk2 is full"),
         ("ended", alarms[0]),
+        ("ended", alarms[1]),
     ]
 
 
