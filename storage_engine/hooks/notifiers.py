@@ -53,21 +53,31 @@ def alarms_told(notifiers: Sequence[Notifier], conn_id: str, context: Context) -
         instance = context["ti"]
         ends_here = isinstance(error, (AirflowFailException, AirflowSensorTimeout))
         if ends_here or instance.try_number > instance.max_tries:
-            alarms = error.alarms if isinstance(error, AlarmException) else (str(error),)
-            _tell(notifiers, conn_id, context, alarms)
+            has_looked = isinstance(error, AlarmException)
+            alarms = error.alarms if has_looked else (str(error),)
+            _tell(notifiers, conn_id, context, alarms, has_failed=not has_looked)
         raise
     _tell(notifiers, conn_id, context, ())
 
 
-def _tell(notifiers: Sequence[Notifier], conn_id: str, context: Context, alarms: Sequence[str]) -> None:
+def _tell(
+    notifiers: Sequence[Notifier],
+    conn_id: str,
+    context: Context,
+    alarms: Sequence[str],
+    *,
+    has_failed: bool = False,
+) -> None:
     """Tell all notifiers. Whatever fails is one warning: what the task did stands."""
     try:
-        _tell_all(notifiers, conn_id, context, alarms)
+        _tell_all(notifiers, conn_id, context, alarms, has_failed)
     except Exception as error:
         _log.warning("the notifiers weren't told: %s", unexpected(error))
 
 
-def _tell_all(notifiers: Sequence[Notifier], conn_id: str, context: Context, alarms: Sequence[str]) -> None:
+def _tell_all(
+    notifiers: Sequence[Notifier], conn_id: str, context: Context, alarms: Sequence[str], has_failed: bool
+) -> None:
     from storage_engine.retention.monitor.notifying import Subject, tell
 
     instance = context["ti"]
@@ -82,7 +92,7 @@ def _tell_all(notifiers: Sequence[Notifier], conn_id: str, context: Context, ala
         subject = Subject.of(StorageEngineHook(conn_id).managed_store, **said)
     means = [_NotifierMeans(notifier, number, context) for number, notifier in enumerate(notifiers)]
     told = [with_connection(alarm, conn_id) for alarm in alarms]
-    for notice in tell(subject, told, means):
+    for notice in tell(subject, told, means, has_failed=has_failed):
         _log.warning("%s", notice)
 
 

@@ -6,13 +6,14 @@ import gc
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 
-from storage_engine.hooks.notifiers import alarms_told
+from storage_engine.hooks.notifiers import AlarmException, alarms_told
 from storage_engine.sensors.cleanup import StorageEngineDueSensor
 from tests.docs.code_blocks import ROOT, blocks_of
 from tests.services.webhook import Posted, webhook
@@ -134,6 +135,10 @@ class _Instance:
     dag_id, task_id, try_number, max_tries, log_url = "d", "t", 1, 2, "http://log"
 
 
+class _LastTry(_Instance):
+    try_number = 3
+
+
 def test_a_task_that_is_tried_again_tells_nothing_yet() -> None:
     told: list[str] = []
 
@@ -148,6 +153,25 @@ def test_a_task_that_is_tried_again_tells_nothing_yet() -> None:
         ):
             raise OSError("gone")
         assert told == ["gone"] * (instance.try_number == 3)
+
+
+def test_a_task_that_fails_before_it_has_looked_ends_no_alarm(
+    store_connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_connection(STORE, deleteWhen="99")
+    told: list[tuple[str, str]] = []
+
+    def note(context: Any) -> None:
+        told.append((context["alarm"]["state"], context["alarm"]["what"]))
+
+    def end_with(error: Exception | None) -> None:
+        with suppress(Exception), alarms_told([note], STORE, {"ti": _LastTry()}):  # type: ignore[typeddict-item]
+            if error is not None:
+                raise error
+
+    for error in (AlarmException(["lost"]), OSError("journal"), AlarmException(["lost"]), None):
+        end_with(error)
+    assert told == [("began", "lost"), ("began", "journal"), ("ended", "journal"), ("ended", "lost")]
 
 
 def test_nothing_that_fails_while_it_tells_ends_a_task(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -278,6 +278,7 @@ def tell(
     all_means: Sequence[Means],
     *,
     happened: Sequence[str] = (),
+    has_failed: bool = False,
     now_ms: int | None = None,
     seconds: float = MOST_SECONDS,
 ) -> tuple[str, ...]:
@@ -285,35 +286,41 @@ def tell(
 
     :param alarms: all that stand now.
     :param happened: what doesn't last: it is told, and not remembered.
+    :param has_failed: who looked has failed with these alarms: whether others have ended is unknown.
     :return: what could not be told, as notices.
     """
     notices: list[str] = []
     now_ms = clock_ms() if now_ms is None else now_ms
     for means in all_means:
         try:
-            notices += _tell(subject, alarms, happened, means, now_ms, seconds)
+            known, why_unknown = _read(subject, means)
+            if why_unknown:
+                notices.append(f"what {means.name} was told before isn't known: {why_unknown}")
+            began, ended = changes(known, alarms, now_ms)
+            todo = [
+                *((AlarmState.BEGAN, one) for one in began),
+                *((AlarmState.HAPPENED, Alarm(what, now_ms)) for what in happened),
+                *((AlarmState.ENDED, one) for one in ended if not has_failed),
+            ]
+            notices += _tell(subject, means, known, todo, seconds)
         except Exception as error:
-            known = isinstance(error, (StorageEngineError, OSError))
-            notices.append(f"{means.name} wasn't told: {reason_text(error) if known else unexpected(error)}")
+            notices.append(f"{means.name} wasn't told: {_why(error)}")
     return tuple(notices)
+
+
+def _why(error: Exception) -> str:
+    is_said = isinstance(error, (StorageEngineError, OSError))
+    return reason_text(error) if is_said else unexpected(error)
 
 
 def _tell(
     subject: Subject,
-    alarms: Sequence[str],
-    happened: Sequence[str],
     means: Means,
-    now_ms: int,
+    known: Sequence[Alarm],
+    todo: Sequence[tuple[AlarmState, Alarm]],
     seconds: float,
 ) -> list[str]:
-    known, why_unknown = _read(subject, means)
-    notices = [f"what {means.name} was told before isn't known: {why_unknown}"] if why_unknown else []
-    began, ended = changes(known, alarms, now_ms)
-    todo = [
-        *((AlarmState.BEGAN, one) for one in began),
-        *((AlarmState.HAPPENED, Alarm(what, now_ms)) for what in happened),
-        *((AlarmState.ENDED, one) for one in ended),
-    ]
+    notices: list[str] = []
     now_known, left = {id(one): one for one in known}, len(todo)
     ends_at = time.monotonic() + seconds
     for state, alarm in todo[:_MOST_ALARMS]:
@@ -322,8 +329,7 @@ def _tell(
                 raise StorageEngineError(f"expected to tell all within {seconds:.0f} s, found it slower")
             means.send(Notification(subject.store, state, alarm, subject.advice, subject.link), remaining)
         except Exception as error:
-            fault = isinstance(error, (StorageEngineError, OSError))
-            why = reason_text(error) if fault else unexpected(error)
+            why = _why(error)
             untold = f"{means.name} wasn't told of {count_text(left, 'alarm')}"
             notices.append(f"{untold} ({why}); what stands at the next look is told then")
             break

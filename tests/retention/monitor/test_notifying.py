@@ -96,6 +96,16 @@ def test_names_with_digits_and_equal_alarms_stay_apart(subject: Subject, tmp_pat
     ]
 
 
+def test_a_look_that_fails_ends_no_other_alarm(subject: Subject, tmp_path: Path) -> None:
+    means = [writes(tmp_path / "told")]
+    tell(subject, ["lost"], means)
+    for _ in range(2):
+        tell(subject, ["the journal is locked"], means, has_failed=True)
+    assert told(tmp_path / "told") == [("began", "lost"), ("began", "the journal is locked")]
+    tell(subject, ["lost"], means)
+    assert told(tmp_path / "told")[2:] == [("ended", "the journal is locked")]
+
+
 def test_two_sources_and_two_means_have_memories_of_their_own(
     store: ManagedStore, subject: Subject, tmp_path: Path
 ) -> None:
