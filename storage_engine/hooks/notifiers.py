@@ -10,10 +10,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow.exceptions import AirflowRescheduleException
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
+    AirflowTaskTimeout,
 )
 
 from storage_engine.core.wording import unexpected
@@ -49,13 +51,17 @@ def alarms_told(notifiers: Sequence[Notifier], conn_id: str, context: Context) -
     except AirflowSkipException:
         _tell(notifiers, conn_id, context, ())
         raise
-    except Exception as error:
+    except AirflowRescheduleException:
+        # A sensor that looks again later.
+        raise
+    except AlarmException as error:
+        _tell(notifiers, conn_id, context, error.alarms)
+        raise
+    except (Exception, AirflowTaskTimeout) as error:
         instance = context["ti"]
         ends_here = isinstance(error, (AirflowFailException, AirflowSensorTimeout))
         if ends_here or instance.try_number > instance.max_tries:
-            has_looked = isinstance(error, AlarmException)
-            alarms = error.alarms if has_looked else (str(error),)
-            _tell(notifiers, conn_id, context, alarms, has_failed=not has_looked)
+            _tell(notifiers, conn_id, context, (str(error) or type(error).__name__,), has_failed=True)
         raise
     _tell(notifiers, conn_id, context, ())
 

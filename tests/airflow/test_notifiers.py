@@ -7,11 +7,14 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+from airflow.exceptions import AirflowRescheduleException
+from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 
 from storage_engine.hooks.notifiers import AlarmException, alarms_told
 from storage_engine.sensors.cleanup import StorageEngineDueSensor
@@ -153,6 +156,22 @@ def test_a_task_that_is_tried_again_tells_nothing_yet() -> None:
         ):
             raise OSError("gone")
         assert told == ["gone"] * (instance.try_number == 3)
+
+
+def test_a_sensor_that_looks_again_later_is_no_alarm_and_a_task_out_of_time_is_one() -> None:
+    told: list[str] = []
+
+    def note(context: Any) -> None:
+        told.append(context["alarm"]["what"])
+
+    later = AirflowRescheduleException(datetime.now(UTC))  # type: ignore[no-untyped-call]
+    for error in (later, AirflowTaskTimeout("out of time")):
+        with (
+            pytest.raises(type(error)),
+            alarms_told([note], "nobody", {"ti": _LastTry()}),  # type: ignore[typeddict-item]
+        ):
+            raise error
+    assert told == ["out of time"]
 
 
 def test_a_task_that_fails_before_it_has_looked_ends_no_alarm(

@@ -144,6 +144,12 @@ def test_one_that_cannot_be_killed_is_left_in_time(
     subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that sudo made another user's."""
+
+    def tell_and_forget() -> tuple[str, ...]:
+        notices = tell(subject, ["full"], [hangs], seconds=1)
+        gc.collect()
+        return notices
+
     pids: list[int] = []
 
     def not_permitted(pid: int, _signal: int) -> None:
@@ -155,8 +161,7 @@ def test_one_that_cannot_be_killed_is_left_in_time(
         hangs = CommandMeans((sys.executable, "-c", "import time; time.sleep(60)"))
         began = time.monotonic()
         with pytest.warns(ResourceWarning, match="still running"):
-            (notice,) = tell(subject, ["full"], [hangs], seconds=1)
-            gc.collect()
+            (notice,) = tell_and_forget()
     os.killpg(pids[0], signal.SIGKILL)
     assert time.monotonic() - began < 40
     assert "expected an end within 1 s, found none" in notice
