@@ -418,9 +418,15 @@ class Teller(threading.Thread):
         self._ends = False
         self._said: tuple[str, ...] = ()
 
-    def add(self, store: ManagedStore, alarms: Sequence[str], happened: Sequence[str]) -> None:
-        """Have it told soon that these stand, and what happened; never waits."""
+    def add(self, store: ManagedStore, alarms: Sequence[str] | None, happened: Sequence[str]) -> None:
+        """Have it told soon that these stand, and what happened; never waits.
+
+        :param alarms: None: another process tells what stands.
+        """
         with self._changing:
+            if alarms is None:
+                self._found.pop(store.root, None)
+                return
             before = self._found.get(store.root)
             subject = before[0] if before else Subject.of(store, "watch", advice=self._advice(store))
             waiting = (*(before[2] if before else ()), *happened)[-_MOST_ALARMS:]
@@ -454,4 +460,6 @@ class Teller(threading.Thread):
             if notices != self._said:
                 self._said = notices
                 for notice in notices:
-                    self._say(notice)
+                    # On a pipe that is closed, too, later alarms are told.
+                    with suppress(Exception):
+                        self._say(notice)

@@ -8,6 +8,7 @@ import os
 import signal
 import sqlite3
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -255,6 +256,45 @@ def test_a_watch_tells_what_it_mends_and_what_stands(store: ManagedStore, posted
         ("ended", "isn't mounted"),
     ]
     assert (said, posted.bodies[0]["advice"]) == ([], "look")
+
+
+def test_a_watch_that_stands_by_leaves_telling_to_the_other(
+    store: ManagedStore, posted: Posted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both remember by one journal: what one doesn't see hasn't ended."""
+    monkeypatch.setattr(notifying, "_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(notifying, "_LOOKS_SECONDS", 0.0)
+    first, second = (Teller([WebhookMeans(posted.url)], print, lambda store: "look") for _ in range(2))
+    second.start()
+    second.add(store, ["isn't mounted"], [])
+    until_told(posted, 1)
+    first.start()
+    first.add(store, ["isn't mounted"], [])
+    second.add(store, None, [])
+    time.sleep(0.5)
+    first.add(store, [], [])
+    until_told(posted, 2)
+    time.sleep(0.5)
+    for teller in (first, second):
+        teller.end(60)
+    assert [body["state"] for body in posted.bodies] == ["began", "ended"]
+
+
+def test_a_watch_tells_on_where_nobody_reads_its_output(store: ManagedStore, posted: Posted) -> None:
+    noted = threading.Event()
+
+    def closed(_text: str) -> None:
+        noted.set()
+        raise BrokenPipeError
+
+    posted.status = 500
+    teller = Teller([WebhookMeans(posted.url)], closed, lambda store: "look")
+    teller.start()
+    teller.add(store, ["full"], [])
+    assert noted.wait(60)
+    posted.status = 200
+    teller.end(60)
+    assert [body["what"] for body in posted.bodies] == ["full"]
 
 
 def until_told(posted: Posted, count: int) -> None:
