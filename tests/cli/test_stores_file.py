@@ -262,7 +262,8 @@ def test_init_writes_a_store_into_the_file_and_leaves_the_others(
     assert "Next: storage-engine doctor 'a \"b\" c'" in cli(*named, 'a "b" c').out
     assert config.stat().st_mode & 0o077 == 0
     config.write_text("# mine\n" + config.read_text())
-    assert cli(*named, "main", "--broker", "10.0.0.1:10911", "--time-zone", "Asia/Shanghai").exit_code == 0
+    done = cli(*named, "main", "--broker", "10.0.0.1:10911", "--time-zone", "Asia/Shanghai")
+    assert done.out.rstrip().endswith("Next: storage-engine doctor main")
     assert config.read_text().startswith("# mine\n")
     fields = {"root": str(store.resolve()), "lake": str(lake)}
     live = {"mode": "live", "broker_address": "10.0.0.1:10911", "time_zone": "Asia/Shanghai"}
@@ -272,8 +273,13 @@ def test_init_writes_a_store_into_the_file_and_leaves_the_others(
     }
     assert cli("archive", 'a "b" c').exit_code == 0
     before = config.read_text()
-    for name in ("main", "a/b", " "):
+    for name in ("main", "a/b", " ", "-x", "..", "del\x7f", "two\nlines"):
         assert "expected a new name without a slash" in cli(*named, name).err
+    away = ("init", "--store", store, "--lake", "s3://bucket/lake", "--name", "other")
+    assert "--lake: expected a directory, found s3:/bucket/lake" in cli(*away).err
+    odd = store.with_name("del\x7f")
+    odd.symlink_to(store)
+    assert "a text that TOML takes" in cli("init", "--store", store, "--lake", odd, "--name", "other").err
     assert "expected --store and --lake with it" in cli("init", "--name", "other", "--store", store).err
     assert config.read_text() == before
 
