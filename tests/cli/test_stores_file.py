@@ -14,6 +14,7 @@ from storage_engine.cli.options.stores_file import FILE, VARIABLE, find_named, n
 from storage_engine.core.host import ANY_HOST
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.connection import Defaults, managed_store
+from tests.kafka_fixture import unpack
 from tests.services.command_line import Outcome
 
 
@@ -292,3 +293,17 @@ def test_no_store_is_written_where_no_file_is_read(
     assert refused.exit_code == 2
     assert f"found {VARIABLE} empty" in refused.err
     assert not config.exists()
+
+
+def test_init_names_a_store_by_its_broker_and_writes_nothing_that_is_refused(
+    cli, config: Path, lake: Path, store: Path, tmp_path: Path
+) -> None:
+    node = unpack(tmp_path / "node") / "server.properties"
+    assert cli("init", "--store", node, "--lake", tmp_path / "away", "--name", "node").exit_code == 0
+    assert named_stores()["node"].fields["broker_type"] == "kafka"
+    assert cli("doctor", "node").exit_code == 0
+    before = config.read_text()
+    assert "server.properties' is a file" in cli("init", "--store", node, tmp_path / "project").err
+    refused = cli("init", "--store", store, "--lake", lake, "--name", "main", "--broker", "nowhere")
+    assert "store main: field broker_address: expected host:port" in refused.err
+    assert config.read_text() == before

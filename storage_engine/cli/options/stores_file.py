@@ -144,7 +144,8 @@ def add_store(name: str, fields: Mapping[str, str]) -> Path:
 
     :param fields: by a connection's keys.
     :return: the file.
-    :raises BadInputError: the name has a slash or is there, or the file can't be added to.
+    :raises BadInputError: no command takes the name, it is there, a field can't be used, or the file can't
+        be added to.
     """
     from storage_engine.core.durable import make_dirs, write_file
 
@@ -167,6 +168,7 @@ def add_store(name: str, fields: Mapping[str, str]) -> Path:
                 f"{file}: {name}: {key}: expected a text that TOML takes, found {value!r}. Nothing was "
                 "changed. Name it by a link without such characters."
             )
+    NamedStore(name, file, fields).managed(Path(fields["lake"]), None)
     before = file.read_text() if file.exists() else ""
     # A text in JSON is one in TOML.
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]

@@ -44,8 +44,8 @@ _OF_AIRFLOW = ("conn_id", "broker", "lake_dir", "spark_conn_id", "dags", "env", 
 )
 @click.option(
     "--store",
-    type=NamedPath(exists=True, file_okay=False),
-    help="The broker's storePathRootDir, for the connection.",
+    type=NamedPath(exists=True),
+    help="The broker's storePathRootDir, for the connection; with --name a node's server.properties, too.",
 )
 @click.option(
     "--broker-conf",
@@ -143,6 +143,8 @@ def init(directory: Path | None, into_airflow: bool, name: str | None, **said: A
     if name is not None:
         _write_name(name, directory is not None or into_airflow, **said)
         return
+    if said["store"] is not None and said["store"].is_file():
+        raise click.BadParameter(f"Directory '{said['store']}' is a file.", param_hint="--store")
     if into_airflow == (directory is not None):
         raise click.UsageError("Expected either DIRECTORY, for a project of its own, or --airflow.")
     if into_airflow:
@@ -166,6 +168,8 @@ def init(directory: Path | None, into_airflow: bool, name: str | None, **said: A
 
 def _write_name(name: str, is_more: bool, store: Path | None, lake_dir: Path | None, **said: Any) -> None:
     """Give a store a name at the shell."""
+    from storage_engine.brokers import broker_of, default_broker
+
     if is_more or store is None or lake_dir is None:
         raise click.UsageError("--name: expected --store and --lake with it, and no DIRECTORY or --airflow.")
     if lake_dir.parts and lake_dir.parts[0].endswith(":"):
@@ -175,6 +179,8 @@ def _write_name(name: str, is_more: bool, store: Path | None, lake_dir: Path | N
         )
     context = click.get_current_context()
     fields = {"root": str(store.resolve()), "lake": str(lake_dir.absolute())}
+    if (broker := broker_of(store)) != default_broker():
+        fields["broker_type"] = broker
     if said["broker_conf"]:
         fields["broker_conf"] = str(said["broker_conf"].resolve())
     if said["broker"]:
