@@ -12,6 +12,7 @@ from storage_engine.model.broker.held_store import UnheldSegments
 from storage_engine.retention import steps
 from storage_engine.retention.archive.archivable import archivable_segments
 from storage_engine.retention.archive.unproven import prove_gone
+from storage_engine.retention.hold import holding
 from storage_engine.retention.hold.leaving_unproven import unproven_of
 from storage_engine.retention.store.context import open_context
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -25,13 +26,15 @@ def test_of_a_broken_chain_nothing_proves_what_a_broker_may_delete(
     context = open_context(store)
     last = tuple(archivable_segments(context).segments)[-1:]
 
-    def left() -> tuple[int, int]:
+    def left() -> tuple[int, int, bool]:
         forget_links()
         unheld = unproven_of(store, context.journal, context.record, UnheldSegments(last))
-        return len(unheld.segments), len(prove_gone(context, last)[0].segments)
+        put_back, _ = holding._proven(context, None)
+        return len(unheld.segments), len(prove_gone(context, last)[0].segments), last[0].id not in put_back
 
-    assert left() == (0, 0)
+    assert left() == (0, 0, False)
     table = open_lake(store.lake).segments()
     rows = [row for row in table.scan().to_arrow().to_pylist() if row["sequence"]]
     table.overwrite(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
-    assert left() == (1, 1)
+    assert left() == (1, 1, True)
+    assert "row number 0 is not there" in holding._proven(context, None)[1][-1]
