@@ -321,7 +321,7 @@ def _tell(
     seconds: float,
 ) -> list[str]:
     notices: list[str] = []
-    now_known, left = {id(one): one for one in known}, len(todo)
+    now_known, left, why = {id(one): one for one in known}, len(todo), ""
     ends_at = time.monotonic() + seconds
     for state, alarm in todo[:_MOST_ALARMS]:
         try:
@@ -329,15 +329,17 @@ def _tell(
                 raise StorageEngineError(f"expected to tell all within {seconds:.0f} s, found it slower")
             means.send(Notification(subject.store, state, alarm, subject.advice, subject.link), remaining)
         except Exception as error:
-            why = _why(error)
-            untold = f"{means.name} wasn't told of {count_text(left, 'alarm')}"
-            notices.append(f"{untold} ({why}); what stands at the next look is told then")
-            break
+            # One alarm that it doesn't take keeps it from none of the others.
+            why = why or _why(error)
+            continue
         left -= 1
         if state is AlarmState.ENDED:
             del now_known[id(alarm)]
         elif state is AlarmState.BEGAN:
             now_known[id(alarm)] = alarm
+    if why:
+        untold = f"{means.name} wasn't told of {count_text(left, 'alarm')}"
+        notices.append(f"{untold} ({why}); what stands at the next look is told then")
     if len(todo) > left and (why := _write(subject, means, tuple(now_known.values()))):
         notices.append(f"what {means.name} was told can't be kept, and is told again: {why}")
     return notices

@@ -131,6 +131,15 @@ def test_what_failed_is_a_notice_and_is_told_at_the_next_look(subject: Subject, 
     assert [body["what"] for body in posted.bodies] == ["full"]
 
 
+def test_an_alarm_that_a_means_does_not_take_keeps_it_from_no_other(subject: Subject, tmp_path: Path) -> None:
+    read = "import sys; text = sys.stdin.read(); 'odd' in text and sys.exit(1)"
+    script = f"{read}; open(sys.argv[1], 'a').write(text)"
+    means = [CommandMeans((sys.executable, "-c", script, str(tmp_path / "told")))]
+    (notice,) = tell(subject, ["odd", "full"], means)
+    assert "wasn't told of 1 alarm (expected exit code 0, found 1)" in notice
+    assert told(tmp_path / "told") == [("began", "full")]
+
+
 def test_one_that_hangs_is_left_in_time_and_the_others_are_told(subject: Subject, tmp_path: Path) -> None:
     hangs = CommandMeans((sys.executable, "-c", "import time; time.sleep(600)"))
     began = time.monotonic()
