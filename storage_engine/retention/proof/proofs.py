@@ -264,7 +264,7 @@ def read_proofs(
     :param to_delete: segments are to be deleted on these proofs. Then a lake has to be one that may be
         written, and its marks are brought up to date.
     :param whole_chain: follow each lake's chain of receipts from its first row on, as ``to_delete`` does:
-        something else than a deletion of ours rests on it, such as what a broker may delete.
+        something rests on it that we don't delete ourselves, such as what a broker may delete.
     :param read_files: read the data files too: what is only of the right length may be damaged.
     :param whole_logs: return all receipts of the store by log, too; only those of the segments are checked.
     :param looked: called after each receipt whose files were read, which may take long.
