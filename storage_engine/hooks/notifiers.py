@@ -33,10 +33,13 @@ _log = logging.getLogger(__name__)
 
 
 class AlarmException(AirflowFailException):
-    """Fails a task that has looked after a store and found what a person should know at once."""
+    """Fails a task that has looked after a store and found what a person should know at once.
 
-    def __init__(self, alarms: Sequence[str]) -> None:
-        super().__init__("; ".join(alarms))
+    :param text: what the task's log ends with; "": the alarms.
+    """
+
+    def __init__(self, alarms: Sequence[str], text: str = "") -> None:
+        super().__init__(text or "; ".join(alarms))
         self.alarms = tuple(alarms)
 
 

@@ -19,6 +19,7 @@ from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 from storage_engine.hooks.notifiers import AlarmException, alarms_told
 from storage_engine.sensors.cleanup import StorageEngineDueSensor
 from tests.docs.code_blocks import ROOT, blocks_of
+from tests.services.lock_holder import lock_held
 from tests.services.webhook import Posted, webhook
 
 # What Airflow and its dependencies warn about in their own code is not ours to mend.
@@ -62,7 +63,11 @@ def company_alerts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def run_monitor() -> dict[str, str]:
-    bag = DagBag(str(ROOT / "dags" / "storage_monitor.py"), load_op_links=False)
+    return run_dag("storage_monitor")
+
+
+def run_dag(name: str) -> dict[str, str]:
+    bag = DagBag(str(ROOT / "dags" / f"{name}.py"), load_op_links=False)
     assert bag.import_errors == {}
     (dag,) = bag.dags.values()
     for task in dag.tasks:
@@ -102,6 +107,23 @@ def test_slack_and_apprise_are_told_once_when_an_alarm_begins_and_once_when_it_e
     assert f"/dags/storage_monitor__{STORE}/" in began
     assert (title, message.startswith(BEHIND)) == (STORE, True)
     assert ended.startswith(f"{STORE}: ended: {BEHIND}")
+
+
+def test_runs_that_fail_for_one_reason_are_told_once(
+    airflow_database: Path, store_connection: Any, company_alerts: Callable[[str], None], tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    company_alerts(f"""
+def NOTIFIERS(context):
+    with open({str(told)!r}, "a") as file:
+        file.write(context["alarm"]["state"] + " " + context["alarm"]["what"] + "\\n")
+""")
+    store = store_connection(STORE, deleteWhen="99")
+    for _ in range(2):
+        with lock_held(Path(store.root) / "lock"):
+            assert run_dag("storage_retention")["report"] == "failed"
+    (began,) = told.read_text().splitlines()
+    assert began.startswith("began plan failed, ")
 
 
 def _connection() -> str:
