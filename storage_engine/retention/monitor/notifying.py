@@ -41,8 +41,8 @@ _MOST_ALARMS: Final = 20
 """Told of one look; further ones wait for the next."""
 _VERSION: Final = 1
 _TOLD = KeptRows("storage_engine_told_alarms", "told")
-_NUMBER = re.compile(r"(?<![^\s\[(])[\d-]*\d\S*(?: \w+)?")
-"""A number with its unit, which is another one at each look; not the digits of a name."""
+_NUMBER = re.compile(r"(?<![^\s\[(])[\d-]*\d\S*(?: [\d-]*\d\S*)*(?: \w+)?")
+"""A number with its unit, or a time, which is another one at each look; not the digits of a name."""
 
 
 class AlarmState(StrEnum):

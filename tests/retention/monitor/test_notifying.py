@@ -23,6 +23,7 @@ from storage_engine.retention.monitor.notifying import (
     Subject,
     Teller,
     WebhookMeans,
+    changes,
     means_of,
     tell,
 )
@@ -95,6 +96,18 @@ def test_names_with_digits_and_equal_alarms_stay_apart(subject: Subject, tmp_pat
         ("ended", alarms[0]),
         ("ended", alarms[1]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("it ends 2026-11-29 10:31:07Z, unless renewed", "it ends 2026-11-30 00:00:00Z, unless renewed"),
+        ("2 h 10 min are left", "1 h 59 min are left"),
+    ],
+)
+def test_another_time_is_no_other_alarm(first: str, second: str) -> None:
+    known, _ = changes([], [first], 0)
+    assert changes(known, [second], 1) == ([], [])
 
 
 def test_a_look_that_fails_ends_no_other_alarm(subject: Subject, tmp_path: Path) -> None:
