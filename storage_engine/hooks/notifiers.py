@@ -10,10 +10,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow.exceptions import AirflowRescheduleException
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
+    AirflowTaskTimeout,
 )
 
 from storage_engine.core.wording import unexpected
@@ -31,10 +33,13 @@ _log = logging.getLogger(__name__)
 
 
 class AlarmException(AirflowFailException):
-    """Fails a task that has looked after a store and found what a person should know at once."""
+    """Fails a task that has looked after a store and found what a person should know at once.
 
-    def __init__(self, alarms: Sequence[str]) -> None:
-        super().__init__("; ".join(alarms))
+    :param text: what the task's log ends with; "": the alarms.
+    """
+
+    def __init__(self, alarms: Sequence[str], text: str = "") -> None:
+        super().__init__(text or "; ".join(alarms))
         self.alarms = tuple(alarms)
 
 
@@ -49,25 +54,39 @@ def alarms_told(notifiers: Sequence[Notifier], conn_id: str, context: Context) -
     except AirflowSkipException:
         _tell(notifiers, conn_id, context, ())
         raise
-    except Exception as error:
+    except AirflowRescheduleException:
+        # A sensor that looks again later.
+        raise
+    except AlarmException as error:
+        _tell(notifiers, conn_id, context, error.alarms)
+        raise
+    except (Exception, AirflowTaskTimeout) as error:
         instance = context["ti"]
         ends_here = isinstance(error, (AirflowFailException, AirflowSensorTimeout))
         if ends_here or instance.try_number > instance.max_tries:
-            alarms = error.alarms if isinstance(error, AlarmException) else (str(error),)
-            _tell(notifiers, conn_id, context, alarms)
+            _tell(notifiers, conn_id, context, (str(error) or type(error).__name__,), has_failed=True)
         raise
     _tell(notifiers, conn_id, context, ())
 
 
-def _tell(notifiers: Sequence[Notifier], conn_id: str, context: Context, alarms: Sequence[str]) -> None:
+def _tell(
+    notifiers: Sequence[Notifier],
+    conn_id: str,
+    context: Context,
+    alarms: Sequence[str],
+    *,
+    has_failed: bool = False,
+) -> None:
     """Tell all notifiers. Whatever fails is one warning: what the task did stands."""
     try:
-        _tell_all(notifiers, conn_id, context, alarms)
+        _tell_all(notifiers, conn_id, context, alarms, has_failed)
     except Exception as error:
         _log.warning("the notifiers weren't told: %s", unexpected(error))
 
 
-def _tell_all(notifiers: Sequence[Notifier], conn_id: str, context: Context, alarms: Sequence[str]) -> None:
+def _tell_all(
+    notifiers: Sequence[Notifier], conn_id: str, context: Context, alarms: Sequence[str], has_failed: bool
+) -> None:
     from storage_engine.retention.monitor.notifying import Subject, tell
 
     instance = context["ti"]
@@ -82,7 +101,7 @@ def _tell_all(notifiers: Sequence[Notifier], conn_id: str, context: Context, ala
         subject = Subject.of(StorageEngineHook(conn_id).managed_store, **said)
     means = [_NotifierMeans(notifier, number, context) for number, notifier in enumerate(notifiers)]
     told = [with_connection(alarm, conn_id) for alarm in alarms]
-    for notice in tell(subject, told, means):
+    for notice in tell(subject, told, means, has_failed=has_failed):
         _log.warning("%s", notice)
 
 

@@ -18,7 +18,7 @@ Rows = Any
 """A table of facts: a :class:`FactTable`, or a DataFrame of pandas or of Spark, where there are any."""
 Verdicts = Any
 """One boolean a row, as the columns have it."""
-_NUMBERS = frozenset({int, bool, float})
+_NUMBERS = (int, float, np.number, np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,12 @@ class FactTable:
     def __getitem__(self, name: str) -> Any:
         """Return a column as an array. A number that isn't known is NaN, as in pandas."""
         values = [row[name] for row in self.rows]
-        kinds = {*map(type, values)}
-        if type(None) in kinds and len(kinds) > 1 and kinds - {type(None)} <= _NUMBERS:
+        known = [value for value in values if value is not None]
+        if not all(isinstance(value, _NUMBERS) for value in known) or not known:
+            return np.array(values, object)
+        if len(known) < len(values):
             return np.array([np.nan if value is None else value for value in values], float)
-        return np.array(values) if kinds <= _NUMBERS else np.array(values, object)
+        return np.array(values)
 
 
 def named_by_offset(rows: Rows) -> Verdicts:

@@ -6,15 +6,20 @@ import gc
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+from airflow.exceptions import AirflowRescheduleException
+from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 
-from storage_engine.hooks.notifiers import alarms_told
+from storage_engine.hooks.notifiers import AlarmException, alarms_told
 from storage_engine.sensors.cleanup import StorageEngineDueSensor
 from tests.docs.code_blocks import ROOT, blocks_of
+from tests.services.lock_holder import lock_held
 from tests.services.webhook import Posted, webhook
 
 # What Airflow and its dependencies warn about in their own code is not ours to mend.
@@ -58,7 +63,11 @@ def company_alerts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def run_monitor() -> dict[str, str]:
-    bag = DagBag(str(ROOT / "dags" / "storage_monitor.py"), load_op_links=False)
+    return run_dag("storage_monitor")
+
+
+def run_dag(name: str) -> dict[str, str]:
+    bag = DagBag(str(ROOT / "dags" / f"{name}.py"), load_op_links=False)
     assert bag.import_errors == {}
     (dag,) = bag.dags.values()
     for task in dag.tasks:
@@ -100,6 +109,23 @@ def test_slack_and_apprise_are_told_once_when_an_alarm_begins_and_once_when_it_e
     assert ended.startswith(f"{STORE}: ended: {BEHIND}")
 
 
+def test_runs_that_fail_for_one_reason_are_told_once(
+    airflow_database: Path, store_connection: Any, company_alerts: Callable[[str], None], tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    company_alerts(f"""
+def NOTIFIERS(context):
+    with open({str(told)!r}, "a") as file:
+        file.write(context["alarm"]["state"] + " " + context["alarm"]["what"] + "\\n")
+""")
+    store = store_connection(STORE, deleteWhen="99")
+    for _ in range(2):
+        with lock_held(Path(store.root) / "lock"):
+            assert run_dag("storage_retention")["report"] == "failed"
+    (began,) = told.read_text().splitlines()
+    assert began.startswith("began plan failed, ")
+
+
 def _connection() -> str:
     import os
 
@@ -134,6 +160,10 @@ class _Instance:
     dag_id, task_id, try_number, max_tries, log_url = "d", "t", 1, 2, "http://log"
 
 
+class _LastTry(_Instance):
+    try_number = 3
+
+
 def test_a_task_that_is_tried_again_tells_nothing_yet() -> None:
     told: list[str] = []
 
@@ -148,6 +178,41 @@ def test_a_task_that_is_tried_again_tells_nothing_yet() -> None:
         ):
             raise OSError("gone")
         assert told == ["gone"] * (instance.try_number == 3)
+
+
+def test_a_sensor_that_looks_again_later_is_no_alarm_and_a_task_out_of_time_is_one() -> None:
+    told: list[str] = []
+
+    def note(context: Any) -> None:
+        told.append(context["alarm"]["what"])
+
+    later = AirflowRescheduleException(datetime.now(UTC))  # type: ignore[no-untyped-call]
+    for error in (later, AirflowTaskTimeout("out of time")):
+        with (
+            pytest.raises(type(error)),
+            alarms_told([note], "nobody", {"ti": _LastTry()}),  # type: ignore[typeddict-item]
+        ):
+            raise error
+    assert told == ["out of time"]
+
+
+def test_a_task_that_fails_before_it_has_looked_ends_no_alarm(
+    store_connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_connection(STORE, deleteWhen="99")
+    told: list[tuple[str, str]] = []
+
+    def note(context: Any) -> None:
+        told.append((context["alarm"]["state"], context["alarm"]["what"]))
+
+    def end_with(error: Exception | None) -> None:
+        with suppress(Exception), alarms_told([note], STORE, {"ti": _LastTry()}):  # type: ignore[typeddict-item]
+            if error is not None:
+                raise error
+
+    for error in (AlarmException(["lost"]), OSError("journal"), AlarmException(["lost"]), None):
+        end_with(error)
+    assert told == [("began", "lost"), ("began", "journal"), ("ended", "journal"), ("ended", "lost")]
 
 
 def test_nothing_that_fails_while_it_tells_ends_a_task(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from storage_engine.cli.options.stores_file import FILE, VARIABLE, find_named, n
 from storage_engine.core.host import ANY_HOST
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.connection import Defaults, managed_store
+from tests.kafka_fixture import unpack
 from tests.services.command_line import Outcome
 
 
@@ -262,7 +263,8 @@ def test_init_writes_a_store_into_the_file_and_leaves_the_others(
     assert "Next: storage-engine doctor 'a \"b\" c'" in cli(*named, 'a "b" c').out
     assert config.stat().st_mode & 0o077 == 0
     config.write_text("# mine\n" + config.read_text())
-    assert cli(*named, "main", "--broker", "10.0.0.1:10911", "--time-zone", "Asia/Shanghai").exit_code == 0
+    done = cli(*named, "main", "--broker", "10.0.0.1:10911", "--time-zone", "Asia/Shanghai")
+    assert done.out.rstrip().endswith("Next: storage-engine doctor main")
     assert config.read_text().startswith("# mine\n")
     fields = {"root": str(store.resolve()), "lake": str(lake)}
     live = {"mode": "live", "broker_address": "10.0.0.1:10911", "time_zone": "Asia/Shanghai"}
@@ -272,8 +274,13 @@ def test_init_writes_a_store_into_the_file_and_leaves_the_others(
     }
     assert cli("archive", 'a "b" c').exit_code == 0
     before = config.read_text()
-    for name in ("main", "a/b", " "):
+    for name in ("main", "a/b", " ", "-x", "..", "del\x7f", "two\nlines"):
         assert "expected a new name without a slash" in cli(*named, name).err
+    away = ("init", "--store", store, "--lake", "s3://bucket/lake", "--name", "other")
+    assert "--lake: expected a directory, found s3:/bucket/lake" in cli(*away).err
+    odd = store.with_name("del\x7f")
+    odd.symlink_to(store)
+    assert "a text that TOML takes" in cli("init", "--store", store, "--lake", odd, "--name", "other").err
     assert "expected --store and --lake with it" in cli("init", "--name", "other", "--store", store).err
     assert config.read_text() == before
 
@@ -286,3 +293,17 @@ def test_no_store_is_written_where_no_file_is_read(
     assert refused.exit_code == 2
     assert f"found {VARIABLE} empty" in refused.err
     assert not config.exists()
+
+
+def test_init_names_a_store_by_its_broker_and_writes_nothing_that_is_refused(
+    cli, config: Path, lake: Path, store: Path, tmp_path: Path
+) -> None:
+    node = unpack(tmp_path / "node") / "server.properties"
+    assert cli("init", "--store", node, "--lake", tmp_path / "away", "--name", "node").exit_code == 0
+    assert named_stores()["node"].fields["broker_type"] == "kafka"
+    assert cli("doctor", "node").exit_code == 0
+    before = config.read_text()
+    assert "server.properties' is a file" in cli("init", "--store", node, tmp_path / "project").err
+    refused = cli("init", "--store", store, "--lake", lake, "--name", "main", "--broker", "nowhere")
+    assert "store main: field broker_address: expected host:port" in refused.err
+    assert config.read_text() == before

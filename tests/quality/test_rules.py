@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,3 +110,8 @@ def test_unknown_values_are_not_compared() -> None:
         True,
         False,
     ]
+
+
+def test_numbers_of_numpy_are_numbers_without_pandas_too() -> None:
+    rows = ({"expected": np.int64(3), "found": np.int64(-1)}, {"expected": 3, "found": np.int64(4)})
+    assert rules.equal(rules.FactTable(rows, ("expected", "found"))).tolist() == [True, False]

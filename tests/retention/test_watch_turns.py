@@ -70,8 +70,11 @@ def test_a_second_watch_takes_over_when_the_first_ends(
     first = HostWatch(lambda line: None)
     first.add(store)
     until(lambda: no_watch(root_of(store)) == "")
+    told: list[object] = []
+    monkeypatch.setattr(host, "_alarmed", lambda _store, problems, _mended: told.append(problems))
     host.add(store)
     until(lambda: said.has("another process watches the store"))
+    assert set(told) == {None}
     first.end()
     until(lambda: no_watch(root_of(store)) == "")
     touch(store)

@@ -94,13 +94,16 @@ def watch(
         pass
     dead = host.dead
     host.end()
+    error = StorageEngineError(
+        "expected the watch to work until it is told to end, found that a thread of it has ended: "
+        f"{', '.join(dead)}. Start it again."
+    )
+    for one in managed if dead else ():
+        teller.add(one, (str(error),), ())
     if notify:
         teller.end(_END_SECONDS)
     if dead:
-        raise StorageEngineError(
-            f"expected the watch to work until it is told to end, found that a thread of it has ended: "
-            f"{', '.join(dead)}. Start it again."
-        )
+        raise error
     return 0
 
 

@@ -144,7 +144,8 @@ def add_store(name: str, fields: Mapping[str, str]) -> Path:
 
     :param fields: by a connection's keys.
     :return: the file.
-    :raises BadInputError: the name has a slash or is there, or the file can't be added to.
+    :raises BadInputError: no command takes the name, it is there, a field can't be used, or the file can't
+        be added to.
     """
     from storage_engine.core.durable import make_dirs, write_file
 
@@ -154,11 +155,20 @@ def add_store(name: str, fields: Mapping[str, str]) -> Path:
             f"{name}: expected a file of stores to add it to, found {VARIABLE} empty, or no home "
             f"directory of this user. Nothing was changed. Set {VARIABLE} to the path of a file."
         )
-    if "/" in name or not name.strip() or name in named_stores():
+    # A command takes what begins with a hyphen for an option; and one bad table is no store's any more.
+    is_word = not ("/" in name or name.startswith("-")) and name.isprintable() and bool(name.strip())
+    if not is_word or name in (".", "..") or name in named_stores():
         raise BadInputError(
             f"{file}: expected a new name without a slash, found {name!r}. Nothing was changed. Choose "
             "another name, or edit the file."
         )
+    for key, value in fields.items():
+        if not value.isprintable():
+            raise BadInputError(
+                f"{file}: {name}: {key}: expected a text that TOML takes, found {value!r}. Nothing was "
+                "changed. Name it by a link without such characters."
+            )
+    NamedStore(name, file, fields).managed(Path(fields["lake"]), None)
     before = file.read_text() if file.exists() else ""
     # A text in JSON is one in TOML.
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]

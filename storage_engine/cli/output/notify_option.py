@@ -58,7 +58,7 @@ def alarms_told(managed: ManagedStore, source: str, all_means: tuple[Means, ...]
     """
     is_told = not all_means
 
-    def tell(*alarms: str, link: str = "") -> None:
+    def tell(*alarms: str, link: str = "", has_failed: bool = False) -> None:
         nonlocal is_told
         if is_told:
             return
@@ -68,7 +68,7 @@ def alarms_told(managed: ManagedStore, source: str, all_means: tuple[Means, ...]
 
         try:
             subject = Subject.of(managed, source, advice=doctor_of(managed), link=link)
-            notices = tell_means(subject, alarms, all_means)
+            notices = tell_means(subject, alarms, all_means, has_failed=has_failed)
         except Exception as error:
             # What the command did stands.
             notices = (f"nobody was told of alarms: {unexpected(error)}",)
@@ -78,5 +78,5 @@ def alarms_told(managed: ManagedStore, source: str, all_means: tuple[Means, ...]
     try:
         yield tell
     except Exception as error:
-        tell(str(error))
+        tell(str(error), has_failed=True)
         raise

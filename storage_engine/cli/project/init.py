@@ -14,9 +14,9 @@ import click
 import tzlocal
 
 from storage_engine.cli.options.airflow_connection import before_airflow
-from storage_engine.cli.options.stores_file import add_store
+from storage_engine.cli.options.stores_file import add_store, named_stores
 from storage_engine.cli.output.output import say
-from storage_engine.cli.shell.command import AIRFLOW_GROUP, GroupedOption, command
+from storage_engine.cli.shell.command import AIRFLOW_GROUP, NAMED, GroupedOption, command
 from storage_engine.cli.shell.values import NamedPath, TargetPath
 from storage_engine.cli.shell.values import time_zone as known_time_zone
 from storage_engine.core.extras import require_provider
@@ -44,8 +44,8 @@ _OF_AIRFLOW = ("conn_id", "broker", "lake_dir", "spark_conn_id", "dags", "env", 
 )
 @click.option(
     "--store",
-    type=NamedPath(exists=True, file_okay=False),
-    help="The broker's storePathRootDir, for the connection.",
+    type=NamedPath(exists=True),
+    help="The broker's storePathRootDir, for the connection; with --name a node's server.properties, too.",
 )
 @click.option(
     "--broker-conf",
@@ -143,6 +143,8 @@ def init(directory: Path | None, into_airflow: bool, name: str | None, **said: A
     if name is not None:
         _write_name(name, directory is not None or into_airflow, **said)
         return
+    if said["store"] is not None and said["store"].is_file():
+        raise click.BadParameter(f"Directory '{said['store']}' is a file.", param_hint="--store")
     if into_airflow == (directory is not None):
         raise click.UsageError("Expected either DIRECTORY, for a project of its own, or --airflow.")
     if into_airflow:
@@ -166,10 +168,19 @@ def init(directory: Path | None, into_airflow: bool, name: str | None, **said: A
 
 def _write_name(name: str, is_more: bool, store: Path | None, lake_dir: Path | None, **said: Any) -> None:
     """Give a store a name at the shell."""
+    from storage_engine.brokers import broker_of, default_broker
+
     if is_more or store is None or lake_dir is None:
         raise click.UsageError("--name: expected --store and --lake with it, and no DIRECTORY or --airflow.")
+    if lake_dir.parts and lake_dir.parts[0].endswith(":"):
+        raise click.UsageError(
+            f"--lake: expected a directory, found {lake_dir}. An object store is described by the lake.json "
+            "of one."
+        )
     context = click.get_current_context()
     fields = {"root": str(store.resolve()), "lake": str(lake_dir.absolute())}
+    if (broker := broker_of(store)) != default_broker():
+        fields["broker_type"] = broker
     if said["broker_conf"]:
         fields["broker_conf"] = str(said["broker_conf"].resolve())
     if said["broker"]:
@@ -177,7 +188,10 @@ def _write_name(name: str, is_more: bool, store: Path | None, lake_dir: Path | N
     if context.get_parameter_source("time_zone") is click.core.ParameterSource.COMMANDLINE:
         fields["time_zone"] = said["time_zone"]
     say(f"{add_store(name, fields)}: {name} is {store}")
-    say(f"\nNext: storage-engine doctor {shlex.quote(name)}")
+    # From here on the name says all, and no connection is meant.
+    context.params.clear()
+    context.meta[NAMED] = named_stores()[name]
+    say("\nNext: storage-engine doctor")
 
 
 def _set_up(

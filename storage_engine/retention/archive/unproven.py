@@ -44,7 +44,9 @@ def prove_gone(context: Context, segments: Sequence[Segment]) -> tuple[Unproven,
     if not segments:
         return Unproven(), []
     known, slots = known_heads(context.journal, context.record), {one.id for one in segments}
-    proofs = read_proofs(context.store.lakes, context.record, slots, known=known, read_files=True)
+    proofs = read_proofs(
+        context.store.lakes, context.record, slots, known=known, whole_chain=True, read_files=True
+    )
     unarchived, proofs = proofs.permits.unarchived(segments), replace(proofs, permits=NO_PERMITS)
     left = still_unproven(context.journal, context.record, proofs, segments)
     unproven = Unproven(tuple(left), frozenset(one.id for one in proofs.touched(left)), unarchived)

@@ -22,6 +22,7 @@ from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import FileFacts, SegmentId
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.archive.sealed import MeasuredLag, measure_lag
+from storage_engine.retention.archive.unproven import still_unproven
 from storage_engine.retention.hold.leaving_unproven import (
     Acceptance,
     check_unproven,
@@ -35,9 +36,11 @@ from storage_engine.retention.hold.recording_drift import (
     with_rules_word,
 )
 from storage_engine.retention.hold.shield_removal import make_removable, remove_all
+from storage_engine.retention.proof.proofs import Proofs
 from storage_engine.retention.ranges.drift import gone_ranges, ranges_of_drift
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import AnyStore, Context, open_context
+from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.shield.index import shield_path
 
 _ACCOUNTED = frozenset({Where.ARCHIVED, Where.NOT_ARCHIVED})
@@ -72,9 +75,26 @@ def _proven(
     except (StorageEngineError, OSError) as error:
         said = reason_text(error).removesuffix(".")
         return {}, (f"what the lakes prove isn't known, so that nothing counts as proven: {said}",)
-    proven = measured.archivable - measured.unproven
-    segments = (segment for log in measured.snapshot.logs for segment in log.segments)
-    return {one.id: one.facts for one in segments if one.id in proven}, measured.lag.notes
+    every = (segment for log in measured.snapshot.logs for segment in log.segments)
+    segments = [segment for segment in every if segment.id in measured.archivable]
+    unproven, broken = measured.unproven, _broken(context, measured.proofs)
+    if broken:
+        left = tuple(one for one in measured.proofs.asked if one.lake.location not in broken)
+        proofs = replace(measured.proofs, asked=left)
+        unproven |= {one.id for one in still_unproven(context.journal, context.record, proofs, segments)}
+    notes = (*measured.lag.notes, *broken.values())
+    return {one.id: one.facts for one in segments if one.id not in unproven}, notes
+
+
+def _broken(context: Context, proofs: Proofs) -> Mapping[str, str]:
+    """Return why chains of receipts are broken, by lake: a look follows them from known rows on alone."""
+    known, broken = known_heads(context.journal, context.record), {}
+    for one in proofs.asked:
+        try:
+            known.check(one.lake, context.record.store_id, whole=True)
+        except (StorageEngineError, OSError) as error:
+            broken[one.lake.location] = reason_text(error)
+    return broken
 
 
 def _unarchived(context: Context, found: Sequence[Drift]) -> tuple[Drift, ...]:

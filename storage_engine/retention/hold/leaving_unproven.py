@@ -104,8 +104,8 @@ def unproven_of(
     unasked: tuple[str, ...] = ()
     if segments:
         try:
-            known = known_heads(journal, record)
-            proofs = read_proofs(store.lakes, record, slots(segments), known=known)
+            known, wanted = known_heads(journal, record), slots(segments)
+            proofs = read_proofs(store.lakes, record, wanted, known=known, whole_chain=True)
             unasked = tuple(_clause(why) for _, why in proofs.unreachable)
             asked = replace(proofs, unreachable=())
             segments = tuple(still_unproven(journal, record, asked, segments))

@@ -36,12 +36,13 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 MOST_SECONDS: Final = 30.0
 """That one means may take for all that one look has to tell."""
+_KILLED_SECONDS: Final = 1.0
 _MOST_ALARMS: Final = 20
 """Told of one look; further ones wait for the next."""
 _VERSION: Final = 1
 _TOLD = KeptRows("storage_engine_told_alarms", "told")
-_NUMBER = re.compile(r"(?<![^\s\[(])[\d-]*\d\S*(?: \w+)?")
-"""A number with its unit, which is another one at each look; not the digits of a name."""
+_NUMBER = re.compile(r"(?<![^\s\[(])[\d-]*\d\S*(?: [\d-]*\d\S*)*(?: \w+)?")
+"""A number with its unit, or a time, which is another one at each look; not the digits of a name."""
 
 
 class AlarmState(StrEnum):
@@ -129,20 +130,27 @@ class CommandMeans:
         :raises StorageEngineError: it ended with another code than 0, or not in time; it is killed then.
         :raises OSError: it can't be started.
         """
-        with subprocess.Popen(
+        process = subprocess.Popen(
             self.words,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-        ) as process:
-            try:
-                process.communicate(json.dumps(told.to_dict()).encode() + b"\n", timeout=seconds)
-            except subprocess.TimeoutExpired:
-                # With what it has started: a child that lives on would hold nothing, but be nobody's.
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                raise StorageEngineError(f"expected an end within {seconds:.0f} s, found none") from None
+        )
+        try:
+            process.communicate(json.dumps(told.to_dict()).encode() + b"\n", timeout=seconds)
+        except subprocess.TimeoutExpired:
+            # With what it has started: a child that lives on would hold nothing, but be nobody's. One that
+            # runs as another user, as by sudo, can't be killed: it is left to itself.
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_KILLED_SECONDS)
+            raise StorageEngineError(f"expected an end within {seconds:.0f} s, found none") from None
+        finally:
+            if process.stdin is not None:
+                with suppress(OSError):
+                    process.stdin.close()
         if process.returncode:
             raise StorageEngineError(f"expected exit code 0, found {process.returncode}")
 
@@ -189,7 +197,12 @@ def means_of(text: str) -> Means:
     :raises BadInputError: it is neither.
     """
     if text.startswith(("http://", "https://")):
-        if not urlsplit(text).hostname:
+        try:
+            host = urlsplit(text).hostname
+        except ValueError:
+            # Its text has the URL.
+            host = None
+        if not host:
             raise BadInputError("expected a URL with a host, found none")
         return WebhookMeans(text)
     try:
@@ -265,6 +278,7 @@ def tell(
     all_means: Sequence[Means],
     *,
     happened: Sequence[str] = (),
+    has_failed: bool = False,
     now_ms: int | None = None,
     seconds: float = MOST_SECONDS,
 ) -> tuple[str, ...]:
@@ -272,36 +286,42 @@ def tell(
 
     :param alarms: all that stand now.
     :param happened: what doesn't last: it is told, and not remembered.
+    :param has_failed: who looked has failed with these alarms: whether others have ended is unknown.
     :return: what could not be told, as notices.
     """
     notices: list[str] = []
     now_ms = clock_ms() if now_ms is None else now_ms
     for means in all_means:
         try:
-            notices += _tell(subject, alarms, happened, means, now_ms, seconds)
+            known, why_unknown = _read(subject, means)
+            if why_unknown:
+                notices.append(f"what {means.name} was told before isn't known: {why_unknown}")
+            began, ended = changes(known, alarms, now_ms)
+            todo = [
+                *((AlarmState.BEGAN, one) for one in began),
+                *((AlarmState.HAPPENED, Alarm(what, now_ms)) for what in happened),
+                *((AlarmState.ENDED, one) for one in ended if not has_failed),
+            ]
+            notices += _tell(subject, means, known, todo, seconds)
         except Exception as error:
-            known = isinstance(error, (StorageEngineError, OSError))
-            notices.append(f"{means.name} wasn't told: {reason_text(error) if known else unexpected(error)}")
+            notices.append(f"{means.name} wasn't told: {_why(error)}")
     return tuple(notices)
+
+
+def _why(error: Exception) -> str:
+    is_said = isinstance(error, (StorageEngineError, OSError))
+    return reason_text(error) if is_said else unexpected(error)
 
 
 def _tell(
     subject: Subject,
-    alarms: Sequence[str],
-    happened: Sequence[str],
     means: Means,
-    now_ms: int,
+    known: Sequence[Alarm],
+    todo: Sequence[tuple[AlarmState, Alarm]],
     seconds: float,
 ) -> list[str]:
-    known, why_unknown = _read(subject, means)
-    notices = [f"what {means.name} was told before isn't known: {why_unknown}"] if why_unknown else []
-    began, ended = changes(known, alarms, now_ms)
-    todo = [
-        *((AlarmState.BEGAN, one) for one in began),
-        *((AlarmState.HAPPENED, Alarm(what, now_ms)) for what in happened),
-        *((AlarmState.ENDED, one) for one in ended),
-    ]
-    now_known, left = {id(one): one for one in known}, len(todo)
+    notices: list[str] = []
+    now_known, left, why = {id(one): one for one in known}, len(todo), ""
     ends_at = time.monotonic() + seconds
     for state, alarm in todo[:_MOST_ALARMS]:
         try:
@@ -309,16 +329,17 @@ def _tell(
                 raise StorageEngineError(f"expected to tell all within {seconds:.0f} s, found it slower")
             means.send(Notification(subject.store, state, alarm, subject.advice, subject.link), remaining)
         except Exception as error:
-            fault = isinstance(error, (StorageEngineError, OSError))
-            why = reason_text(error) if fault else unexpected(error)
-            untold = f"{means.name} wasn't told of {count_text(left, 'alarm')}"
-            notices.append(f"{untold} ({why}); what stands at the next look is told then")
-            break
+            # One alarm that it doesn't take keeps it from none of the others.
+            why = why or _why(error)
+            continue
         left -= 1
         if state is AlarmState.ENDED:
             del now_known[id(alarm)]
         elif state is AlarmState.BEGAN:
             now_known[id(alarm)] = alarm
+    if why:
+        untold = f"{means.name} wasn't told of {count_text(left, 'alarm')}"
+        notices.append(f"{untold} ({why}); what stands at the next look is told then")
     if len(todo) > left and (why := _write(subject, means, tuple(now_known.values()))):
         notices.append(f"what {means.name} was told can't be kept, and is told again: {why}")
     return notices
@@ -327,10 +348,15 @@ def _tell(
 def changes(known: Sequence[Alarm], alarms: Sequence[str], now_ms: int) -> tuple[list[Alarm], list[Alarm]]:
     """Return which alarms began, and which ended. One whose numbers alone changed still stands."""
     before: dict[str, list[Alarm]] = defaultdict(list)
+    new = dict.fromkeys(alarms)
     for one in known:
-        before[_NUMBER.sub("#", one.what)].append(one)
+        # First those of the same words: of two ranges the one that is new began.
+        if one.what in new:
+            del new[one.what]
+        else:
+            before[_NUMBER.sub("#", one.what)].append(one)
     began = []
-    for what in dict.fromkeys(alarms):
+    for what in new:
         same = before[_NUMBER.sub("#", what)]
         if same:
             same.pop(0)
@@ -394,9 +420,15 @@ class Teller(threading.Thread):
         self._ends = False
         self._said: tuple[str, ...] = ()
 
-    def add(self, store: ManagedStore, alarms: Sequence[str], happened: Sequence[str]) -> None:
-        """Have it told soon that these stand, and what happened; never waits."""
+    def add(self, store: ManagedStore, alarms: Sequence[str] | None, happened: Sequence[str]) -> None:
+        """Have it told soon that these stand, and what happened; never waits.
+
+        :param alarms: None: another process tells what stands.
+        """
         with self._changing:
+            if alarms is None:
+                self._found.pop(store.root, None)
+                return
             before = self._found.get(store.root)
             subject = before[0] if before else Subject.of(store, "watch", advice=self._advice(store))
             waiting = (*(before[2] if before else ()), *happened)[-_MOST_ALARMS:]
@@ -430,4 +462,6 @@ class Teller(threading.Thread):
             if notices != self._said:
                 self._said = notices
                 for notice in notices:
-                    self._say(notice)
+                    # On a pipe that is closed, too, later alarms are told.
+                    with suppress(Exception):
+                        self._say(notice)

@@ -217,7 +217,8 @@ def record_mends(store: ManagedStore, found: Sequence[Drift]) -> None:
         record_under_watch(journal, record, found)
 
 
-Alarmed = Callable[[ManagedStore, Sequence[str], Sequence[str]], None]
+Alarmed = Callable[[ManagedStore, Sequence[str] | None, Sequence[str]], None]
+"""Told what is wrong with a store now, and what was mended; None: another process looks, and tells it."""
 LOOK_SECONDS: Final = 0.5
 """Each look is some calls of stat: enough where a file system tells nobody of its changes."""
 _STAND_BY_SECONDS: Final = 2.0
@@ -310,7 +311,9 @@ class StoreWatch(threading.Thread):
         before, self._silent = self._silent, self._fence.silent()
         # One that has just begun is silent for a moment, too.
         if not self._silent or self._silent != before:
-            self._alarm(well="another process watches the store; this one takes over when that ends")
+            with suppress(Exception):
+                self._alarmed(self._store, None, ())
+            self._say_once("another process watches the store; this one takes over when that ends")
             return
         problems = [*self._do(lambda: self._fence.look(clock_ms()))]
         self._tell(self._fence.left_over())

@@ -250,6 +250,7 @@ def read_proofs(
     *,
     known: KnownHeads,
     to_delete: bool = False,
+    whole_chain: bool = False,
     read_files: bool = False,
     whole_logs: bool = False,
     looked: Callable[[], None] | None = None,
@@ -262,6 +263,8 @@ def read_proofs(
     :param known: receipts that the lakes are known to have had.
     :param to_delete: segments are to be deleted on these proofs. Then a lake has to be one that may be
         written, and its marks are brought up to date.
+    :param whole_chain: follow each lake's chain of receipts from its first row on, as ``to_delete`` does:
+        something rests on it that we don't delete ourselves, such as what a broker may delete.
     :param read_files: read the data files too: what is only of the right length may be damaged.
     :param whole_logs: return all receipts of the store by log, too; only those of the segments are checked.
     :param looked: called after each receipt whose files were read, which may take long.
@@ -284,7 +287,8 @@ def read_proofs(
                 mark_commits(lake)
                 # Not what this process has read before: a deletion rests on it.
                 forget_links()
-            asked.append(_read(lake, record, wanted, known, to_delete, read_files, whole_logs, looked))
+            whole = to_delete or whole_chain
+            asked.append(_read(lake, record, wanted, known, whole, read_files, whole_logs, looked))
         except LakeUnavailableError as error:
             unreachable.append((config, str(error)))
             if isinstance(error, LakeIdentityError):
@@ -413,7 +417,7 @@ def _read(
     record: StoreRecord,
     wanted: Collection[Slot],
     known: KnownHeads,
-    to_delete: bool,
+    whole_chain: bool,
     read_files: bool,
     whole_logs: bool,
     looked: Callable[[], None] | None,
@@ -429,7 +433,7 @@ def _read(
             rows.setdefault((row.log, row.base_offset), []).append(row)
     found = [row for of_slot in rows.values() for row in of_slot]
     try:
-        known.check(lake, record.store_id, whole=to_delete)
+        known.check(lake, record.store_id, whole=whole_chain)
     except ReceiptError as error:
         return LakeProofs(lake, rows, reasons(chain_faults(found, str(error))), of_logs)
     depth = Depth.FILES if read_files else Depth.SIZES

@@ -52,6 +52,9 @@ def test_a_watch_whose_thread_has_ended_ends_with_an_error(
     lake = str(tmp_path / "lake")
     (tmp_path / "store").mkdir()
     assert run_command("init-lake", "--lake", lake).exit_code == 0
-    outcome = run_command("watch", str(tmp_path / "store"), "--lake", lake)
+    told = f"sh -c 'cat >> {tmp_path}/told'"
+    outcome = run_command("watch", str(tmp_path / "store"), "--lake", lake, "--notify", told)
     assert outcome.exit_code != 0
-    assert "found that a thread of it has ended: storage-engine-watch" in outcome.err
+    said = "found that a thread of it has ended: storage-engine-watch"
+    assert said in outcome.err
+    assert said in json.loads((tmp_path / "told").read_text())["what"]

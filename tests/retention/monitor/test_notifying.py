@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
+import signal
 import sqlite3
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,6 +23,7 @@ from storage_engine.retention.monitor.notifying import (
     Subject,
     Teller,
     WebhookMeans,
+    changes,
     means_of,
     tell,
 )
@@ -79,8 +84,9 @@ def test_an_alarm_is_told_when_it_begins_and_when_it_ends(subject: Subject, tmp_
 
 def test_names_with_digits_and_equal_alarms_stay_apart(subject: Subject, tmp_path: Path) -> None:
     means = [writes(tmp_path / "told")]
-    alarms = ["/disk1 is full", "[0, 10) is lost", "[10, 20) is lost"]
-    for standing in (alarms[:2], alarms, ["/disk2 is full", *alarms[1:]]):
+    alarms = ["/disk1 is full", "[10, 20) is lost", "[0, 10) is lost"]
+    later = ["/disk2 is full", *alarms[:0:-1]]
+    for standing in (alarms[:2], ["/disk1 is full", *later[1:]], later, later[:2]):
         tell(subject, standing, means)
     assert told(tmp_path / "told") == [
         ("began", alarms[0]),
@@ -88,7 +94,30 @@ def test_names_with_digits_and_equal_alarms_stay_apart(subject: Subject, tmp_pat
         ("began", alarms[2]),
         ("began", "/disk2 is full"),
         ("ended", alarms[0]),
+        ("ended", alarms[1]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("it ends 2026-11-29 10:31:07Z, unless renewed", "it ends 2026-11-30 00:00:00Z, unless renewed"),
+        ("2 h 10 min are left", "1 h 59 min are left"),
+    ],
+)
+def test_another_time_is_no_other_alarm(first: str, second: str) -> None:
+    known, _ = changes([], [first], 0)
+    assert changes(known, [second], 1) == ([], [])
+
+
+def test_a_look_that_fails_ends_no_other_alarm(subject: Subject, tmp_path: Path) -> None:
+    means = [writes(tmp_path / "told")]
+    tell(subject, ["lost"], means)
+    for _ in range(2):
+        tell(subject, ["the journal is locked"], means, has_failed=True)
+    assert told(tmp_path / "told") == [("began", "lost"), ("began", "the journal is locked")]
+    tell(subject, ["lost"], means)
+    assert told(tmp_path / "told")[2:] == [("ended", "the journal is locked")]
 
 
 def test_two_sources_and_two_means_have_memories_of_their_own(
@@ -115,6 +144,15 @@ def test_what_failed_is_a_notice_and_is_told_at_the_next_look(subject: Subject, 
     assert [body["what"] for body in posted.bodies] == ["full"]
 
 
+def test_an_alarm_that_a_means_does_not_take_keeps_it_from_no_other(subject: Subject, tmp_path: Path) -> None:
+    read = "import sys; text = sys.stdin.read(); 'odd' in text and sys.exit(1)"
+    script = f"{read}; open(sys.argv[1], 'a').write(text)"
+    means = [CommandMeans((sys.executable, "-c", script, str(tmp_path / "told")))]
+    (notice,) = tell(subject, ["odd", "full"], means)
+    assert "wasn't told of 1 alarm (expected exit code 0, found 1)" in notice
+    assert told(tmp_path / "told") == [("began", "full")]
+
+
 def test_one_that_hangs_is_left_in_time_and_the_others_are_told(subject: Subject, tmp_path: Path) -> None:
     hangs = CommandMeans((sys.executable, "-c", "import time; time.sleep(600)"))
     began = time.monotonic()
@@ -123,6 +161,33 @@ def test_one_that_hangs_is_left_in_time_and_the_others_are_told(subject: Subject
     assert "wasn't told of 2 alarms" in notice
     assert "expected an end within 3 s, found none" in notice
     assert told(tmp_path / "told") == [("began", "full"), ("began", "lost")]
+
+
+def test_one_that_cannot_be_killed_is_left_in_time(
+    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that sudo made another user's."""
+
+    def tell_and_forget() -> tuple[str, ...]:
+        notices = tell(subject, ["full"], [hangs], seconds=1)
+        gc.collect()
+        return notices
+
+    pids: list[int] = []
+
+    def not_permitted(pid: int, _signal: int) -> None:
+        pids.append(pid)
+        raise PermissionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "killpg", not_permitted)
+        hangs = CommandMeans((sys.executable, "-c", "import time; time.sleep(60)"))
+        began = time.monotonic()
+        with pytest.warns(ResourceWarning, match="still running"):
+            (notice,) = tell_and_forget()
+    os.killpg(pids[0], signal.SIGKILL)
+    assert time.monotonic() - began < 40
+    assert "expected an end within 1 s, found none" in notice
 
 
 @pytest.mark.parametrize(
@@ -192,7 +257,7 @@ def test_nothing_readable_of_a_url_is_in_the_journal(subject: Subject, posted: P
     journal.close()
 
 
-@pytest.mark.parametrize("text", ["", "  ", "'open", "https:///path"])
+@pytest.mark.parametrize("text", ["", "  ", "'open", "https:///path", "http://[::1"])
 def test_what_is_no_means_is_bad_input(text: str) -> None:
     with pytest.raises(BadInputError, match="expected a"):
         means_of(text)
@@ -213,6 +278,45 @@ def test_a_watch_tells_what_it_mends_and_what_stands(store: ManagedStore, posted
         ("ended", "isn't mounted"),
     ]
     assert (said, posted.bodies[0]["advice"]) == ([], "look")
+
+
+def test_a_watch_that_stands_by_leaves_telling_to_the_other(
+    store: ManagedStore, posted: Posted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both remember by one journal: what one doesn't see hasn't ended."""
+    monkeypatch.setattr(notifying, "_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(notifying, "_LOOKS_SECONDS", 0.0)
+    first, second = (Teller([WebhookMeans(posted.url)], print, lambda store: "look") for _ in range(2))
+    second.start()
+    second.add(store, ["isn't mounted"], [])
+    until_told(posted, 1)
+    first.start()
+    first.add(store, ["isn't mounted"], [])
+    second.add(store, None, [])
+    time.sleep(0.5)
+    first.add(store, [], [])
+    until_told(posted, 2)
+    time.sleep(0.5)
+    for teller in (first, second):
+        teller.end(60)
+    assert [body["state"] for body in posted.bodies] == ["began", "ended"]
+
+
+def test_a_watch_tells_on_where_nobody_reads_its_output(store: ManagedStore, posted: Posted) -> None:
+    noted = threading.Event()
+
+    def closed(_text: str) -> None:
+        noted.set()
+        raise BrokenPipeError
+
+    posted.status = 500
+    teller = Teller([WebhookMeans(posted.url)], closed, lambda store: "look")
+    teller.start()
+    teller.add(store, ["full"], [])
+    assert noted.wait(60)
+    posted.status = 200
+    teller.end(60)
+    assert [body["what"] for body in posted.bodies] == ["full"]
 
 
 def until_told(posted: Posted, count: int) -> None:
