@@ -27,14 +27,14 @@ def fills_in_ms(
     within_ms: int = DAY_MS,
     leaving: Sequence[tuple[int, int]] = (),
     *,
-    all_leaves: bool = False,
+    goes_after_ms: int | None = None,
 ) -> int | None:
     """Return in how long a room has no byte left, as fast as bytes came lately; None: never.
 
     :param grown_bytes: that came within ``within_ms``, less what went meanwhile and isn't in ``leaving``.
     :param leaving: in how many ms how many bytes are known to go, by time.
-    :param all_leaves: what comes goes as ``leaving`` does: where there is room until its last bytes go, there
-        always is.
+    :param goes_after_ms: what comes goes so long after it came: where there is room until then, there always
+        is. None: it stays.
     """
     if room_bytes <= 0:
         return 0
@@ -44,7 +44,5 @@ def fills_in_ms(
         if grown_bytes * in_ms > room_bytes * within_ms:
             break
         room_bytes += size_bytes
-    else:
-        if all_leaves and leaving:
-            return None
-    return int(room_bytes * within_ms // grown_bytes)
+    fills_ms = int(room_bytes * within_ms // grown_bytes)
+    return None if goes_after_ms is not None and fills_ms >= goes_after_ms else fills_ms

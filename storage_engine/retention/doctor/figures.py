@@ -81,13 +81,11 @@ class Figures:
         room = None if percent is None else room_of_disks(self.snapshot.log_disks, percent)
         if room is None or self.growth is None:
             return None
-        goes = sorted(
-            (max(0, at_ms - self.now_ms), segment.disk_bytes)
-            for segment in self.sealed
-            if (at_ms := self.deletes_at_ms.get(segment.id)) is not None
-        )
-        all_leaves = len(goes) == len(self.sealed)
-        return fills_in_ms(room, self.growth.bytes_per_day, leaving=goes, all_leaves=all_leaves)
+        known = [(at_ms, segment) for segment in self.sealed if (at_ms := self.deletes_at_ms.get(segment.id))]
+        leaving = sorted((max(0, at_ms - self.now_ms), segment.disk_bytes) for at_ms, segment in known)
+        kept = [max(at_ms, self.now_ms) - segment.mtime_ns // 1_000_000 for at_ms, segment in known]
+        goes_after_ms = max(kept) if kept and len(kept) == len(self.sealed) else None
+        return fills_in_ms(room, self.growth.bytes_per_day, leaving=leaving, goes_after_ms=goes_after_ms)
 
     @property
     def next_deletion_ms(self) -> int | None:

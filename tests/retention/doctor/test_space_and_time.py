@@ -70,6 +70,11 @@ def test_what_goes_by_age_in_time_makes_room() -> None:
     assert told(figures(young, disk(84), growth=growing(20))) == [("disk-fills", Severity.URGENT)]
 
 
+def test_a_burst_behind_old_segments_fills_the_disk_though_they_all_go_soon() -> None:
+    found = figures(log_of([71.5, 71]), disk(50), growth=growing(100))
+    assert told(found) == [("disk-fills", Severity.URGENT)]
+
+
 def test_a_time_that_segments_can_not_stay_is_told_with_how_long_they_do() -> None:
     log = log_of([10, 5, 1])
     (finding,) = retention_findings(figures(log, disk(50), growth=growing(40)), "fileReservedTime=72")
