@@ -380,7 +380,12 @@ class SegmentInLake:
             self._decoded.add(0)
 
     def _beginning(self, number: int) -> int | None:
-        """Return the position at which the first batch begins in a window; None: none does."""
+        """Return the position at which the first batch begins in a window; None: none does.
+
+        Of the first window no row says it: it is decoded whatever they say, and nothing is passed over.
+        """
+        if not number:
+            return self._windows[0].start_position
         if number not in self._beginnings:
             beginning, window = None, self._windows[number]
             # Any: the stubs know no set of values.
