@@ -333,11 +333,18 @@ class SegmentInLake:
         named: Any = pc.field
         keeps = (named("timestamp") >= at) & (named("offset") >= start) & (named("kind") != "batch")
         columns = ("kind", "offset", "timestamp")
+        offers: list[tuple[int, datetime]] = []
         for found in narrow_rows(self._table, self.receipt, columns, self._untouched, keeps):
             if found.num_rows:
                 first = found.slice(int(np.argmin(found["offset"].to_numpy())), 1).to_pylist()[0]
-                return first["offset"], (first["timestamp"] - _EPOCH) // timedelta(milliseconds=1)
-        return None
+                offers.append((first["offset"], first["timestamp"]))
+                # Another engine may have put a later one first.
+                if self._metadata is not None:
+                    break
+        if not offers:
+            return None
+        offset, time = min(offers)
+        return offset, (time - _EPOCH) // timedelta(milliseconds=1)
 
     def _span(self, number: int) -> tuple[int, int]:
         """Have the windows of a piece decoded, and return where it begins and ends in the file."""

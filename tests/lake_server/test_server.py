@@ -374,6 +374,31 @@ def test_segments_that_another_engine_writes_again_are_answered_from_their_rows(
     assert asyncio.run(read()) == (whole, whole)
 
 
+def test_a_time_is_found_wherever_another_engine_has_put_its_records(lake: Lake, node: Path) -> None:
+    archive(lake, node, segments_of(node, "txn-1"))
+
+    async def read() -> tuple[list[tuple[int, int] | None], list[tuple[int, int] | None]]:
+        with closing(LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)) as reader:
+            rows = lake.messages().scan().to_arrow()
+            times = sorted(at.timestamp() for at in set(rows["timestamp"].to_pylist()) if at is not None)
+
+            async def found() -> list[tuple[int, int] | None]:
+                partition = reader.archive.topics["txn"][1]
+                return [await reader.offset_at(partition, round(at * 1000)) for at in times[::10]]
+
+            before, part = await found(), rows.num_rows // 4
+            rows = rows.sort_by([("physical_offset", "descending")])
+            lake.messages().overwrite(rows.slice(0, part))
+            for first in range(part, rows.num_rows, part):
+                lake.messages().append(rows.slice(first, part))
+            await reader.renew()
+            return before, await found()
+
+    before, after = asyncio.run(read())
+    assert after == before
+    assert len(set(before)) > 2
+
+
 async def all_bytes(reader: LakeReader) -> bytes:
     partition = reader.archive.topics["tinyseg"][0]
     found, offset = b"", partition.start
