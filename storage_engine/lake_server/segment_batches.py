@@ -40,6 +40,7 @@ from storage_engine.model.proof.receipt import Receipt
 Longs = npt.NDArray[np.int64]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_OFFSET = (1 << 63) - 1
 _BEGINNINGS = pa.array(["batch", "legacy", "undecodable"])
 """Kinds of rows that a record's isn't: at each of them something begins."""
 
@@ -177,11 +178,18 @@ class Piece:
     name: str
 
     @classmethod
-    def of(cls, read: Callable[[int, int], Batches], data: bytes | memoryview, name: str) -> Piece:
-        """Find the batches in bytes, whose CRC is compared.
+    def of(
+        cls,
+        read: Callable[[int, int], Batches],
+        data: bytes | memoryview,
+        name: str,
+        offsets: tuple[int, int] = (0, _LAST_OFFSET),
+    ) -> Piece:
+        """Find the batches in bytes, whose CRC is compared. It isn't over first offsets, but these rise.
 
         :param data: all that ``read`` gives.
         :param name: of what has them, for messages.
+        :param offsets: the lowest and the highest that batches may begin with.
         """
         array = np.frombuffer(data, np.uint8)
         chunks = list(iterate_batches(array, max(1, len(array)), CrcCheck.ALL))
@@ -193,7 +201,12 @@ class Piece:
         bases = field(array, positions, header.BASE_OFFSET_AT, 8)
         # A message of formats 0 and 1 has one offset, its own or its last inner one's.
         deltas = np.where(legacy != 0, 0, field(array, positions, header.LAST_OFFSET_DELTA_AT, 4))
-        return cls(read, len(data), positions, positions + sizes, bases, bases + deltas, name)
+        lasts = bases + deltas
+        wrong = np.flatnonzero((bases <= np.append(offsets[0] - 1, lasts[:-1])) | (bases > offsets[1]))
+        # Either the batch there or the one before it has another offset than was written.
+        sound = slice(max(0, int(wrong[0]) - 1) if len(wrong) else None)
+        ends = positions + sizes
+        return cls(read, len(data), positions[sound], ends[sound], bases[sound], lasts[sound], name)
 
     def batches(self, offset: int, end: int, max_bytes: int) -> Batches | None:
         """Return whole batches, at least one, from that on which has an offset, or the next one there is.
@@ -234,8 +247,9 @@ class Piece:
 
     def _damaged(self, position: int) -> DamagedRangeError:
         return DamagedRangeError(
-            f"{self.name}: expected batches with the right CRC, found none at byte {position} of the piece. "
-            "Nothing is served of that. Run verify, which tells whether the lake is at fault"
+            f"{self.name}: expected batches with the right CRC and rising offsets, found none at byte "
+            f"{position} of the piece. Nothing is served of that. Run verify, which tells whether the lake is at "
+            "fault"
         )
 
 
@@ -320,7 +334,12 @@ class SegmentInLake:
             name += f", row group {self._windows[number].first_row_group}"
         data = _MEMORY.buffer(end - first)
         self._scratch.read_into(data, first)
-        return Piece.of(lambda begin, stop: self._scratch.kept(first + begin, first + stop), data, name)
+        return Piece.of(
+            lambda begin, stop: self._scratch.kept(first + begin, first + stop),
+            data,
+            name,
+            self._first_offsets(number),
+        )
 
     def offset_at(self, timestamp_ms: int, start: int) -> tuple[int, int] | None:
         """Return the first record from ``start`` on that has this timestamp or a later one, and its own.
@@ -345,6 +364,14 @@ class SegmentInLake:
             return None
         offset, time = min(offers)
         return offset, (time - _EPOCH) // timedelta(milliseconds=1)
+
+    def _first_offsets(self, number: int) -> tuple[int, int]:
+        """Return the lowest and the highest offset with which a batch of a piece may begin."""
+        least, most = self.receipt.base_offset, _LAST_OFFSET
+        if self._metadata is not None:
+            most = int(self._last_offsets[number])
+            least = max(least, int(self._last_offsets[number - 1]) + 1) if number else least
+        return least, most
 
     def _span(self, number: int) -> tuple[int, int]:
         """Have the windows of a piece decoded, and return where it begins and ends in the file."""
