@@ -9,6 +9,7 @@ batch that begins in a window to the first one that begins in a later window.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import tempfile
 import threading
@@ -248,8 +249,8 @@ class Piece:
     def _damaged(self, position: int) -> DamagedRangeError:
         return DamagedRangeError(
             f"{self.name}: expected batches with the right CRC and rising offsets, found none at byte "
-            f"{position} of the piece. Nothing is served of that. Run verify, which tells whether the lake is at "
-            "fault"
+            f"{position} of the piece. Nothing is served of that. Run verify, which tells whether the lake "
+            "is at fault"
         )
 
 
@@ -322,6 +323,7 @@ class SegmentInLake:
         """Read a piece.
 
         :raises ProofError: the data file can't be turned back into its segment.
+        :raises DamagedRangeError: another engine has changed its rows.
         :raises LakeUnavailableError: the lake can't be read.
         :raises NoRoomError: there is no place for it.
         """
@@ -404,13 +406,22 @@ class SegmentInLake:
             self._decoded.add(number)
 
     def _decode_rows(self) -> None:
-        """Keep all of a segment that another engine has written again."""
+        """Keep all of a segment that another engine has written again, with the bytes that were archived."""
         with self._lock:
             if 0 in self._decoded:
                 return
             self._scratch.forget()
+            digest = hashlib.sha256()
             for position, part in read_segment(self._table, self.receipt, untouched=self._untouched):
+                digest.update(part)
                 self._scratch.write(position - origin_of(self.receipt), part)
+            if digest.hexdigest() != self.receipt.sha256:
+                raise DamagedRangeError(
+                    f"{self._table.location()}: expected rows of {self.receipt.log}/"
+                    f"{self.receipt.base_offset:020d} with the SHA-256 {self.receipt.sha256}, found "
+                    f"{digest.hexdigest()}. Another engine changed them, and nothing is served of them. "
+                    "Run verify"
+                )
             self._decoded.add(0)
 
     def _beginning(self, number: int) -> int | None:

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from kio.schema.errors import ErrorCode
@@ -372,6 +373,30 @@ def test_segments_that_another_engine_writes_again_are_answered_from_their_rows(
             return before, await all_bytes(reader)
 
     assert asyncio.run(read()) == (whole, whole)
+
+
+def test_rows_that_another_engine_has_changed_are_not_served(lake: Lake, node: Path) -> None:
+    """Neither offsets nor the leader's epoch are in a batch's CRC."""
+    archive(lake, node, segments_of(node, "hdrs-0"))
+    rows = lake.messages().scan().to_arrow()
+    moved = rows
+    for name in ("offset", "base_offset"):
+        at, field = moved.schema.get_field_index(name), moved.schema.field(name)
+        column = pa.array([None if one is None else one + 7 for one in moved[name].to_pylist()], field.type)
+        moved = moved.set_column(at, field, column)
+    lake.messages().overwrite(moved)
+    lines: list[str] = []
+
+    async def fetch() -> PartitionRecords:
+        with closing(LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)) as reader:
+            logs = Logs(reader, None, lines.append)
+            (found,) = await logs.fetch([PartitionFetch(("hdrs", 0), 0, 1)], FetchLimits(0, 1, 1, 0.0))
+            return found
+
+    found = asyncio.run(fetch())
+    assert (found.error, found.records) == (ErrorCode.kafka_storage_error, b"")
+    (line,) = lines
+    assert "Another engine changed them" in line
 
 
 def test_a_time_is_found_wherever_another_engine_has_put_its_records(lake: Lake, node: Path) -> None:
