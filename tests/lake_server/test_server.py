@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -508,3 +510,26 @@ def test_what_comes_too_late_or_is_too_much_ends_its_connection_alone(
         "refused, as 2 connections are open; others are until one ends",
         "expected a whole request within 0.2 s, found a part of one. Its connection was closed.",
     ]
+
+
+def test_a_client_that_takes_nothing_is_let_go(
+    lake: Lake, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(lake, node, segments_of(node, "hdrs-0"))
+    monkeypatch.setattr("storage_engine.lake_server.server._IDLE_SECONDS", 0.5)
+    fetch = struct.pack(">hhih", 1, 4, 1, -1) + struct.pack(">iiiib", -1, 0, 0, 1 << 20, 0)
+    fetch += struct.pack(">ih4siiqi", 1, 4, b"hdrs", 1, 0, 0, 1 << 20)
+
+    async def ask() -> list[str]:
+        with socket.socket() as asked:
+            asked.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            async with served(lake, tmp_path / "positions.json") as (port, lines):
+                await asyncio.to_thread(asked.connect, ("127.0.0.1", port))
+                await asyncio.to_thread(asked.sendall, 300 * (struct.pack(">i", len(fetch)) + fetch))
+                async with asyncio.timeout(60):
+                    while not lines:
+                        await asyncio.sleep(0.05)
+                return lines
+
+    (line,) = asyncio.run(ask())
+    assert "expected a client that takes what it has asked for within 0.5 s" in line
