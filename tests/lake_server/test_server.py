@@ -352,6 +352,8 @@ def test_what_goes_through_segments_for_long_keeps_no_consumer_waiting(
             partition = reader.archive.topics["hdrs"][0]
             try:
                 async with asyncio.timeout(60):
+                    assert await reader.offset_at(partition, 0) is not None
+                    assert await reader.last_batch(partition)
                     return bytes(await reader.batches(partition, 0, partition.end, 1))
             finally:
                 is_over.set()
