@@ -272,8 +272,12 @@ class LakeReader:
     def _segment(self, receipt: Receipt) -> SegmentInLake:
         if (known := self._known(receipt)) is not None:
             return known
-        made = SegmentInLake(self._table, receipt)
+        table = self._table
+        made = SegmentInLake(table, receipt)
         with self._segments_lock:
+            if table is not self._table:
+                # A renewal has not seen it, and its file may go any time.
+                return made
             made = self._segments.setdefault(receipt.row_hash, made)
             while len(self._segments) > _MOST_SEGMENTS:
                 self._segments.popitem(last=False)

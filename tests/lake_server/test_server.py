@@ -16,7 +16,9 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from kio.schema.errors import ErrorCode
+from pyiceberg.table import Table
 
+from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.codec.record_batch import read_batches
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
@@ -25,7 +27,7 @@ from storage_engine.lake_server.logs import Logs, PartitionRecords
 from storage_engine.lake_server.positions import CommittedPositions
 from storage_engine.lake_server.protocol import Request, read_request
 from storage_engine.lake_server.reader import _THREADS, HoleError, LakeReader
-from storage_engine.lake_server.segment_batches import KeptBytes, NoRoomError, Piece
+from storage_engine.lake_server.segment_batches import KeptBytes, NoRoomError, Piece, SegmentInLake
 from storage_engine.lake_server.server import Listening, serve
 from storage_engine.lake_server.transactions import Transactions
 from storage_engine.lake_server.upstream import FetchLimits, PartitionFetch
@@ -377,6 +379,34 @@ def test_segments_that_another_engine_writes_again_are_answered_from_their_rows(
             return before, await all_bytes(reader)
 
     assert asyncio.run(read()) == (whole, whole)
+
+
+def test_a_segment_that_is_opened_during_a_renewal_is_not_kept_as_it_was(
+    lake: Lake, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(lake, node, segments_of(node, "tinyseg-0")[:1])
+    whole = Path(segments_of(node, "tinyseg-0")[0].facts.path).read_bytes()
+
+    async def read() -> bytes:
+        with closing(LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)) as reader:
+            loop, files = asyncio.get_running_loop(), list(tmp_path.rglob("data/store_id=*/*.parquet"))
+
+            def opened(table: Table, receipt: Receipt) -> SegmentInLake:
+                made = SegmentInLake(table, receipt)
+                if files:
+                    lake.messages().overwrite(lake.messages().scan().to_arrow())
+                    asyncio.run_coroutine_threadsafe(reader.renew(), loop).result(60)
+                    while files:
+                        files.pop().unlink()
+                return made
+
+            assert files
+            monkeypatch.setattr("storage_engine.lake_server.reader.SegmentInLake", opened)
+            with suppress(StorageEngineError):
+                await all_bytes(reader)
+            return await all_bytes(reader)
+
+    assert asyncio.run(read()) == whole
 
 
 def test_rows_that_another_engine_has_changed_are_not_served(lake: Lake, node: Path) -> None:
