@@ -33,7 +33,7 @@ from storage_engine.kafka.codec.record_batch import BatchKind, CrcCheck, field, 
 from storage_engine.kafka.format import batch_header as header
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.durable_io import open_data_file
-from storage_engine.lake.file.data_file import WindowMemory, plan_windows, read_window
+from storage_engine.lake.file.data_file import WindowMemory, place_of, plan_windows, read_window
 from storage_engine.lake.soundness.segment_reader import narrow_rows, origin_of, read_segment, untouched_files
 from storage_engine.lake.storage.errors import parquet_errors
 from storage_engine.model.proof.receipt import Receipt
@@ -462,7 +462,7 @@ class SegmentInLake:
     def _highest(self, column: str) -> Longs:
         """Return the highest value of a column in each window and those before it."""
         assert self._metadata is not None
-        at = self._metadata.schema.names.index(column)
+        at = place_of(self._metadata, column, self._location)
         highest: list[int] = []
         for window in self._windows:
             statistics = [

@@ -103,6 +103,25 @@ def test_rows_whose_kinds_are_damaged_are_not_passed_over(lake: Lake) -> None:
     assert line.startswith(f"{TOPIC}-0 is not served: row at physical offset 0 ")
 
 
+@pytest.mark.parametrize("column", [b"physical_offset", b"offset"])
+def test_a_footer_that_lacks_a_column_is_named(lake: Lake, column: bytes) -> None:
+    """And no other partition of the same request goes unanswered."""
+    path = data_file(lake)
+    data = path.read_bytes()
+    named = len(column).to_bytes() + column
+    assert data.count(b"\x18" + named)
+    path.write_bytes(data.replace(b"\x18" + named, b"\x18" + named[:-1] + b"X"))
+    lines: list[str] = []
+
+    async def read() -> PartitionRecords:
+        with closing(LakeReader(lake, None, cache_bytes=1 << 20, skip_holes=False)) as reader:
+            return await fetched(Logs(reader, None, lines.append))
+
+    assert asyncio.run(read()).error is ErrorCode.kafka_storage_error
+    (line,) = lines
+    assert f"{path.name}: expected a column {column.decode()}" in line
+
+
 def test_batches_with_another_crc_are_refused_by_file_and_row_group(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -445,7 +445,7 @@ def plan_windows(metadata: pq.FileMetaData, origin: int, size_bytes: int, name: 
             f"{name}: expected rows for the bytes [{origin}, {end}), found none. The data file "
             "is not the segment."
         )
-    column = metadata.schema.names.index("physical_offset") if groups else 0
+    column = place_of(metadata, "physical_offset", name) if groups else 0
     statistics = [group.column(column).statistics for group in groups]
     # Without statistics a row group may have rows from anywhere.
     anywhere = (origin, end - 1)
@@ -468,6 +468,21 @@ def plan_windows(metadata: pq.FileMetaData, origin: int, size_bytes: int, name: 
         for (first, last), span in zip(pairwise(numbers), pairwise(positions), strict=True)
         if last > first
     )
+
+
+def place_of(metadata: pq.FileMetaData, column: str, name: str) -> int:
+    """Return which of a data file's columns one is.
+
+    :param name: of the file, for messages.
+    :raises ProofError: its footer names none.
+    """
+    try:
+        return metadata.schema.names.index(column)
+    except ValueError as error:
+        raise ProofError(
+            f"{name}: expected a column {column}, found a footer that names none. Run verify, and keep or "
+            "restore what is still elsewhere."
+        ) from error
 
 
 def push_rows(
