@@ -544,7 +544,7 @@ def test_what_comes_too_late_or_is_too_much_ends_its_connection_alone(
     ]
 
 
-def test_a_client_that_takes_nothing_is_let_go(
+def test_a_client_that_takes_nothing_is_disconnected(
     lake: Lake, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive(lake, node, segments_of(node, "hdrs-0"))
