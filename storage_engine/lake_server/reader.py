@@ -62,6 +62,8 @@ class LakeReader:
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="lake-reader")
         # What goes through segments one by one has what it needs decoded between what consumers need.
         self._walker = ThreadPoolExecutor(1, thread_name_prefix="lake-walker")
+        # For these a consumer waits, and no walk through segments.
+        self._finder = ThreadPoolExecutor(1, thread_name_prefix="lake-finder")
         self._segments: OrderedDict[str, SegmentInLake] = OrderedDict()
         self._segments_lock = threading.Lock()
         self._opening: dict[str, asyncio.Future[SegmentInLake]] = {}
@@ -157,7 +159,7 @@ class LakeReader:
                         return found
             return None
 
-        return await asyncio.get_running_loop().run_in_executor(self._walker, look)
+        return await asyncio.get_running_loop().run_in_executor(self._finder, look)
 
     async def last_batch(self, partition: ArchivedPartition) -> bytes:
         """Return the last archived batch that is served; nothing: there is none."""
@@ -171,7 +173,7 @@ class LakeReader:
                         return batch
             return b""
 
-        return await asyncio.get_running_loop().run_in_executor(self._walker, look)
+        return await asyncio.get_running_loop().run_in_executor(self._finder, look)
 
     async def transactions(self, partition: ArchivedPartition) -> Transactions:
         """Return what is known of a partition's transactions."""
@@ -188,7 +190,7 @@ class LakeReader:
 
     def close(self) -> None:
         """End the threads."""
-        for threads in (self._walker, self._pool):
+        for threads in (self._walker, self._finder, self._pool):
             threads.shutdown(wait=False, cancel_futures=True)
 
     def _check(self, partition: ArchivedPartition, found: ArchivedRange, offset: int) -> None:
@@ -270,8 +272,12 @@ class LakeReader:
     def _segment(self, receipt: Receipt) -> SegmentInLake:
         if (known := self._known(receipt)) is not None:
             return known
-        made = SegmentInLake(self._table, receipt)
+        table = self._table
+        made = SegmentInLake(table, receipt)
         with self._segments_lock:
+            if table is not self._table:
+                # A renewal has not seen it, and its file may go any time.
+                return made
             made = self._segments.setdefault(receipt.row_hash, made)
             while len(self._segments) > _MOST_SEGMENTS:
                 self._segments.popitem(last=False)

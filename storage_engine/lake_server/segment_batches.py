@@ -9,6 +9,7 @@ batch that begins in a window to the first one that begins in a later window.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import tempfile
 import threading
@@ -47,6 +48,7 @@ from storage_engine.model.proof.receipt import Receipt
 Longs = npt.NDArray[np.int64]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_OFFSET = (1 << 63) - 1
 _BEGINNINGS = pa.array(["batch", "legacy", "undecodable"])
 """Kinds of rows that a record's isn't: at each of them something begins."""
 
@@ -184,11 +186,18 @@ class Piece:
     name: str
 
     @classmethod
-    def of(cls, read: Callable[[int, int], Batches], data: bytes | memoryview, name: str) -> Piece:
-        """Find the batches in bytes, whose CRC is compared.
+    def of(
+        cls,
+        read: Callable[[int, int], Batches],
+        data: bytes | memoryview,
+        name: str,
+        offsets: tuple[int, int] = (0, _LAST_OFFSET),
+    ) -> Piece:
+        """Find the batches in bytes, whose CRC is compared. It isn't over first offsets, but these rise.
 
         :param data: all that ``read`` gives.
         :param name: of what has them, for messages.
+        :param offsets: the lowest and the highest that batches may begin with.
         """
         array = np.frombuffer(data, np.uint8)
         chunks = list(iterate_batches(array, max(1, len(array)), CrcCheck.ALL))
@@ -200,7 +209,12 @@ class Piece:
         bases = field(array, positions, header.BASE_OFFSET_AT, 8)
         # A message of formats 0 and 1 has one offset, its own or its last inner one's.
         deltas = np.where(legacy != 0, 0, field(array, positions, header.LAST_OFFSET_DELTA_AT, 4))
-        return cls(read, len(data), positions, positions + sizes, bases, bases + deltas, name)
+        lasts = bases + deltas
+        wrong = np.flatnonzero((bases <= np.append(offsets[0] - 1, lasts[:-1])) | (bases > offsets[1]))
+        # Either the batch there or the one before it has another offset than was written.
+        sound = slice(max(0, int(wrong[0]) - 1) if len(wrong) else None)
+        ends = positions + sizes
+        return cls(read, len(data), positions[sound], ends[sound], bases[sound], lasts[sound], name)
 
     def batches(self, offset: int, end: int, max_bytes: int) -> Batches | None:
         """Return whole batches, at least one, from that on which has an offset, or the next one there is.
@@ -241,8 +255,9 @@ class Piece:
 
     def _damaged(self, position: int) -> DamagedRangeError:
         return DamagedRangeError(
-            f"{self.name}: expected batches with the right CRC, found none at byte {position} of the piece. "
-            "Nothing is served of that. Run verify, which tells whether the lake is at fault"
+            f"{self.name}: expected batches with the right CRC and rising offsets, found none at byte "
+            f"{position} of the piece. Nothing is served of that. Run verify, which tells whether the lake "
+            "is at fault"
         )
 
 
@@ -269,7 +284,7 @@ class SegmentInLake:
                 self._metadata = pq.read_metadata(stored)
             with self._rows() as rows:
                 self._windows = plan_windows(rows, origin_of(receipt), receipt.size_bytes, self._location)
-                self._last_offsets = self._highest(column_statistics(rows, "offset"))
+                self._last_offsets = self._highest(column_statistics(rows, "offset", self._location))
 
     @property
     def count(self) -> int:
@@ -314,6 +329,7 @@ class SegmentInLake:
         """Read a piece.
 
         :raises ProofError: the data file can't be turned back into its segment.
+        :raises DamagedRangeError: another engine has changed its rows.
         :raises LakeUnavailableError: the lake can't be read.
         :raises NoRoomError: there is no place for it.
         """
@@ -326,7 +342,12 @@ class SegmentInLake:
             name += f", row group {self._windows[number].first_row_group}"
         data = _MEMORY.buffer(end - first)
         self._scratch.read_into(data, first)
-        return Piece.of(lambda begin, stop: self._scratch.kept(first + begin, first + stop), data, name)
+        return Piece.of(
+            lambda begin, stop: self._scratch.kept(first + begin, first + stop),
+            data,
+            name,
+            self._first_offsets(number),
+        )
 
     def offset_at(self, timestamp_ms: int, start: int) -> tuple[int, int] | None:
         """Return the first record from ``start`` on that has this timestamp or a later one, and its own.
@@ -339,11 +360,27 @@ class SegmentInLake:
         named: Any = pc.field
         keeps = (named("timestamp") >= at) & (named("offset") >= start) & (named("kind") != "batch")
         columns = ("kind", "offset", "timestamp")
+        offers: list[tuple[int, datetime]] = []
         for found in narrow_rows(self._table, self.receipt, columns, self._untouched, keeps):
             if found.num_rows:
                 first = found.slice(int(np.argmin(found["offset"].to_numpy())), 1).to_pylist()[0]
-                return first["offset"], (first["timestamp"] - _EPOCH) // timedelta(milliseconds=1)
-        return None
+                offers.append((first["offset"], first["timestamp"]))
+                # Another engine may have put a later one first.
+                if self._metadata is not None:
+                    break
+        if not offers:
+            return None
+        offset, time = min(offers)
+        return offset, (time - _EPOCH) // timedelta(milliseconds=1)
+
+    def _first_offsets(self, number: int) -> tuple[int, int]:
+        """Return the lowest and the highest offset with which a batch of a piece may begin."""
+        least, most = self.receipt.base_offset, _LAST_OFFSET
+        if self._metadata is not None:
+            most = int(self._last_offsets[number])
+            before = int(self._last_offsets[number - 1]) if number else _LAST_OFFSET
+            least = least if before == _LAST_OFFSET else max(least, before + 1)
+        return least, most
 
     def _span(self, number: int) -> tuple[int, int]:
         """Have the windows of a piece decoded, and return where it begins and ends in the file."""
@@ -376,17 +413,31 @@ class SegmentInLake:
             self._decoded.add(number)
 
     def _decode_rows(self) -> None:
-        """Keep all of a segment that another engine has written again."""
+        """Keep all of a segment that another engine has written again, with the bytes that were archived."""
         with self._lock:
             if 0 in self._decoded:
                 return
             self._scratch.forget()
+            digest = hashlib.sha256()
             for position, part in read_segment(self._table, self.receipt, untouched=self._untouched):
+                digest.update(part)
                 self._scratch.write(position - origin_of(self.receipt), part)
+            if digest.hexdigest() != self.receipt.sha256:
+                raise DamagedRangeError(
+                    f"{self._table.location()}: expected rows of {self.receipt.log}/"
+                    f"{self.receipt.base_offset:020d} with the SHA-256 {self.receipt.sha256}, found "
+                    f"{digest.hexdigest()}. Another engine changed them, and nothing is served of them. "
+                    "Run verify"
+                )
             self._decoded.add(0)
 
     def _beginning(self, number: int) -> int | None:
-        """Return the position at which the first batch begins in a window; None: none does."""
+        """Return the position at which the first batch begins in a window; None: none does.
+
+        Of the first window no row says it: it is decoded whatever they say, and nothing is passed over.
+        """
+        if not number:
+            return self._windows[0].start_position
         if number not in self._beginnings:
             beginning, window = None, self._windows[number]
             # Any: the stubs know no set of values.
@@ -418,12 +469,12 @@ class SegmentInLake:
     def _highest(self, found: Sequence[pq.Statistics | None]) -> Longs:
         """Return the highest value of a column in each window and those before it.
 
-        :param found: its statistics by row group.
+        :param found: its statistics by row group; None where they say nothing: it may be any there.
         """
         highest: list[int] = []
         for window in self._windows:
             statistics = found[window.first_row_group : window.end_row_group]
-            values = [int(cast("Any", one).max) for one in statistics if one is not None and one.has_min_max]
+            values = [_highest_of(one) for one in statistics if one is None or one.has_min_max]
             highest.append(max([*values, *highest[-1:]], default=-1))
         return np.array(highest, np.int64)
 
@@ -435,3 +486,7 @@ class SegmentInLake:
             pq.ParquetFile(stored, metadata=self._metadata) as parquet,
         ):
             yield rows_of_segment(parquet, self.receipt, self._location)
+
+
+def _highest_of(found: pq.Statistics | None) -> int:
+    return _LAST_OFFSET if found is None else int(cast("Any", found).max)

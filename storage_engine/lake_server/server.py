@@ -31,7 +31,9 @@ _MOST_CONNECTIONS = 1000
 _REQUEST_SECONDS = 30.0
 """How long a request may take to come, from its first byte on, and a client to log in."""
 _IDLE_SECONDS = 600.0
-"""After so long without a request a connection is closed (connections.max.idle.ms)."""
+"""After so long without a request, or of an answer that isn't taken, a connection is closed
+(connections.max.idle.ms).
+"""
 _LENGTH = struct.Struct(">i")
 _PART_BYTES = 256 << 10
 
@@ -241,10 +243,21 @@ class Connections:
 
 
 async def _send(outgoing: asyncio.StreamWriter, data: bytearray | Batches) -> None:
-    """Send bytes, those in a file a part at a time: for a slow client no more than one is in memory."""
+    """Send bytes, those in a file a part at a time: for a slow client no more than one is in memory.
+
+    :raises ProtocolError: the client takes nothing. Files that it waits for would have no end.
+    """
     for part in data.parts(_PART_BYTES) if isinstance(data, KeptBytes) else (data,):
         outgoing.write(part)
-        await outgoing.drain()
+        try:
+            async with asyncio.timeout(_IDLE_SECONDS):
+                await outgoing.drain()
+        except TimeoutError:
+            # Nothing more can be sent, nor waited for.
+            outgoing.transport.abort()
+            raise ProtocolError(
+                f"expected a client that takes what it has asked for within {_IDLE_SECONDS:g} s, found none"
+            ) from None
 
 
 async def _read_rest(incoming: asyncio.StreamReader, begun: bytes, login: Login) -> bytes:

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -80,6 +81,45 @@ def test_of_a_damaged_data_file_no_byte_is_served_that_was_not_written(
         assert line.startswith(f"{TOPIC}-0 is not served: ")
         assert path.name in line
         assert re.search(r"[Rr]un verify", line)
+
+
+def test_rows_whose_kinds_are_damaged_are_not_passed_over(lake: Lake) -> None:
+    """One letter of a dictionary says of every batch of the row group what it is."""
+    path = data_file(lake)
+    data = path.read_bytes()
+    group = pq.read_metadata(path).row_group(0)
+    chunks = {one.path_in_schema: one for one in map(group.column, range(group.num_columns))}
+    at = data.index(b"batch", chunks["kind"].dictionary_page_offset)
+    path.write_bytes(data[:at] + b"catch" + data[at + 5 :])
+    lines: list[str] = []
+
+    async def read() -> PartitionRecords:
+        with closing(LakeReader(lake, None, cache_bytes=1 << 20, skip_holes=False)) as reader:
+            return await fetched(Logs(reader, None, lines.append))
+
+    found = asyncio.run(read())
+    assert (found.error, bytes(found.records)) == (ErrorCode.kafka_storage_error, b"")
+    (line,) = lines
+    assert line.startswith(f"{TOPIC}-0 is not served: row at physical offset 0 ")
+
+
+@pytest.mark.parametrize("column", [b"physical_offset", b"offset"])
+def test_a_footer_that_lacks_a_column_is_named(lake: Lake, column: bytes) -> None:
+    """And no other partition of the same request goes unanswered."""
+    path = data_file(lake)
+    data = path.read_bytes()
+    named = len(column).to_bytes() + column
+    assert data.count(b"\x18" + named)
+    path.write_bytes(data.replace(b"\x18" + named, b"\x18" + named[:-1] + b"X"))
+    lines: list[str] = []
+
+    async def read() -> PartitionRecords:
+        with closing(LakeReader(lake, None, cache_bytes=1 << 20, skip_holes=False)) as reader:
+            return await fetched(Logs(reader, None, lines.append))
+
+    assert asyncio.run(read()).error is ErrorCode.kafka_storage_error
+    (line,) = lines
+    assert f"{path.name}: expected a column {column.decode()}" in line
 
 
 def test_batches_with_another_crc_are_refused_by_file_and_row_group(

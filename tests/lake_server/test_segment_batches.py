@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,25 @@ def test_no_batch_is_served_that_is_damaged(node: Path, data: st.DataObject) -> 
     place = at - int(batches.positions[damaged])
     if place > 16:
         assert len(got) == damaged
+
+
+@given(st.data())
+def test_no_batch_is_served_at_another_offset_than_it_was_written_at(node: Path, data: st.DataObject) -> None:
+    """A batch's first offset isn't in its CRC."""
+    whole = next(node.glob("logs/hdrs-0/*.log")).read_bytes()
+    batches = read_batches(whole)
+    number = data.draw(st.integers(0, len(batches.positions) - 1))
+    changed = bytearray(whole)
+    changed[int(batches.positions[number]) + data.draw(st.integers(0, 7))] ^= data.draw(st.integers(1, 255))
+    offset, end = int(batches.base_offsets[0]), int(batches.last_offsets[-1]) + 1
+    piece = piece_of(bytes(changed), (offset, int(batches.base_offsets[-1])))
+    got = b""
+    with suppress(DamagedRangeError):
+        while found := piece.batches(offset, end, 1):
+            got += bytes(found)
+            assert whole.startswith(got)
+            offset = int(read_batches(got).last_offsets[-1]) + 1
+        raise AssertionError("a batch was passed over, or served as it wasn't written")
 
 
 def test_more_than_is_asked_for_is_served_where_one_batch_has_it(node: Path) -> None:
@@ -231,5 +251,5 @@ def test_what_was_decoded_outlives_a_commit_to_the_lake(node: Path, tmp_path: Pa
     assert all(one is other for one, other in zip(before, after, strict=True))
 
 
-def piece_of(data: bytes) -> Piece:
-    return Piece.of(lambda first, end: data[first:end], data, "x")
+def piece_of(data: bytes, offsets: tuple[int, int] = (0, 1 << 62)) -> Piece:
+    return Piece.of(lambda first, end: data[first:end], data, "x", offsets)

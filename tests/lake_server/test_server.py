@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -10,10 +12,13 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from kio.schema.errors import ErrorCode
+from pyiceberg.table import Table
 
+from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.codec.record_batch import read_batches
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
@@ -22,7 +27,7 @@ from storage_engine.lake_server.logs import Logs, PartitionRecords
 from storage_engine.lake_server.positions import CommittedPositions
 from storage_engine.lake_server.protocol import Request, read_request
 from storage_engine.lake_server.reader import _THREADS, HoleError, LakeReader
-from storage_engine.lake_server.segment_batches import KeptBytes, NoRoomError, Piece
+from storage_engine.lake_server.segment_batches import KeptBytes, NoRoomError, Piece, SegmentInLake
 from storage_engine.lake_server.server import Listening, serve
 from storage_engine.lake_server.transactions import Transactions
 from storage_engine.lake_server.upstream import FetchLimits, PartitionFetch
@@ -351,6 +356,8 @@ def test_what_goes_through_segments_for_long_keeps_no_consumer_waiting(
             partition = reader.archive.topics["hdrs"][0]
             try:
                 async with asyncio.timeout(60):
+                    assert await reader.offset_at(partition, 0) is not None
+                    assert await reader.last_batch(partition)
                     return bytes(await reader.batches(partition, 0, partition.end, 1))
             finally:
                 is_over.set()
@@ -374,6 +381,83 @@ def test_segments_that_another_engine_writes_again_are_answered_from_their_rows(
             return before, await all_bytes(reader)
 
     assert asyncio.run(read()) == (whole, whole)
+
+
+def test_a_segment_that_is_opened_during_a_renewal_is_not_kept_as_it_was(
+    lake: Lake, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(lake, node, segments_of(node, "tinyseg-0")[:1])
+    whole = Path(segments_of(node, "tinyseg-0")[0].facts.path).read_bytes()
+
+    async def read() -> bytes:
+        with closing(LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)) as reader:
+            loop, files = asyncio.get_running_loop(), list(tmp_path.rglob("data/store_id=*/*.parquet"))
+
+            def opened(table: Table, receipt: Receipt) -> SegmentInLake:
+                made = SegmentInLake(table, receipt)
+                if files:
+                    lake.messages().overwrite(lake.messages().scan().to_arrow())
+                    asyncio.run_coroutine_threadsafe(reader.renew(), loop).result(60)
+                    while files:
+                        files.pop().unlink()
+                return made
+
+            assert files
+            monkeypatch.setattr("storage_engine.lake_server.reader.SegmentInLake", opened)
+            with suppress(StorageEngineError):
+                await all_bytes(reader)
+            return await all_bytes(reader)
+
+    assert asyncio.run(read()) == whole
+
+
+def test_rows_that_another_engine_has_changed_are_not_served(lake: Lake, node: Path) -> None:
+    """Neither offsets nor the leader's epoch are in a batch's CRC."""
+    archive(lake, node, segments_of(node, "hdrs-0"))
+    rows = lake.messages().scan().to_arrow()
+    moved = rows
+    for name in ("offset", "base_offset"):
+        at, field = moved.schema.get_field_index(name), moved.schema.field(name)
+        column = pa.array([None if one is None else one + 7 for one in moved[name].to_pylist()], field.type)
+        moved = moved.set_column(at, field, column)
+    lake.messages().overwrite(moved)
+    lines: list[str] = []
+
+    async def fetch() -> PartitionRecords:
+        with closing(LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)) as reader:
+            logs = Logs(reader, None, lines.append)
+            (found,) = await logs.fetch([PartitionFetch(("hdrs", 0), 0, 1)], FetchLimits(0, 1, 1, 0.0))
+            return found
+
+    found = asyncio.run(fetch())
+    assert (found.error, found.records) == (ErrorCode.kafka_storage_error, b"")
+    (line,) = lines
+    assert "Another engine changed them" in line
+
+
+def test_a_time_is_found_wherever_another_engine_has_put_its_records(lake: Lake, node: Path) -> None:
+    archive(lake, node, segments_of(node, "txn-1"))
+
+    async def read() -> tuple[list[tuple[int, int] | None], list[tuple[int, int] | None]]:
+        with closing(LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)) as reader:
+            rows = lake.messages().scan().to_arrow()
+            times = sorted(at.timestamp() for at in set(rows["timestamp"].to_pylist()) if at is not None)
+
+            async def found() -> list[tuple[int, int] | None]:
+                partition = reader.archive.topics["txn"][1]
+                return [await reader.offset_at(partition, round(at * 1000)) for at in times[::10]]
+
+            before, part = await found(), rows.num_rows // 4
+            rows = rows.sort_by([("physical_offset", "descending")])
+            lake.messages().overwrite(rows.slice(0, part))
+            for first in range(part, rows.num_rows, part):
+                lake.messages().append(rows.slice(first, part))
+            await reader.renew()
+            return before, await found()
+
+    before, after = asyncio.run(read())
+    assert after == before
+    assert len(set(before)) > 2
 
 
 async def all_bytes(reader: LakeReader) -> bytes:
@@ -460,3 +544,26 @@ def test_what_comes_too_late_or_is_too_much_ends_its_connection_alone(
         "refused, as 2 connections are open; others are until one ends",
         "expected a whole request within 0.2 s, found a part of one. Its connection was closed.",
     ]
+
+
+def test_a_client_that_takes_nothing_is_disconnected(
+    lake: Lake, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(lake, node, segments_of(node, "hdrs-0"))
+    monkeypatch.setattr("storage_engine.lake_server.server._IDLE_SECONDS", 0.5)
+    fetch = struct.pack(">hhih", 1, 4, 1, -1) + struct.pack(">iiiib", -1, 0, 0, 1 << 20, 0)
+    fetch += struct.pack(">ih4siiqi", 1, 4, b"hdrs", 1, 0, 0, 1 << 20)
+
+    async def ask() -> list[str]:
+        with socket.socket() as asked:
+            asked.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            async with served(lake, tmp_path / "positions.json") as (port, lines):
+                await asyncio.to_thread(asked.connect, ("127.0.0.1", port))
+                await asyncio.to_thread(asked.sendall, 300 * (struct.pack(">i", len(fetch)) + fetch))
+                async with asyncio.timeout(60):
+                    while not lines:
+                        await asyncio.sleep(0.05)
+                return lines
+
+    (line,) = asyncio.run(ask())
+    assert "expected a client that takes what it has asked for within 0.5 s" in line

@@ -368,7 +368,7 @@ class SegmentPart:
                 f"{identity.log}/{identity.base_offset:020d}, found {parquet.num_row_groups} in it. The "
                 "data file is not the one that was proven."
             )
-        self._parquet, self._groups = parquet, groups
+        self._parquet, self._groups, self._name = parquet, groups, name
         values = (identity.store_id, identity.lineage, identity.log, identity.base_offset)
         self._values: dict[str, Any] = dict(zip(IDENTITY_COLUMNS.names, values, strict=True))
 
@@ -403,7 +403,9 @@ class SegmentPart:
         """Return a column's statistics by row group; None where a row group has other segments' rows too."""
         return [
             found[column] if _says_one(found[it] for it in self._values) else None
-            for found in _statistics(self._parquet.metadata, self._groups, (column, *self._values))
+            for found in _statistics(
+                self._parquet.metadata, self._groups, (column, *self._values), self._name
+            )
         ]
 
 
@@ -502,21 +504,25 @@ def write_groups(columns: Columns, groups: Iterable[pa.Table], sink: Any) -> Non
             writer.write_table(rows, row_group_size=max(1, rows.num_rows))
 
 
-def column_statistics(rows: SegmentRows, column: str) -> list[pq.Statistics | None]:
-    """Return a column's statistics in each row group of a segment; None where they say nothing of it."""
+def column_statistics(rows: SegmentRows, column: str, name: str) -> list[pq.Statistics | None]:
+    """Return a column's statistics in each row group of a segment; None where they say nothing of it.
+
+    :param name: of the data file, for messages.
+    :raises ProofError: its footer lacks the column.
+    """
     if isinstance(rows, SegmentPart):
         return rows.statistics(column)
     groups = range(rows.metadata.num_row_groups)
-    return [found[column] for found in _statistics(rows.metadata, groups, (column,))]
+    return [found[column] for found in _statistics(rows.metadata, groups, (column,), name)]
 
 
 def _statistics(
-    metadata: pq.FileMetaData, groups: range, columns: Sequence[str]
+    metadata: pq.FileMetaData, groups: range, columns: Sequence[str], name: str
 ) -> Iterator[dict[str, pq.Statistics | None]]:
-    places = {name: metadata.schema.names.index(name) for name in columns} if groups else {}
+    places = {column: place_of(metadata, column, name) for column in columns} if groups else {}
     for number in groups:
         group = metadata.row_group(number)
-        yield {name: group.column(at).statistics for name, at in places.items()}
+        yield {column: group.column(at).statistics for column, at in places.items()}
 
 
 def _says_one(statistics: Iterable[pq.Statistics | None]) -> bool:
@@ -636,7 +642,7 @@ def plan_windows(parquet: SegmentRows, origin: int, size_bytes: int, name: str) 
     :raises ProofError: there are no rows for a segment that has bytes, or some lie outside of it.
     """
     end = origin + size_bytes
-    statistics = column_statistics(parquet, "physical_offset")
+    statistics = column_statistics(parquet, "physical_offset", name)
     if not statistics and size_bytes:
         raise ProofError(
             f"{name}: expected rows for the bytes [{origin}, {end}), found none. The data file "
@@ -663,6 +669,21 @@ def plan_windows(parquet: SegmentRows, origin: int, size_bytes: int, name: str) 
         for (first, last), span in zip(pairwise(numbers), pairwise(positions), strict=True)
         if last > first
     )
+
+
+def place_of(metadata: pq.FileMetaData, column: str, name: str) -> int:
+    """Return which of a data file's columns one is.
+
+    :param name: of the file, for messages.
+    :raises ProofError: its footer names none.
+    """
+    try:
+        return metadata.schema.names.index(column)
+    except ValueError as error:
+        raise ProofError(
+            f"{name}: expected a column {column}, found a footer that names none. Run verify, and keep or "
+            "restore what is still elsewhere."
+        ) from error
 
 
 def push_rows(
