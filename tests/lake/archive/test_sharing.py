@@ -300,6 +300,21 @@ def test_what_shares_a_file_leaves_together_or_not_at_all(
     check(shared, segments, tmp_path / "back")
 
 
+def test_what_was_archived_again_comes_back_with_what_shares_its_file(
+    shared: Lake, segments: list[Path], make_jobs: MakeJobs, tmp_path: Path
+) -> None:
+    rows = receipts(shared, STORE)
+    act = begin_to_expire(shared, rows)
+    finish_acts(shared)
+    archive_all(shared, make_jobs(shared, segments[1]))
+    undo_expiry(shared, act)
+    # Its rows are in the file that comes back: its own file leaves, so that none is there twice.
+    back = check(shared, segments, tmp_path / "back")
+    assert [(row.data_file, row.row_groups) for row in back] == [
+        (row.data_file, row.row_groups) for row in rows
+    ]
+
+
 def test_a_segment_that_shares_a_file_is_not_thinned(shared: Lake) -> None:
     with pytest.raises(ProofError, match="that others share"):
         thin_segment(shared, receipts(shared, STORE)[0], ["any"])
