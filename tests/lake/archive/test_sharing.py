@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import LakeUnavailableError, ProofError
+from storage_engine.exceptions import ProofError
 from storage_engine.lake.acts.act_files import read_acts
 from storage_engine.lake.archive import archive as archiving
 from storage_engine.lake.archive import commit
@@ -248,13 +248,42 @@ def test_a_damaged_file_names_each_of_its_segments_and_is_replaced_whole(
     assert len(found.findings) == 3
     assert broken_receipts(shared, rows, Depth.FILES).keys() == {row.identity for row in rows}
     assert not collect(shared, grace_ms=0, delete=True, trash_ms=0).taken
-    # Some of its segments alone can't take its place: the others may be nowhere else.
-    with pytest.raises(LakeUnavailableError, match="1 more segments share"):
-        archive_all(shared, make_jobs(shared, *segments[:2]))
-    assert receipts(shared, STORE) == rows
     again = archive_all(shared, make_jobs(shared, *segments))
     assert [row.row_groups for row in again] == [None, None, None]
     check(shared, segments, tmp_path / "back")
+
+
+def test_what_a_damaged_file_still_proves_is_taken_out_where_some_are_archived_again(
+    shared: Lake,
+    segments: list[Path],
+    make_jobs: MakeJobs,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
+) -> None:
+    path = shared_path(shared)
+    kept = path.read_bytes()
+    # In the rows of the first segment, where each has row groups of its own; else of all.
+    path.write_bytes(kept[:1000] + bytes(4000) + kept[5000:])
+    again = archive_all(shared, make_jobs(shared, segments[0]))
+    assert again[0].row_groups is None
+    assert len(receipts(shared, STORE)) == 3
+    if "own groups" in request.node.name:
+        assert "doesn't prove them" not in caplog.text
+        assert [row.row_groups for row in check(shared, segments, tmp_path / "back")] == [None, None, None]
+        return
+    assert "2097152" in caplog.text
+    lost = [row for row in receipts(shared, STORE) if row.row_groups is not None]
+    assert broken_receipts(shared, receipts(shared, STORE), Depth.ROWS).keys() == {it.identity for it in lost}
+    (found,) = verify(shared, VerifyLevel.BYTES)
+    assert found.overall is Status.FAILURE
+    make_old(path)
+    assert collect(shared, grace_ms=0, delete=True, trash_ms=0).taken == ()
+    path.write_bytes(kept)
+    assert rebuild(shared.config, {}).refused == ()
+    assert [row.row_groups for row in check(open_lake(shared.config), segments, tmp_path / "back")] == [
+        None
+    ] * 3
 
 
 def test_a_lost_file_keeps_no_other_segment_out(
@@ -266,10 +295,13 @@ def test_a_lost_file_keeps_no_other_segment_out(
     path.unlink()
     # Its base offset lies between those of the lost file.
     archive_all(lake, make_jobs(lake, segments[1]))
-    with pytest.raises(LakeUnavailableError, match="1 more segments share"):
-        archive_all(lake, make_jobs(lake, segments[2]))
+    archive_all(lake, make_jobs(lake, segments[2]))
+    # The first one's receipt stays, and proves nothing until its file is back.
+    lost, *others = receipts(lake, STORE)
+    assert broken_receipts(lake, [lost, *others], Depth.ROWS).keys() == {lost.identity}
     path.write_bytes(kept)
-    check(lake, segments, tmp_path / "back")
+    assert rebuild(lake.config, {}).refused == ()
+    check(open_lake(lake.config), segments, tmp_path / "back")
 
 
 def test_what_shares_a_file_leaves_together_or_not_at_all(
