@@ -171,7 +171,8 @@ def segment_jobs(
     known = _known(lake, segments, store_id, lineage) if segments else ()
     live = live_data_files(messages, store_id, _span(segments)) if segments else ()
     attempts = _attempts(messages, live, segments, store_id, lineage, known)
-    parts = _without_receipts(messages, live, known)
+    wanted = [SegmentIdentity(store_id, lineage, it.log, it.base_offset, "") for it in segments]
+    parts = _without_receipts(messages, live, wanted, known)
     # What the lake has, or had, in whatever file stays in a file of its own.
     has_rows_elsewhere = any(not is_own_name(file_name(file.location)) for file in live)
     never = {(it.log, it.base_offset) for it in segments} - attempts.keys()
@@ -240,20 +241,25 @@ def topic_of(broker: str, log: str) -> str | None:
 
 
 def _without_receipts(
-    messages: Table, live: Sequence[LiveFile], known: Sequence[Receipt]
+    messages: Table, live: Sequence[LiveFile], wanted: Sequence[SegmentIdentity], known: Sequence[Receipt]
 ) -> dict[tuple[int, str, int], tuple[str, str]]:
     """Return the shared data file that has rows of segments without a receipt, with their row groups.
 
     A run that was killed between its commits leaves such a file in the table.
 
+    :param wanted: the segments.
     :param known: the receipts that count.
     """
+    slots = {(row.lineage, row.log, row.base_offset) for row in known}
+    lacking = [it for it in wanted if (it.lineage, it.log, it.base_offset) not in slots]
     found: dict[tuple[int, str, int], tuple[str, str]] = {}
     named = Counter[str]()
     for row in known:
         named[data_file_of(messages, row)] += row.row_count
     for file in live:
         if not is_shared_name(file_name(file.location)) or named[file.location] == file.entry.record_count:
+            continue
+        if not any(map(file.may_have(messages.schema()), lacking)):
             continue
         with suppress(LakeUnavailableError, ProofError):
             for it, groups in segments_in(messages.io, file.location).items():

@@ -187,7 +187,9 @@ def missing_data(
     for file in live_data_files(table, store_id, base_offsets):
         prefix, _ = split_data_file_name(file_name(file.location))
         own.setdefault(prefix, []).append(file)
-        shared += [file] if is_shared_name(file_name(file.location)) else []
+        if is_shared_name(file_name(file.location)):
+            may_have = file.may_have(table.schema())
+            shared += [file] if any(may_have(it.identity) for it in segments) else []
         # Rows that another engine rewrote are in files whose names say nothing of segments.
         foreign = foreign or not is_own_name(file_name(file.location))
     inside = {file.location: _slots_in(table, file, receipts_of) for file in shared}
