@@ -442,7 +442,7 @@ def _commit_all(
 
 
 def _batches(segments: Sequence[ProvenSegment], leaving: Leaving) -> Iterator[list[ProvenSegment]]:
-    """Cut segments into batches; those that share a data file, or take one's place, are committed together."""
+    """Cut segments into batches; those that share a data file, or replace one, go together."""
     by_file: dict[str, list[ProvenSegment]] = {}
     for segment in segments:
         slot = slot_prefix(segment.identity)

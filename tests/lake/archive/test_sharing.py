@@ -286,6 +286,22 @@ def test_what_a_damaged_file_still_proves_is_taken_out_where_some_are_archived_a
     ] * 3
 
 
+@pytest.mark.parametrize("sharing", [1], indirect=True)
+def test_killed_while_a_damaged_file_leaves_what_was_taken_out_gets_its_receipts_back(
+    shared: Lake, segments: list[Path], make_jobs: MakeJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = shared_path(shared)
+    path.write_bytes(path.read_bytes()[:1000] + bytes(4000) + path.read_bytes()[5000:])
+    with monkeypatch.context() as patched:
+        patched.setattr(commit, "prepare_receipts", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            archive_all(shared, make_jobs(shared, segments[0]))
+    archive_all(shared, make_jobs(shared, segments[0]))
+    # The others' rows are in the table, each once, and a rebuild gives them receipts.
+    assert rebuild(shared.config, {}).refused == ()
+    check(open_lake(shared.config), segments, tmp_path / "back")
+
+
 def test_a_lost_file_keeps_no_other_segment_out(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs, tmp_path: Path
 ) -> None:
