@@ -34,7 +34,7 @@ from storage_engine.exceptions import (
     StoreLayoutError,
 )
 from storage_engine.lake.acts.unarchived import NO_PERMITS, ArchivePermits
-from storage_engine.lake.archive.commit import SharedFileError, commit_segments
+from storage_engine.lake.archive.commit import SharedFileError, SharedWithOthersError, commit_segments
 from storage_engine.lake.archive.threads import threads_for, threads_here
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.kind import settle_broker
@@ -331,7 +331,8 @@ def commit_proven(
     lake: Lake, proven: Sequence[ProvenSegment], jobs: Sequence[SegmentJob]
 ) -> tuple[Receipt, ...]:
     """Commit proven segments. Of a shared file of which the lake has a segment by now, each other one is
-    archived again here, into a file of its own: a file is added once, for all of its segments.
+    archived again here, into a file of its own: a file is added once, for all of its segments. Where another
+    run has put a shared file without receipts into the lake since, they are proven there.
 
     :param jobs: by which they were archived.
     :return: in the order of the jobs.
@@ -343,10 +344,20 @@ def commit_proven(
         return by_slot[it.store_id, it.lineage, it.log, it.base_offset]
 
     proven, again = sorted(proven, key=at), list[ProvenSegment]()
+    unproven: set[str] = set()
     try:
         while True:
             try:
-                return commit_segments(lake, proven)
+                return commit_segments(lake, proven, unproven)
+            except SharedWithOthersError as error:
+                if error.location in unproven:
+                    raise
+                unproven.add(error.location)
+                held = [it for it in proven if slot_prefix(it.identity) in error.slots]
+                found = _found_again(lake, [jobs[at(it)] for it in held], error.location)
+                proven = (
+                    sorted([*(it for it in proven if it not in held), *found], key=at) if found else proven
+                )
             except SharedFileError as error:
                 staying = [it for it in proven if it.data_file not in error.data_files]
                 for job in [jobs[at(it)] for it in proven if it.data_file in error.data_files]:
@@ -356,6 +367,18 @@ def commit_proven(
                 proven = sorted(staying, key=at)
     finally:
         discard(again)
+
+
+def _found_again(lake: Lake, jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegment]:
+    """Prove segments in a shared file that the table has; none where one isn't there as it is on disk."""
+    with suppress(ProofError, LakeUnavailableError):
+        groups = segments_in(lake.messages().io, data_file)
+        text = {(it.lineage, it.log, it.base_offset): row_groups_text(found) for it, found in groups.items()}
+        named = [
+            replace(job, found_in=(data_file, text[job.lineage, job.log, job.base_offset])) for job in jobs
+        ]
+        return _prove_found(named, data_file)
+    return []
 
 
 def file_groups(jobs: Sequence[SegmentJob], threads: int) -> list[tuple[SegmentJob, ...]]:

@@ -299,15 +299,19 @@ BATCH_SEGMENTS = 1000
 """Committed together at most: what their manifest entries take in memory does not grow with the rest."""
 
 
-def commit_segments(lake: Lake, proven: Sequence[ProvenSegment]) -> tuple[Receipt, ...]:
+def commit_segments(
+    lake: Lake, proven: Sequence[ProvenSegment], unproven: Set[str] = frozenset()
+) -> tuple[Receipt, ...]:
     """Commit proven segments; when this returns, they are in the lake durably.
 
     Up to :data:`BATCH_SEGMENTS` are committed together, all or nothing; of more, those before an error are
     in the lake, and are found there when it is run again.
 
+    :param unproven: shared files in which segments of these were looked for, and are not as they are now.
     :return: one receipt a segment, in the given order, read back from the table. For a segment that was
         committed before, and whose receipt still holds, it is the older one.
     :raises SharedFileError: the lake has a segment by now whose rows lie in a file that others share.
+    :raises SharedWithOthersError: so it has, and no receipt tells whether the file proves all others.
     :raises LakeConflictError: other bytes, another end or other companions are archived under the same
         store, lineage, log and base offset; nothing was committed.
     :raises LakeUnavailableError: the lake can't be read or written; run again to go on from there.
@@ -326,9 +330,10 @@ def commit_segments(lake: Lake, proven: Sequence[ProvenSegment]) -> tuple[Receip
             settled = _commit_all(lake, [*proven, *others], leaving)
             return tuple(settled[segment.identity] for segment in proven)
         except SharedWithOthersError as error:
-            if error.location in leaving:
-                raise
             asked = {slot_prefix(segment.identity) for segment in (*proven, *others)}
+            nameless = error.slots - asked - {slot_prefix(row.identity) for row in error.receipts}
+            if error.location in leaving or (nameless and error.location not in unproven):
+                raise
             others += _taken_out(lake.messages(), error, asked)
             asked |= {slot_prefix(segment.identity) for segment in others}
             leaving[error.location] = LeavingFile(error.slots, error.slots - asked)

@@ -14,6 +14,7 @@ from storage_engine.lake.archive import archive as archiving
 from storage_engine.lake.archive import commit
 from storage_engine.lake.archive.archive import (
     archive_all,
+    archive_segment,
     archive_shared,
     commit_proven,
     file_groups,
@@ -212,6 +213,22 @@ def test_two_runs_with_one_segment_in_both_add_it_once(
     assert [row.row_groups is None for row in rows] == [False, True]
     assert rows[0].data_file == receipts(lake, STORE)[0].data_file
     check(lake, segments, tmp_path / "back")
+
+
+def test_a_run_that_was_killed_meanwhile_has_put_a_file_without_receipts_there(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, second = make_jobs(lake, *segments), make_jobs(lake, segments[1])
+    own = [archive_segment(job) for job in second]
+    with monkeypatch.context() as patched:
+        patched.setattr(commit, "prepare_receipts", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            archive_all(lake, first)
+    # It is proven where it is, so that rows of others, which no receipt names yet, stay as well.
+    (row,) = commit_proven(lake, own, second)
+    assert row.row_groups is not None
+    archive_all(lake, make_jobs(lake, *segments))
+    assert len({row.data_file for row in check(lake, segments, tmp_path / "back")}) == 1
 
 
 def test_what_was_set_aside_is_garbage_once_each_of_its_segments_is_live(
