@@ -24,6 +24,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file.jobs import is_own_name, is_shared_name, split_data_file_name
+from storage_engine.lake.file.staging import publish
 from storage_engine.lake.gc.expiry import finish_acts, remove_expired, undo_expiry
 from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.gc.thinning import thin_segment
@@ -156,6 +157,20 @@ def test_killed_between_its_commits_a_run_goes_on_with_the_file_that_is_there(
 def test_a_rebuild_gives_receipts_to_a_file_that_has_none(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(commit, "prepare_receipts", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            archive_all(lake, make_jobs(lake, *segments))
+    done = rebuild(lake.config, {})
+    assert (len(done.brought), done.refused) == (1, ())
+    assert len({row.data_file for row in check(open_lake(lake.config), segments, tmp_path / "back")}) == 1
+
+
+def test_a_rebuild_leaves_what_the_table_has_where_it_is(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # A run that was set aside has left a file of one of the segments.
+    publish([archive_segment(job) for job in make_jobs(lake, segments[1])])
     with monkeypatch.context() as patched:
         patched.setattr(commit, "prepare_receipts", _killed)
         with pytest.raises(KeyboardInterrupt):
