@@ -354,7 +354,7 @@ def _taken_out(table: Table, error: SharedWithOthersError, asked: Set[str]) -> I
     :raises LakeUnavailableError: the file is there and can't be read, or the lake can't be written.
     """
     for row in error.receipts:
-        if slot_prefix(row.identity) in asked or row.moved_to is not None or not row.is_whole:
+        if slot_prefix(row.identity) in asked:
             continue
         try:
             yield take_out(table, row)
@@ -384,7 +384,7 @@ def take_out(table: Table, receipt: Receipt) -> ProvenSegment:
     ):
         part = rows_of_segment(parquet, receipt, old)
         write_groups(codec.columns, map(part.read_row_group, range(part.num_row_groups)), sink)
-    own = replace(receipt, data_file=relative_name(table, new), row_groups=None)
+    own = replace(receipt, data_file=relative_name(table, new), row_groups=None, moved_to=None)
     _check_rows(table, own, new)
     with parquet_errors(new), open_data_file(table.io, new) as stored, open_rows(stored) as parquet:
         names = {field.name for field in fields(ProvenSegment)} & {field.name for field in fields(Receipt)}
@@ -432,7 +432,7 @@ def _commit_all(
     settled: dict[SegmentIdentity, Receipt] = {}
     # Ask both tables of all before any file gets its final name.
     for batch in batches:
-        settled |= _look(lake, lake.segments(), lake.messages(), batch)[1]
+        settled |= _look(lake, lake.segments(), lake.messages(), batch, leaving)[1]
     messages = lake.messages()
     _refuse(
         segment.data_file
@@ -522,7 +522,7 @@ def _commit_batch(
     for attempt in range(MAX_ATTEMPTS):
         with CHANGE_LOCK:
             commit_steps(lake, lambda: _next_step(lake, segments, leaving))
-        unsettled, holding = _look(lake, lake.segments(), lake.messages(), segments)
+        unsettled, holding = _look(lake, lake.segments(), lake.messages(), segments, leaving)
         if not unsettled:
             break
         # Who archives the same at the same time has put its file in the place of our file since we asked.
@@ -555,7 +555,7 @@ def append_receipts(lake: Lake, store_id: str, missing: Callable[[Table], Sequen
 
 
 def _look(
-    lake: Lake, segments: Table, messages: Table, proven: Sequence[ProvenSegment]
+    lake: Lake, segments: Table, messages: Table, proven: Sequence[ProvenSegment], leaving: Leaving
 ) -> tuple[list[ProvenSegment], dict[SegmentIdentity, Receipt]]:
     """Return which segments have no receipt that holds, and the receipts of the others.
 
@@ -577,6 +577,9 @@ def _look(
                 raise _conflict(segment, row.sha256)
             if row_fault(row) or not _has_as_much(row, segment):
                 # The same bytes again are archived again; other bytes need another lineage even so.
+                continue
+            if data_file_of(messages, row) in leaving:
+                # It may hold, but for as long as the file is in the table.
                 continue
             _check_extent(segment, row)
             if proven_files(messages, row) != (_file_of(segment),):
@@ -603,7 +606,7 @@ def _next_step(lake: Lake, proven: Sequence[ProvenSegment], leaving: Leaving) ->
     What is missing is asked of the very tables that the commit is then bound to.
     """
     table, messages = lake.segments(), lake.messages()
-    unsettled, _ = _look(lake, table, messages, proven)
+    unsettled, _ = _look(lake, table, messages, proven, leaving)
     if not unsettled:
         return None
     missing: list[MissingSegment] = []

@@ -36,6 +36,7 @@ from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.lake.soundness.segment_reader import read_segment
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
+from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.keep.acts import ActKind
 from storage_engine.model.proof.receipt import Receipt, with_rows
@@ -44,6 +45,7 @@ from storage_engine.model.report.verification import VerifyLevel, receipt_name
 from tests.lake.conftest import MakeJobs
 from tests.lake.garbage_helpers import make_old
 from tests.lake.gc.test_expiry import begin_to_expire, expire, states
+from tests.other_engine import delete_position
 from tests.retention.kill_runner import Moment, count_durable_operations, not_killed
 from tests.rounds import ALL
 from tests.services.forks import in_child
@@ -332,6 +334,20 @@ def test_killed_while_a_damaged_file_leaves_what_was_taken_out_gets_its_receipts
     # The others' rows are in the table, each once, and a rebuild gives them receipts.
     assert rebuild(shared.config, {}).refused == ()
     check(open_lake(shared.config), segments, tmp_path / "back")
+
+
+def test_rows_that_another_engine_deleted_of_one_come_back_with_those_of_the_others(
+    shared: Lake, segments: list[Path], make_jobs: MakeJobs
+) -> None:
+    rows = receipts(shared, STORE)
+    delete_position(shared, rows[0], 0)
+    renewed = reprove(shared, STORE, rows)
+    assert [row.identity for row in renewed] == [row.identity for row in rows[1:]]
+    archive_all(shared, make_jobs(shared, segments[0]))
+    assert [row.row_groups for row in receipts(shared, STORE)] == [None, None, None]
+    (found,) = verify(shared, VerifyLevel.BYTES)
+    assert (found.overall, found.findings) == (Status.OK, ())
+    assert len(rows_of(shared)) == sum(row.row_count for row in rows)
 
 
 def test_a_lost_file_keeps_no_other_segment_out(
