@@ -92,7 +92,8 @@ def archived(store: ManagedStore, receipts: Sequence[Receipt], lake: str) -> Lin
         ranges,
         written=lake_tables(store, (lake,)) if receipts else (),
         rows=sum(one.row_count for one in receipts),
-        size_bytes=sum(one.data_file_bytes for one in receipts),
+        # Segments may share a data file.
+        size_bytes=sum({one.data_file: one.data_file_bytes for one in receipts}.values()),
     )
 
 

@@ -34,7 +34,7 @@ from storage_engine.exceptions import (
     StoreLayoutError,
 )
 from storage_engine.lake.acts.unarchived import NO_PERMITS, ArchivePermits
-from storage_engine.lake.archive.commit import SharedFileError, commit_segments
+from storage_engine.lake.archive.commit import SharedFileError, SharedWithOthersError, commit_segments
 from storage_engine.lake.archive.threads import threads_for, threads_here
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.kind import settle_broker
@@ -171,7 +171,8 @@ def segment_jobs(
     known = _known(lake, segments, store_id, lineage) if segments else ()
     live = live_data_files(messages, store_id, _span(segments)) if segments else ()
     attempts = _attempts(messages, live, segments, store_id, lineage, known)
-    parts = _without_receipts(messages, live, known)
+    wanted = [SegmentIdentity(store_id, lineage, it.log, it.base_offset, "") for it in segments]
+    parts = _without_receipts(messages, live, wanted, known)
     # What the lake has, or had, in whatever file stays in a file of its own.
     has_rows_elsewhere = any(not is_own_name(file_name(file.location)) for file in live)
     never = {(it.log, it.base_offset) for it in segments} - attempts.keys()
@@ -240,20 +241,25 @@ def topic_of(broker: str, log: str) -> str | None:
 
 
 def _without_receipts(
-    messages: Table, live: Sequence[LiveFile], known: Sequence[Receipt]
+    messages: Table, live: Sequence[LiveFile], wanted: Sequence[SegmentIdentity], known: Sequence[Receipt]
 ) -> dict[tuple[int, str, int], tuple[str, str]]:
     """Return the shared data file that has rows of segments without a receipt, with their row groups.
 
     A run that was killed between its commits leaves such a file in the table.
 
+    :param wanted: the segments.
     :param known: the receipts that count.
     """
+    slots = {(row.lineage, row.log, row.base_offset) for row in known}
+    lacking = [it for it in wanted if (it.lineage, it.log, it.base_offset) not in slots]
     found: dict[tuple[int, str, int], tuple[str, str]] = {}
     named = Counter[str]()
     for row in known:
         named[data_file_of(messages, row)] += row.row_count
     for file in live:
         if not is_shared_name(file_name(file.location)) or named[file.location] == file.entry.record_count:
+            continue
+        if not any(map(file.may_have(messages.schema()), lacking)):
             continue
         with suppress(LakeUnavailableError, ProofError):
             for it, groups in segments_in(messages.io, file.location).items():
@@ -325,7 +331,8 @@ def commit_proven(
     lake: Lake, proven: Sequence[ProvenSegment], jobs: Sequence[SegmentJob]
 ) -> tuple[Receipt, ...]:
     """Commit proven segments. Of a shared file of which the lake has a segment by now, each other one is
-    archived again here, into a file of its own: a file is added once, for all of its segments.
+    archived again here, into a file of its own: a file is added once, for all of its segments. Where another
+    run has put a shared file without receipts into the lake since, they are proven there.
 
     :param jobs: by which they were archived.
     :return: in the order of the jobs.
@@ -337,10 +344,20 @@ def commit_proven(
         return by_slot[it.store_id, it.lineage, it.log, it.base_offset]
 
     proven, again = sorted(proven, key=at), list[ProvenSegment]()
+    unproven: set[str] = set()
     try:
         while True:
             try:
-                return commit_segments(lake, proven)
+                return commit_segments(lake, proven, unproven)
+            except SharedWithOthersError as error:
+                if error.location in unproven:
+                    raise
+                unproven.add(error.location)
+                held = [it for it in proven if slot_prefix(it.identity) in error.slots]
+                found = _found_again(lake, [jobs[at(it)] for it in held], error.location)
+                proven = (
+                    sorted([*(it for it in proven if it not in held), *found], key=at) if found else proven
+                )
             except SharedFileError as error:
                 staying = [it for it in proven if it.data_file not in error.data_files]
                 for job in [jobs[at(it)] for it in proven if it.data_file in error.data_files]:
@@ -350,6 +367,18 @@ def commit_proven(
                 proven = sorted(staying, key=at)
     finally:
         discard(again)
+
+
+def _found_again(lake: Lake, jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegment]:
+    """Prove segments in a shared file that the table has; none where one isn't there as it is on disk."""
+    with suppress(ProofError, LakeUnavailableError):
+        groups = segments_in(lake.messages().io, data_file)
+        text = {(it.lineage, it.log, it.base_offset): row_groups_text(found) for it, found in groups.items()}
+        named = [
+            replace(job, found_in=(data_file, text[job.lineage, job.log, job.base_offset])) for job in jobs
+        ]
+        return _prove_found(named, data_file)
+    return []
 
 
 def file_groups(jobs: Sequence[SegmentJob], threads: int) -> list[tuple[SegmentJob, ...]]:

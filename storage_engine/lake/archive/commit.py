@@ -9,18 +9,21 @@ is left of the old, and the new receipt supersedes the one that is there.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from types import MappingProxyType
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 
-from storage_engine.brokers import same_companions
+from storage_engine.brokers import find_broker, same_companions
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import LakeConflictError, LakeUnavailableError, ProofError, StorageEngineError
 from storage_engine.lake.archive.commit_steps import (
@@ -36,28 +39,33 @@ from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, check_broker
 from storage_engine.lake.catalog.commit_lock import UNLOCKED_PROOF_MS
 from storage_engine.lake.catalog.names import data_file_of, proven_files, relative_name
 from storage_engine.lake.catalog.writing import ready_to_write
-from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.file.data_file import segments_in
+from storage_engine.lake.durable_io import local_path, new_data_file, open_data_file, sha256_of_file
+from storage_engine.lake.file.data_file import open_rows, rows_of_segment, segments_in, write_groups
 from storage_engine.lake.file.filters import segment_rows
 from storage_engine.lake.file.jobs import (
     ProvenSegment,
+    data_file_name,
     file_name,
     is_own_name,
     is_shared_name,
+    new_attempt,
     slot_prefix,
     split_data_file_name,
 )
 from storage_engine.lake.file.live_files import LiveFile, live_data_files
-from storage_engine.lake.file.manifest_entry import iceberg_data_file, record_count
+from storage_engine.lake.file.manifest_entry import iceberg_data_file, packed_facts, record_count
 from storage_engine.lake.file.scan import plan_files, read_files
 from storage_engine.lake.file.staging import publish, sweep
 from storage_engine.lake.soundness.chain import check_links_on, row_fault
 from storage_engine.lake.soundness.receipts import receipts_in
+from storage_engine.lake.soundness.segment_reader import read_segment, tree_fault, tree_to_compare
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import Reader, broken_receipts
-from storage_engine.lake.storage.errors import lake_errors, metadata_errors
+from storage_engine.lake.storage.errors import lake_errors, metadata_errors, parquet_errors
 from storage_engine.model.proof.companions import read_companions
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile
+
+_log = logging.getLogger(__name__)
 
 
 class SharedFileError(StorageEngineError):
@@ -71,7 +79,42 @@ class SharedFileError(StorageEngineError):
         self.data_files = data_files
 
 
+class SharedWithOthersError(LakeUnavailableError):
+    """A data file that doesn't prove a segment has rows of others, too, which aren't archived with it.
+
+    :param location: of the file.
+    :param slots: all that it has, as their own files' names begin.
+    :param receipts: those that count and name it.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        location: str = "",
+        slots: frozenset[str] = frozenset(),
+        receipts: Sequence[Receipt] = (),
+    ) -> None:
+        super().__init__(message)
+        self.location, self.slots, self.receipts = location, slots, tuple(receipts)
+
+
 ReceiptsOf = Callable[[], Sequence[Receipt]]
+
+
+@dataclass(frozen=True, slots=True)
+class LeavingFile:
+    """A shared file that leaves the table once those of its segments are archived again that can be.
+
+    :param slots: all that it has.
+    :param lost: those that it doesn't prove any more, and that are nowhere else.
+    """
+
+    slots: frozenset[str]
+    lost: frozenset[str]
+
+
+Leaving = Mapping[str, LeavingFile]
+"""By location."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +152,17 @@ def _slots_in(table: Table, file: LiveFile, receipts_of: ReceiptsOf) -> frozense
         return frozenset(named)
 
 
-def _shares_file(segment: ProvenSegment, location: str, others: int) -> LakeUnavailableError:
-    return LakeUnavailableError(
+def _shares_file(
+    table: Table, segment: ProvenSegment, location: str, slots: frozenset[str], others: int, of: ReceiptsOf
+) -> SharedWithOthersError:
+    return SharedWithOthersError(
         f"{location}: expected a data file that proves {segment.log}/{segment.base_offset:020d} of store "
         f"{segment.store_id}, found one that doesn't, and that {others} more segments share: it can't be "
         "replaced without their rows. Nothing was committed or deleted. Bring the file back as it was, from "
-        "a copy of the lake or a second one; or archive all of its segments again, in one run."
+        "a copy of the lake or a second one; or archive all of its segments again, in one run.",
+        location,
+        slots,
+        [row for row in of() if row.has_rows and data_file_of(table, row) == location],
     )
 
 
@@ -124,12 +172,14 @@ def missing_data(
     segments: Sequence[ProvenSegment],
     base_offsets: tuple[int, int],
     receipts_of: ReceiptsOf = tuple,
+    leaving: Leaving = MappingProxyType({}),
 ) -> list[MissingSegment]:
     """Ask the loaded table of rows which of a store's segments it does not have as they were proven.
 
     :param receipts_of: gives the store's receipts that count, where a file that segments share can't be read.
-    :raises LakeUnavailableError: the table can't be read; or it has a segment's rows in a file that others
-        share, which can't be replaced without losing theirs.
+    :param leaving: shared files that may leave without the segments that they have lost.
+    :raises LakeUnavailableError: the table can't be read.
+    :raises SharedWithOthersError: it has a segment's rows in a file that others share.
     """
     own: dict[str, list[LiveFile]] = {}
     shared: list[LiveFile] = []
@@ -137,7 +187,9 @@ def missing_data(
     for file in live_data_files(table, store_id, base_offsets):
         prefix, _ = split_data_file_name(file_name(file.location))
         own.setdefault(prefix, []).append(file)
-        shared += [file] if is_shared_name(file_name(file.location)) else []
+        if is_shared_name(file_name(file.location)):
+            may_have = file.may_have(table.schema())
+            shared += [file] if any(may_have(it.identity) for it in segments) else []
         # Rows that another engine rewrote are in files whose names say nothing of segments.
         foreign = foreign or not is_own_name(file_name(file.location))
     inside = {file.location: _slots_in(table, file, receipts_of) for file in shared}
@@ -152,9 +204,11 @@ def missing_data(
                 missing.append(MissingSegment(segment, (), False, is_taken=taken))
             continue
         for file in holding:
-            # All of its segments are archived again, so that nothing is lost with it.
-            if not inside[file.location] <= asked:
-                raise _shares_file(segment, file.location, len(inside[file.location] - asked))
+            # All of its segments are archived again that can be, so that nothing is lost with it.
+            known = leaving.get(file.location)
+            if others := inside[file.location] - asked - (frozenset() if known is None else known.lost):
+                slots = inside[file.location]
+                raise _shares_file(table, segment, file.location, slots, len(others), receipts_of)
         files = [*files, *holding]
         other = [content for file in files if (content := _content(file)) not in ("", segment.sha256[:16])]
         if other:
@@ -245,15 +299,19 @@ BATCH_SEGMENTS = 1000
 """Committed together at most: what their manifest entries take in memory does not grow with the rest."""
 
 
-def commit_segments(lake: Lake, proven: Sequence[ProvenSegment]) -> tuple[Receipt, ...]:
+def commit_segments(
+    lake: Lake, proven: Sequence[ProvenSegment], unproven: Set[str] = frozenset()
+) -> tuple[Receipt, ...]:
     """Commit proven segments; when this returns, they are in the lake durably.
 
     Up to :data:`BATCH_SEGMENTS` are committed together, all or nothing; of more, those before an error are
     in the lake, and are found there when it is run again.
 
+    :param unproven: shared files in which segments of these were looked for, and are not as they are now.
     :return: one receipt a segment, in the given order, read back from the table. For a segment that was
         committed before, and whose receipt still holds, it is the older one.
     :raises SharedFileError: the lake has a segment by now whose rows lie in a file that others share.
+    :raises SharedWithOthersError: so it has, and no receipt tells whether the file proves all others.
     :raises LakeConflictError: other bytes, another end or other companions are archived under the same
         store, lineage, log and base offset; nothing was committed.
     :raises LakeUnavailableError: the lake can't be read or written; run again to go on from there.
@@ -266,15 +324,115 @@ def commit_segments(lake: Lake, proven: Sequence[ProvenSegment]) -> tuple[Receip
         check_broker(lake, broker)
     _check_against_each_other(proven)
     ready_to_write(lake)
+    leaving, others = dict[str, LeavingFile](), list[ProvenSegment]()
+    while True:
+        try:
+            settled = _commit_all(lake, [*proven, *others], leaving)
+            return tuple(settled[segment.identity] for segment in proven)
+        except SharedWithOthersError as error:
+            asked = {slot_prefix(segment.identity) for segment in (*proven, *others)}
+            nameless = error.slots - asked - {slot_prefix(row.identity) for row in error.receipts}
+            if error.location in leaving or (nameless and error.location not in unproven):
+                raise
+            others += _taken_out(lake.messages(), error, asked)
+            asked |= {slot_prefix(segment.identity) for segment in others}
+            leaving[error.location] = LeavingFile(error.slots, error.slots - asked)
+            if lost := leaving[error.location].lost:
+                _log.warning(
+                    "%s: expected a data file with the segments %s, found one that doesn't prove them: their "
+                    "rows leave the table, the file stays. If it is brought back as it was, "
+                    "storage-engine lake rebuild brings them in again.",
+                    error.location,
+                    ", ".join(sorted(lost)),
+                )
+
+
+def _taken_out(table: Table, error: SharedWithOthersError, asked: Set[str]) -> Iterator[ProvenSegment]:
+    """Yield the segments of a shared file that it still proves, each in a file of its own.
+
+    :param asked: those that are archived again anyway.
+    :raises LakeUnavailableError: the file is there and can't be read, or the lake can't be written.
+    """
+    for row in error.receipts:
+        if slot_prefix(row.identity) in asked:
+            continue
+        try:
+            yield take_out(table, row)
+        except ProofError:
+            continue
+        except LakeUnavailableError as failure:
+            if not isinstance(failure.__cause__, FileNotFoundError):
+                raise
+
+
+def take_out(table: Table, receipt: Receipt) -> ProvenSegment:
+    """Write a segment of a shared file into a file of its own, and prove it there.
+
+    :raises ProofError: the shared file doesn't prove it any more.
+    :raises LakeUnavailableError: it can't be read, or the lake can't be written.
+    """
+    old, codec = data_file_of(table, receipt), find_broker(receipt.broker).codec
+    new = f"{old.rpartition('/')[0]}/{data_file_name(receipt.identity, new_attempt())}"
+    # Read first: nothing is written for what is lost.
+    _check_rows(table, receipt, old)
+    with (
+        parquet_errors(old),
+        open_data_file(table.io, old) as stored,
+        open_rows(stored) as parquet,
+        lake_errors(new, "write a data file"),
+        new_data_file(table.io, new) as sink,
+    ):
+        part = rows_of_segment(parquet, receipt, old)
+        write_groups(codec.columns, map(part.read_row_group, range(part.num_row_groups)), sink)
+    own = replace(receipt, data_file=relative_name(table, new), row_groups=None, moved_to=None)
+    _check_rows(table, own, new)
+    with parquet_errors(new), open_data_file(table.io, new) as stored, open_rows(stored) as parquet:
+        names = {field.name for field in fields(ProvenSegment)} & {field.name for field in fields(Receipt)}
+        return ProvenSegment(
+            **{name: getattr(own, name) for name in names}
+            | {
+                "data_file": new,
+                "data_file_bytes": stored.size(),
+                "data_file_sha256": sha256_of_file(stored),
+                "proven_at_ms": time.time_ns() // 1_000_000,
+                "act": None,
+            },
+            staged_file=new,
+            manifest_facts=packed_facts(parquet.metadata, codec),
+        )
+
+
+def _check_rows(table: Table, receipt: Receipt, location: str) -> None:
+    """
+    :raises ProofError: the rows in a receipt's data file aren't the segment.
+    """
+    digest, leaves = hashlib.sha256(), tree_to_compare(receipt, location)
+    for _, chunk in read_segment(table, receipt, untouched=frozenset({location}), tree=leaves):
+        digest.update(chunk)
+    fault = tree_fault(receipt, leaves) if digest.hexdigest() == receipt.sha256 else "other bytes"
+    if fault:
+        raise ProofError(
+            f"{location}: expected the segment {receipt.log}/{receipt.base_offset:020d} as it was proven, "
+            f"found {fault}."
+        )
+
+
+def _commit_all(
+    lake: Lake, proven: Sequence[ProvenSegment], leaving: Leaving
+) -> dict[SegmentIdentity, Receipt]:
+    """Commit proven segments in batches.
+
+    :return: a receipt that holds for each.
+    """
     segments = sorted(
         {segment.identity: segment for segment in proven}.values(),
         key=lambda s: (s.store_id, s.lineage, s.log, s.base_offset),
     )
-    batches = list(_batches(segments))
+    batches = list(_batches(segments, leaving))
     settled: dict[SegmentIdentity, Receipt] = {}
     # Ask both tables of all before any file gets its final name.
     for batch in batches:
-        settled |= _look(lake, lake.segments(), lake.messages(), batch)[1]
+        settled |= _look(lake, lake.segments(), lake.messages(), batch, leaving)[1]
     messages = lake.messages()
     _refuse(
         segment.data_file
@@ -284,15 +442,18 @@ def commit_segments(lake: Lake, proven: Sequence[ProvenSegment]) -> tuple[Receip
         and proven_files(messages, row) != (_file_of(segment),)
     )
     for batch in batches:
-        settled |= _commit_batch(lake, batch, settled)
-    return tuple(settled[segment.identity] for segment in proven)
+        settled |= _commit_batch(lake, batch, settled, leaving)
+    return settled
 
 
-def _batches(segments: Sequence[ProvenSegment]) -> Iterator[list[ProvenSegment]]:
-    """Cut segments into batches; those that share a data file are committed together."""
+def _batches(segments: Sequence[ProvenSegment], leaving: Leaving) -> Iterator[list[ProvenSegment]]:
+    """Cut segments into batches; those that share a data file, or replace one, go together."""
     by_file: dict[str, list[ProvenSegment]] = {}
     for segment in segments:
-        by_file.setdefault(segment.data_file, []).append(segment)
+        slot = slot_prefix(segment.identity)
+        folder = segment.data_file.rpartition("/")[0]
+        replaced = (it for it in leaving if it.startswith(f"{folder}/") and slot in leaving[it].slots)
+        by_file.setdefault(next(replaced, segment.data_file), []).append(segment)
     batch: list[ProvenSegment] = []
     for of_file in by_file.values():
         if batch and len(batch) + len(of_file) > BATCH_SEGMENTS:
@@ -339,7 +500,10 @@ def _more_rows(location: str, segments: Sequence[ProvenSegment]) -> bool:
 
 
 def _commit_batch(
-    lake: Lake, segments: Sequence[ProvenSegment], settled: Mapping[SegmentIdentity, Receipt]
+    lake: Lake,
+    segments: Sequence[ProvenSegment],
+    settled: Mapping[SegmentIdentity, Receipt],
+    leaving: Leaving,
 ) -> dict[SegmentIdentity, Receipt]:
     """
     :param settled: receipts that held when the tables were asked.
@@ -357,8 +521,8 @@ def _commit_batch(
     segments = [published.get(segment.identity, segment) for segment in staged]
     for attempt in range(MAX_ATTEMPTS):
         with CHANGE_LOCK:
-            commit_steps(lake, lambda: _next_step(lake, segments))
-        unsettled, holding = _look(lake, lake.segments(), lake.messages(), segments)
+            commit_steps(lake, lambda: _next_step(lake, segments, leaving))
+        unsettled, holding = _look(lake, lake.segments(), lake.messages(), segments, leaving)
         if not unsettled:
             break
         # Who archives the same at the same time has put its file in the place of our file since we asked.
@@ -391,7 +555,7 @@ def append_receipts(lake: Lake, store_id: str, missing: Callable[[Table], Sequen
 
 
 def _look(
-    lake: Lake, segments: Table, messages: Table, proven: Sequence[ProvenSegment]
+    lake: Lake, segments: Table, messages: Table, proven: Sequence[ProvenSegment], leaving: Leaving
 ) -> tuple[list[ProvenSegment], dict[SegmentIdentity, Receipt]]:
     """Return which segments have no receipt that holds, and the receipts of the others.
 
@@ -414,6 +578,9 @@ def _look(
             if row_fault(row) or not _has_as_much(row, segment):
                 # The same bytes again are archived again; other bytes need another lineage even so.
                 continue
+            if data_file_of(messages, row) in leaving:
+                # It may hold, but for as long as the file is in the table.
+                continue
             _check_extent(segment, row)
             if proven_files(messages, row) != (_file_of(segment),):
                 others.append(row)
@@ -433,19 +600,19 @@ def _has_as_much(row: Receipt, segment: ProvenSegment) -> bool:
     return row.gone_streams.keys() <= lacks
 
 
-def _next_step(lake: Lake, proven: Sequence[ProvenSegment]) -> CommitStep | None:
+def _next_step(lake: Lake, proven: Sequence[ProvenSegment], leaving: Leaving) -> CommitStep | None:
     """Data first; receipts only when the table has all of it.
 
     What is missing is asked of the very tables that the commit is then bound to.
     """
     table, messages = lake.segments(), lake.messages()
-    unsettled, _ = _look(lake, table, messages, proven)
+    unsettled, _ = _look(lake, table, messages, proven, leaving)
     if not unsettled:
         return None
     missing: list[MissingSegment] = []
     for store_id, of_store in _by_store(unsettled).items():
         receipts_of = partial(receipts_in, table, store_id, with_ended=True)
-        missing += missing_data(messages, store_id, of_store, _span(of_store), receipts_of)
+        missing += missing_data(messages, store_id, of_store, _span(of_store), receipts_of, leaving)
     _check_shared(proven, missing)
     for item in missing:
         if item.other_sha256 is not None:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
+from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.file.filters import store_rows
 from storage_engine.lake.file.scan import EVERY_OFFSET, plan_files
 from storage_engine.lake.storage.errors import metadata_errors
+from storage_engine.model.proof.receipt import SegmentIdentity
+
+_BOUNDED: Mapping[str, Callable[[SegmentIdentity], Any]] = {
+    "lineage": attrgetter("lineage"),
+    "log": attrgetter("log"),
+    "segment_base_offset": attrgetter("base_offset"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +43,25 @@ class LiveFile:
     @property
     def has_deletes(self) -> bool:
         return bool(self.delete_files)
+
+    def may_have(self, schema: Schema) -> Callable[[SegmentIdentity], bool]:
+        """Return what tells whether the file may have a segment, by the bounds that the table has of it.
+
+        :param schema: the table's.
+        """
+        bounds = []
+        for name, value_of in _BOUNDED.items():
+            field = schema.find_field(name)
+            kind: Any = field.field_type
+            lower, upper = (
+                None if it is None or (found := it.get(field.field_id)) is None else from_bytes(kind, found)
+                for it in (self.entry.lower_bounds, self.entry.upper_bounds)
+            )
+            bounds.append((value_of, lower, upper))
+        return lambda segment: all(
+            (lower is None or lower <= value_of(segment)) and (upper is None or value_of(segment) <= upper)
+            for value_of, lower, upper in bounds
+        )
 
 
 def live_data_files(

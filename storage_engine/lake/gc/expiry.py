@@ -342,6 +342,14 @@ def _next_undo_step(
         is_of_file = file in files and row.has_rows and proven_files(messages, row) == (file,)
         if is_of_file and not there.isdisjoint((partly[row.identity], data_file_of(messages, row))):
             back |= {row.identity: replace(row, act=text)} if _is_there(messages, row) else {}
+    # What shares a file that comes back and was archived again since comes back there, too: it has its rows.
+    shared = {data_file_of(messages, row) for row in back.values() if row.row_groups is not None}
+    since = {row.identity: row for row in rows if row.has_rows and row.identity not in back}
+    for row in _rows(segments, batch, superseded=True) if shared and since else ():
+        if row.identity in since and row.act == by_act and data_file_of(messages, row) in shared:
+            streams = back_from(row.streams, act.sha256[:SHOWN_CHARACTERS])
+            back[row.identity] = replace(row, state=_state_of(streams), act=text, streams=streams)
+            partly[row.identity] = data_file_of(messages, since[row.identity])
     lacking = [row for row in back.values() if data_file_of(messages, row) not in there]
     # A run that was killed has archived these segments again, without receipts.
     of_span = receipts_in(segments, store_id, base_offsets=_span(batch), with_ended=True)

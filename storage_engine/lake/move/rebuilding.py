@@ -22,7 +22,7 @@ from storage_engine.exceptions import (
     LakeUnavailableError,
     ProofError,
 )
-from storage_engine.lake.archive.commit import SharedFileError, commit_segments
+from storage_engine.lake.archive.commit import SharedFileError, SharedWithOthersError, commit_segments
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, connect, open_lake, rows_table_of
 from storage_engine.lake.catalog.commit_lock import nobody_commits_at
 from storage_engine.lake.catalog.config import LakeConfig
@@ -389,12 +389,12 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
         try:
             commit_segments(lake, waiting)
             brought.extend(segment.data_file for segment in waiting)
-        except LakeConflictError:
+        except (LakeConflictError, SharedWithOthersError):
             for segment in waiting:
                 try:
                     commit_segments(lake, [segment])
                     brought.append(segment.data_file)
-                except LakeConflictError as error:
+                except (LakeConflictError, SharedWithOthersError) as error:
                     refused.append(str(error))
         waiting.clear()
 
@@ -430,6 +430,10 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
         if orphan.part is not None:
             shared.setdefault(orphan.location, []).append(orphan)
     with told("Proving", sum(sizes.values())) as advance:
+        # First: what is in the table already, without receipts, is left there.
+        for location, of_file in shared.items():
+            bring_in_shared(location, of_file)
+            advance(sizes[location])
         for orphan in (it for it in found if it.part is None):
             key = (orphan.store_id, orphan.slot, orphan.digest)
             if key in expired:
@@ -444,9 +448,6 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
             if len(waiting) == _TOGETHER:
                 commit()
         commit()
-        for location, of_file in shared.items():
-            bring_in_shared(location, of_file)
-            advance(sizes[location])
     return brought, refused
 
 

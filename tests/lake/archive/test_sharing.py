@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import LakeUnavailableError, ProofError
+from storage_engine.exceptions import ProofError
 from storage_engine.lake.acts.act_files import read_acts
 from storage_engine.lake.archive import archive as archiving
 from storage_engine.lake.archive import commit
 from storage_engine.lake.archive.archive import (
     archive_all,
+    archive_segment,
     archive_shared,
     commit_proven,
     file_groups,
@@ -23,6 +24,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file.jobs import is_own_name, is_shared_name, split_data_file_name
+from storage_engine.lake.file.staging import publish
 from storage_engine.lake.gc.expiry import finish_acts, remove_expired, undo_expiry
 from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.gc.thinning import thin_segment
@@ -34,6 +36,7 @@ from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.lake.soundness.segment_reader import read_segment
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
+from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.keep.acts import ActKind
 from storage_engine.model.proof.receipt import Receipt, with_rows
@@ -42,6 +45,7 @@ from storage_engine.model.report.verification import VerifyLevel, receipt_name
 from tests.lake.conftest import MakeJobs
 from tests.lake.garbage_helpers import make_old
 from tests.lake.gc.test_expiry import begin_to_expire, expire, states
+from tests.other_engine import delete_position
 from tests.retention.kill_runner import Moment, count_durable_operations, not_killed
 from tests.rounds import ALL
 from tests.services.forks import in_child
@@ -164,6 +168,20 @@ def test_a_rebuild_gives_receipts_to_a_file_that_has_none(
     assert len({row.data_file for row in check(open_lake(lake.config), segments, tmp_path / "back")}) == 1
 
 
+def test_a_rebuild_leaves_what_the_table_has_where_it_is(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # A run that was set aside has left a file of one of the segments.
+    publish([archive_segment(job) for job in make_jobs(lake, segments[1])])
+    with monkeypatch.context() as patched:
+        patched.setattr(commit, "prepare_receipts", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            archive_all(lake, make_jobs(lake, *segments))
+    done = rebuild(lake.config, {})
+    assert (len(done.brought), done.refused) == (1, ())
+    assert len({row.data_file for row in check(open_lake(lake.config), segments, tmp_path / "back")}) == 1
+
+
 def test_a_lost_catalog_is_made_again_with_what_shares_a_file(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs, tmp_path: Path
 ) -> None:
@@ -214,6 +232,22 @@ def test_two_runs_with_one_segment_in_both_add_it_once(
     check(lake, segments, tmp_path / "back")
 
 
+def test_a_run_that_was_killed_meanwhile_has_put_a_file_without_receipts_there(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, second = make_jobs(lake, *segments), make_jobs(lake, segments[1])
+    own = [archive_segment(job) for job in second]
+    with monkeypatch.context() as patched:
+        patched.setattr(commit, "prepare_receipts", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            archive_all(lake, first)
+    # It is proven where it is, so that rows of others, which no receipt names yet, stay as well.
+    (row,) = commit_proven(lake, own, second)
+    assert row.row_groups is not None
+    archive_all(lake, make_jobs(lake, *segments))
+    assert len({row.data_file for row in check(lake, segments, tmp_path / "back")}) == 1
+
+
 def test_what_was_set_aside_is_garbage_once_each_of_its_segments_is_live(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs, tmp_path: Path
 ) -> None:
@@ -248,13 +282,72 @@ def test_a_damaged_file_names_each_of_its_segments_and_is_replaced_whole(
     assert len(found.findings) == 3
     assert broken_receipts(shared, rows, Depth.FILES).keys() == {row.identity for row in rows}
     assert not collect(shared, grace_ms=0, delete=True, trash_ms=0).taken
-    # Some of its segments alone can't take its place: the others may be nowhere else.
-    with pytest.raises(LakeUnavailableError, match="1 more segments share"):
-        archive_all(shared, make_jobs(shared, *segments[:2]))
-    assert receipts(shared, STORE) == rows
     again = archive_all(shared, make_jobs(shared, *segments))
     assert [row.row_groups for row in again] == [None, None, None]
     check(shared, segments, tmp_path / "back")
+
+
+def test_what_a_damaged_file_still_proves_is_taken_out_where_some_are_archived_again(
+    shared: Lake,
+    segments: list[Path],
+    make_jobs: MakeJobs,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
+) -> None:
+    path = shared_path(shared)
+    kept = path.read_bytes()
+    # In the rows of the first segment, where each has row groups of its own; else of all.
+    path.write_bytes(kept[:1000] + bytes(4000) + kept[5000:])
+    again = archive_all(shared, make_jobs(shared, segments[0]))
+    assert again[0].row_groups is None
+    assert len(receipts(shared, STORE)) == 3
+    if "own groups" in request.node.name:
+        assert "doesn't prove them" not in caplog.text
+        assert [row.row_groups for row in check(shared, segments, tmp_path / "back")] == [None, None, None]
+        return
+    assert "2097152" in caplog.text
+    lost = [row for row in receipts(shared, STORE) if row.row_groups is not None]
+    assert broken_receipts(shared, receipts(shared, STORE), Depth.ROWS).keys() == {it.identity for it in lost}
+    (found,) = verify(shared, VerifyLevel.BYTES)
+    assert found.overall is Status.FAILURE
+    make_old(path)
+    assert collect(shared, grace_ms=0, delete=True, trash_ms=0).taken == ()
+    path.write_bytes(kept)
+    assert rebuild(shared.config, {}).refused == ()
+    assert [row.row_groups for row in check(open_lake(shared.config), segments, tmp_path / "back")] == [
+        None
+    ] * 3
+
+
+@pytest.mark.parametrize("sharing", [1], indirect=True)
+def test_killed_while_a_damaged_file_leaves_what_was_taken_out_gets_its_receipts_back(
+    shared: Lake, segments: list[Path], make_jobs: MakeJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = shared_path(shared)
+    path.write_bytes(path.read_bytes()[:1000] + bytes(4000) + path.read_bytes()[5000:])
+    with monkeypatch.context() as patched:
+        patched.setattr(commit, "prepare_receipts", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            archive_all(shared, make_jobs(shared, segments[0]))
+    archive_all(shared, make_jobs(shared, segments[0]))
+    # The others' rows are in the table, each once, and a rebuild gives them receipts.
+    assert rebuild(shared.config, {}).refused == ()
+    check(open_lake(shared.config), segments, tmp_path / "back")
+
+
+def test_rows_that_another_engine_deleted_of_one_come_back_with_those_of_the_others(
+    shared: Lake, segments: list[Path], make_jobs: MakeJobs
+) -> None:
+    rows = receipts(shared, STORE)
+    delete_position(shared, rows[0], 0)
+    renewed = reprove(shared, STORE, rows)
+    assert [row.identity for row in renewed] == [row.identity for row in rows[1:]]
+    archive_all(shared, make_jobs(shared, segments[0]))
+    assert [row.row_groups for row in receipts(shared, STORE)] == [None, None, None]
+    (found,) = verify(shared, VerifyLevel.BYTES)
+    assert (found.overall, found.findings) == (Status.OK, ())
+    assert len(rows_of(shared)) == sum(row.row_count for row in rows)
 
 
 def test_a_lost_file_keeps_no_other_segment_out(
@@ -266,10 +359,13 @@ def test_a_lost_file_keeps_no_other_segment_out(
     path.unlink()
     # Its base offset lies between those of the lost file.
     archive_all(lake, make_jobs(lake, segments[1]))
-    with pytest.raises(LakeUnavailableError, match="1 more segments share"):
-        archive_all(lake, make_jobs(lake, segments[2]))
+    archive_all(lake, make_jobs(lake, segments[2]))
+    # The first one's receipt stays, and proves nothing until its file is back.
+    lost, *others = receipts(lake, STORE)
+    assert broken_receipts(lake, [lost, *others], Depth.ROWS).keys() == {lost.identity}
     path.write_bytes(kept)
-    check(lake, segments, tmp_path / "back")
+    assert rebuild(lake.config, {}).refused == ()
+    check(open_lake(lake.config), segments, tmp_path / "back")
 
 
 def test_what_shares_a_file_leaves_together_or_not_at_all(
@@ -298,6 +394,25 @@ def test_what_shares_a_file_leaves_together_or_not_at_all(
     # Archived again, it lies in files of its own.
     assert {row.row_groups for row in archive_all(shared, make_jobs(shared, *segments))} == {None}
     check(shared, segments, tmp_path / "back")
+
+
+def test_what_was_archived_again_comes_back_with_what_shares_its_file(
+    shared: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = receipts(shared, STORE)
+    act = begin_to_expire(shared, rows)
+    finish_acts(shared)
+    archive_all(shared, make_jobs(shared, segments[1]))
+    with monkeypatch.context() as patched:
+        patched.setattr("storage_engine.lake.gc.expiry.prepare_receipts", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            undo_expiry(shared, act)
+    finish_acts(shared)
+    # Its rows are in the file that comes back: its own file leaves, so that none is there twice.
+    back = check(shared, segments, tmp_path / "back")
+    assert [(row.data_file, row.row_groups) for row in back] == [
+        (row.data_file, row.row_groups) for row in rows
+    ]
 
 
 def test_a_segment_that_shares_a_file_is_not_thinned(shared: Lake) -> None:
