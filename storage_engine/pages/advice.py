@@ -97,6 +97,9 @@ ERRORS: Mapping[str, str] = {
     "RestoreError": "Choose a new empty directory, and a range that the lake has.",
     "ExportError": "Choose a new file on a disk with space.",
     "SimulationTooLongError": "Ask for fewer days, or for a smaller ingest.",
+    "AgentError": (
+        "See that the agent runs beside the broker, with this release and the driver's token, then run again."
+    ),
     "SparkJobError": "Read the job's log. Check the Spark connection and its memory, then run again.",
 }
 """By the name of an error's class, what to do when a step ends with it."""

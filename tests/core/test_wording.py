@@ -105,10 +105,12 @@ DATA = {
     "lake/restore/selection.py",
     "lake/gc/trash.py",
     "console/calendar.py",
+    "retention/monitor/notifying.py",
     "cli/output/simulate_output.py",
     "rocketmq/engine/dispatch/index_writer.py",
 }
-"""Values of exported rows, names of directories and files, whole days: no text of a moment for a person."""
+"""Values of exported rows and of what programs are told, names of directories and files, whole
+days: no text of a moment for a person."""
 
 
 def test_no_module_has_a_format_of_times_of_its_own() -> None:
