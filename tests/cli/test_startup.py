@@ -126,7 +126,7 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.slow
+@pytest.mark.again
 def test_the_whole_job_needs_no_pandas(store: Path, lake: Path, tmp_path: Path) -> None:
     for words in (
         ["archive", store, "--lake", lake],

@@ -467,7 +467,7 @@ def at_a_free_port(words: list[str]) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+@pytest.mark.parametrize("mechanism", again_but(["PLAIN", "SCRAM-SHA-256"], "SCRAM-SHA-256"))
 def test_a_user_reads_its_topics_alone(lake: Lake, base: Path, tmp_path: Path, mechanism: str) -> None:
     users = tmp_path / "users.json"
     set_user(users, "reader", "secret", ["tx*"])

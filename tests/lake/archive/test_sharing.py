@@ -54,7 +54,11 @@ STORE = "store-1"
 
 
 @pytest.fixture(
-    autouse=True, params=[pytest.param(8 << 20, id="one row group"), pytest.param(1, id="own groups")]
+    autouse=True,
+    params=[
+        pytest.param(8 << 20, id="one row group"),
+        pytest.param(1, id="own groups", marks=pytest.mark.again),
+    ],
 )
 def sharing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two segments share a file already, in one row group or in row groups of their own."""
