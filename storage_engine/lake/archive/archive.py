@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyiceberg.io import FileIO, OutputStream, load_file_io
 from pyiceberg.table import Table
 
@@ -584,13 +585,7 @@ def _prove_shared(
     read: Sequence[_Read], codec: SegmentCodec, data_file: str, staged: str, file_io: FileIO
 ) -> list[ProvenSegment]:
     first = read[0].job
-    with (
-        parquet_errors(data_file),
-        open_data_file(file_io, staged) as file,
-        pace_at(first.bytes_per_second).reading(file) as stored,
-        open_rows(stored, _kept_as_codes(codec)) as parquet,
-    ):
-        facts = _StoredFacts(stored.size(), sha256_of_file(stored), packed_facts(parquet.metadata, codec))
+    with _reading_back(codec, data_file, staged, file_io, first.bytes_per_second) as (parquet, facts):
         groups = LastGroup(parquet)
         proven = []
         for it in read:
@@ -649,12 +644,7 @@ def _prove_found(jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegme
     """
     codec, proven = find_broker(jobs[0].broker).codec, list[ProvenSegment]()
     file_io = load_file_io(jobs[0].lake.file_io_properties, data_file)
-    with (
-        parquet_errors(data_file),
-        open_data_file(file_io, data_file) as stored,
-        open_rows(stored, _kept_as_codes(codec)) as parquet,
-    ):
-        facts = _StoredFacts(stored.size(), sha256_of_file(stored), packed_facts(parquet.metadata, codec))
+    with _reading_back(codec, data_file, data_file, file_io, None) as (parquet, facts):
         groups = LastGroup(parquet)
         for job in jobs:
             with suppress(FileGoneError), SharedLock([Path(job.path).parent]):
@@ -677,6 +667,22 @@ class _StoredFacts:
     manifest: bytes
 
 
+@contextmanager
+def _reading_back(
+    codec: SegmentCodec, data_file: str, staged: str, file_io: FileIO, bytes_per_second: int | None
+) -> Iterator[tuple[pq.ParquetFile, _StoredFacts]]:
+    with (
+        parquet_errors(data_file),
+        open_data_file(file_io, staged) as file,
+        pace_at(bytes_per_second).reading(file) as stored,
+        open_rows(stored, _kept_as_codes(codec)) as parquet,
+    ):
+        yield (
+            parquet,
+            _StoredFacts(stored.size(), sha256_of_file(stored), packed_facts(parquet.metadata, codec)),
+        )
+
+
 def _prove(
     job: SegmentJob,
     codec: SegmentCodec,
@@ -686,13 +692,7 @@ def _prove(
     staged: str,
     file_io: FileIO,
 ) -> ProvenSegment:
-    with (
-        parquet_errors(data_file),
-        open_data_file(file_io, staged) as file,
-        pace_at(job.bytes_per_second).reading(file) as stored,
-        open_rows(stored, _kept_as_codes(codec)) as parquet,
-    ):
-        facts = _StoredFacts(stored.size(), sha256_of_file(stored), packed_facts(parquet.metadata, codec))
+    with _reading_back(codec, data_file, staged, file_io, job.bytes_per_second) as (parquet, facts):
         return _prove_rows(job, codec, data, sha256, data_file, staged, parquet, facts)
 
 

@@ -39,8 +39,8 @@ from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, check_broker
 from storage_engine.lake.catalog.commit_lock import UNLOCKED_PROOF_MS
 from storage_engine.lake.catalog.names import data_file_of, proven_files, relative_name
 from storage_engine.lake.catalog.writing import ready_to_write
-from storage_engine.lake.durable_io import local_path, new_data_file, open_data_file, sha256_of_file
-from storage_engine.lake.file.data_file import open_rows, rows_of_segment, segments_in, write_groups
+from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
+from storage_engine.lake.file.data_file import copy_rows, open_rows, rows_of_segment, segments_in
 from storage_engine.lake.file.filters import segment_rows
 from storage_engine.lake.file.jobs import (
     ProvenSegment,
@@ -375,15 +375,7 @@ def take_out(table: Table, receipt: Receipt) -> ProvenSegment:
     new = f"{old.rpartition('/')[0]}/{data_file_name(receipt.identity, new_attempt())}"
     # Read first: nothing is written for what is lost.
     _check_rows(table, receipt, old)
-    with (
-        parquet_errors(old),
-        open_data_file(table.io, old) as stored,
-        open_rows(stored) as parquet,
-        lake_errors(new, "write a data file"),
-        new_data_file(table.io, new) as sink,
-    ):
-        part = rows_of_segment(parquet, receipt, old)
-        write_groups(codec.columns, map(part.read_row_group, range(part.num_row_groups)), sink)
+    copy_rows(table.io, old, new, codec.columns, lambda parquet: rows_of_segment(parquet, receipt, old))
     own = replace(receipt, data_file=relative_name(table, new), row_groups=None, moved_to=None)
     _check_rows(table, own, new)
     with parquet_errors(new), open_data_file(table.io, new) as stored, open_rows(stored) as parquet:

@@ -24,7 +24,7 @@ from storage_engine.arrow.name_columns import one_array
 from storage_engine.exceptions import CorruptFrameError, ProofError, StorageEngineError
 from storage_engine.lake.acts.unarchived import ArchivePermits
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS, LEAF_KEY, TREE_COLUMNS, messages_arrow_schema
-from storage_engine.lake.durable_io import open_data_file
+from storage_engine.lake.durable_io import new_data_file, open_data_file
 from storage_engine.lake.file.file_options import writer_options
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.file.row_groups import cut_rows
@@ -453,6 +453,27 @@ def rows_of_segment(parquet: pq.ParquetFile, receipt: Receipt, name: str) -> Seg
     """
     groups = receipt.groups
     return parquet if groups is None else SegmentPart(parquet, receipt.identity, groups, name)
+
+
+def copy_rows(
+    file_io: FileIO, old: str, new: str, columns: Columns, part_of: Callable[[pq.ParquetFile], SegmentRows]
+) -> None:
+    """Write a segment's rows into a data file of its own, a row group as a row group.
+
+    :param columns: of the codec that made them.
+    :param part_of: returns the segment's rows in the old file.
+    :raises ProofError: the old file is no Parquet file.
+    :raises LakeUnavailableError: it can't be read, or the new one can't be written.
+    """
+    with (
+        parquet_errors(old),
+        open_data_file(file_io, old) as stored,
+        open_rows(stored) as parquet,
+        lake_errors(new, "write a data file"),
+        new_data_file(file_io, new) as sink,
+    ):
+        part = part_of(parquet)
+        write_groups(columns, map(part.read_row_group, range(part.num_row_groups)), sink)
 
 
 _segments: FileMemory[Mapping[SegmentIdentity, range]] = FileMemory(most=200_000)

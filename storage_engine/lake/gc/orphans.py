@@ -20,15 +20,15 @@ from storage_engine.exceptions import ProofError
 from storage_engine.lake.catalog.catalog import broker_in
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
-from storage_engine.lake.durable_io import new_data_file, open_data_file, sha256_of_file
+from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import (
     RowCounter,
     SegmentPart,
     SegmentRows,
+    copy_rows,
     open_rows,
     segment_bytes,
     segments_in,
-    write_groups,
 )
 from storage_engine.lake.file.jobs import (
     ProvenSegment,
@@ -42,7 +42,7 @@ from storage_engine.lake.file.manifest_entry import packed_facts
 from storage_engine.lake.file.segment_tree import tree_of_file
 from storage_engine.lake.soundness.file_checks import is_relative
 from storage_engine.lake.soundness.receipts import by_store, current
-from storage_engine.lake.storage.errors import lake_errors, parquet_errors
+from storage_engine.lake.storage.errors import parquet_errors
 from storage_engine.lake.storage.small_files import list_files
 from storage_engine.model.broker.codec import offsets_count_bytes
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, proof_version_of, row_groups_text
@@ -236,23 +236,16 @@ def prove_orphan(
     )
 
 
-def take_out(messages: PlacedTable, orphan: Orphan, proven: ProvenSegment) -> Orphan:
+def take_out_orphan(messages: PlacedTable, orphan: Orphan, proven: ProvenSegment) -> Orphan:
     """Write a segment of a shared file into a file of its own, to be proven there. Nothing refers to it yet.
 
     :raises LakeUnavailableError: the lake can't be read or written.
     """
     assert orphan.part is not None
-    folder = orphan.location.rpartition("/")[0]
-    location = f"{folder}/{data_file_name(proven.identity, new_attempt())}"
-    with (
-        parquet_errors(orphan.location),
-        open_data_file(messages.io, orphan.location) as stored,
-        open_rows(stored) as parquet,
-    ):
-        part = SegmentPart(parquet, *orphan.part, orphan.location)
-        groups = (part.read_row_group(number) for number in range(part.num_row_groups))
-        with lake_errors(location, "write a data file"), new_data_file(messages.io, location) as sink:
-            write_groups(find_broker(proven.broker).codec.columns, groups, sink)
+    part, old = orphan.part, orphan.location
+    location = f"{old.rpartition('/')[0]}/{data_file_name(proven.identity, new_attempt())}"
+    columns = find_broker(proven.broker).codec.columns
+    copy_rows(messages.io, old, location, columns, lambda parquet: SegmentPart(parquet, *part, old))
     return Orphan(location, orphan.store_id, orphan.slot, proven.sha256[:16])
 
 

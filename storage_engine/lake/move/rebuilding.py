@@ -37,7 +37,7 @@ from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS, check_versio
 from storage_engine.lake.catalog.writing import give_identity
 from storage_engine.lake.file.jobs import ProvenSegment, slot_prefix
 from storage_engine.lake.gc.expiry import finish_acts
-from storage_engine.lake.gc.orphans import Orphan, Orphans, find_orphans, prove_orphan, take_out
+from storage_engine.lake.gc.orphans import Orphan, Orphans, find_orphans, prove_orphan, take_out_orphan
 from storage_engine.lake.move.making import make_sqlite_file
 from storage_engine.lake.move.moving import (
     all_receipts,
@@ -420,7 +420,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
         except (SharedFileError, LakeConflictError):
             parts = {orphan.slot: orphan for orphan in of_file}
             for segment in proven:
-                own = take_out(messages, parts[slot_prefix(segment.identity)], segment)
+                own = take_out_orphan(messages, parts[slot_prefix(segment.identity)], segment)
                 waiting.append(prove_orphan(messages, own, earlier, trees=trees))
                 commit()
 
