@@ -12,32 +12,19 @@ import click
 from storage_engine.cli.options.options import lake_option
 from storage_engine.cli.output.output import say
 from storage_engine.cli.shell.command import command
-from storage_engine.cli.shell.values import NamedPath, size_bytes
+from storage_engine.cli.shell.values import NamedPath, host_and_port, size_bytes
 from storage_engine.core.extras import SERVER
-from storage_engine.core.host import parse_address
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import LakeConfig
 
 _POSITIONS = "consumer-positions.json"
 
 
-def _address(_context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, int] | None:
-    """A host and a port; a click callback."""
-    if text is None:
-        return None
-    address = parse_address(text)
-    if address is None:
-        raise click.BadParameter(
-            f"expected a host and a port such as 127.0.0.1:9092; found {text!r}", param=parameter
-        )
-    return address
-
-
 def _addresses(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[tuple[str, int], ...]:
     """Brokers' addresses, separated by commas; a click callback."""
-    found = (_address(context, parameter, one.strip()) for one in (text.split(",") if text else ()))
+    found = (host_and_port(context, parameter, one.strip()) for one in (text.split(",") if text else ()))
     return tuple(one for one in found if one is not None)
 
 
@@ -47,7 +34,7 @@ def _addresses(
     "--kafka",
     "address",
     metavar="HOST:PORT",
-    callback=_address,
+    callback=host_and_port,
     default="127.0.0.1:9092",
     show_default=True,
     help="Where consumers connect.",
@@ -55,7 +42,7 @@ def _addresses(
 @click.option(
     "--advertised",
     metavar="HOST:PORT",
-    callback=_address,
+    callback=host_and_port,
     help="What consumers are told to connect to, where that is another address (advertised.listeners).",
 )
 @click.option(
