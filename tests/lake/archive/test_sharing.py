@@ -45,10 +45,8 @@ from storage_engine.model.report.verification import VerifyLevel, receipt_name
 from tests.lake.conftest import MakeJobs
 from tests.lake.garbage_helpers import make_old
 from tests.lake.gc.test_expiry import begin_to_expire, expire, states
+from tests.lake.killed_at_each import killed_at_each
 from tests.other_engine import delete_position
-from tests.retention.kill_runner import Moment, count_durable_operations, not_killed
-from tests.rounds import ALL
-from tests.services.forks import in_child
 
 STORE = "store-1"
 
@@ -502,34 +500,17 @@ def test_killed_at_a_durable_operation_and_run_again_it_goes_on(
     before = {"archive": (), "expire": (archive,)}.get(what, (archive, leave))
     for earlier in before:
         earlier(lake)
-    shutil.copytree(tmp_path / "lake", tmp_path / "pristine")
-
-    def work(kill_before: int | None) -> list[str]:
-        done, at_step = count_durable_operations(None if kill_before is None else Moment("act", kill_before))
-        at_step("act")
-        works[what](open_lake(lake.config))
-        at_step("")
-        return done
-
-    status, operations = in_child(lambda: work(None))
-    assert status == 0
-    assert len(operations) >= 4
-    few = range(len(operations) % 2, len(operations), max(1, len(operations) // 6))
-    for number in range(len(operations)) if ALL else few:
-        shutil.rmtree(tmp_path / "lake")
-        shutil.copytree(tmp_path / "pristine", tmp_path / "lake")
-        status, _ = in_child(lambda number=number: work(number))
-        assert not_killed(status) == []
-        left = open_lake(lake.config)
+    killed = killed_at_each(tmp_path, lake.config, works[what], least=4, few=6)
+    for left, operation in killed:
         rows = receipts(left, STORE, with_ended=True)
-        assert broken_receipts(left, with_rows(rows), Depth.ROWS) == {}, operations[number]
+        assert broken_receipts(left, with_rows(rows), Depth.ROWS) == {}, operation
         # Together or not at all, at every instant.
-        assert len({row.state for row in rows}) <= 1, operations[number]
+        assert len({row.state for row in rows}) <= 1, operation
         works[what](left)
         if what in ("archive", "undo"):
             check(left, segments, tmp_path / "back")
         else:
-            assert states(left) == ["expired"] * 3, operations[number]
+            assert states(left) == ["expired"] * 3, operation
             assert rows_of(left) == []
 
 

@@ -47,9 +47,9 @@ from storage_engine.model.proof.receipt import Receipt, StoredFile
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import VerifyLevel
 from tests.lake.conftest import MakeJobs
-from tests.retention.kill_runner import Moment, count_durable_operations, not_killed
-from tests.rounds import ALL, rounds
-from tests.services.forks import begun, in_child
+from tests.lake.killed_at_each import killed_at_each
+from tests.rounds import rounds
+from tests.services.forks import begun
 
 STORE = "store-1"
 
@@ -528,28 +528,11 @@ def test_killed_at_a_durable_operation_and_run_again_it_goes_on(
     for earlier in before:
         earlier(lake)
     row = every_receipt(lake)[0]
-    shutil.copytree(tmp_path / "lake", tmp_path / "pristine")
-
-    def work(kill_before: int | None) -> list[str]:
-        done, at_step = count_durable_operations(None if kill_before is None else Moment("act", kill_before))
-        at_step("act")
-        run(open_lake(lake.config))
-        at_step("")
-        return done
-
-    status, operations = in_child(lambda: work(None))
-    assert status == 0
-    assert len(operations) >= 8
-    few = range(0, len(operations), max(1, len(operations) // 6))
-    for number in range(len(operations)) if ALL else few:
-        shutil.rmtree(tmp_path / "lake")
-        shutil.copytree(tmp_path / "pristine", tmp_path / "lake")
-        status, _ = in_child(lambda number=number: work(number))
-        assert not_killed(status) == []
-        left = open_lake(lake.config)
+    killed = killed_at_each(tmp_path, lake.config, run, least=8, few=6, first=0)
+    for left, operation in killed:
         check(left) if kind is not ActKind.REMOVED else None
         run(left)
-        assert states(left) == [then, None], operations[number]
+        assert states(left) == [then, None], operation
         assert acts_of(left, kind) == 1
         assert path_of(left, row).exists() == (kind is not ActKind.REMOVED)
         check(left)

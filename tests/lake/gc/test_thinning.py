@@ -54,10 +54,10 @@ from storage_engine.model.report.validation import Status, Where
 from storage_engine.model.report.verification import VerifyLevel
 from tests.lake.conftest import MakeJobs
 from tests.lake.gc.test_expiry import STORE, acts_of, every_receipt, expire, live, path_of, states
+from tests.lake.killed_at_each import killed_at_each
 from tests.lake.lake_acts import at
-from tests.retention.kill_runner import Moment, count_durable_operations, not_killed
 from tests.rounds import ALL
-from tests.services.forks import begun, in_child
+from tests.services.forks import begun
 
 EVENTS, LEDGER, ORDERS = "events_UPPER-4q", "ledger_ordered", "orders"
 """Topics of each segment, beside one row without a topic."""
@@ -509,29 +509,12 @@ def test_killed_at_a_durable_operation_and_run_again_it_goes_on(
     (row,) = every_receipt(lake)
     for earlier in before:
         earlier(lake)
-    shutil.copytree(tmp_path / "lake", tmp_path / "pristine")
-
-    def work(kill_before: int | None) -> list[str]:
-        done, at_step = count_durable_operations(None if kill_before is None else Moment("act", kill_before))
-        at_step("act")
-        run(open_lake(lake.config))
-        at_step("")
-        return done
-
-    status, operations = in_child(lambda: work(None))
-    assert status == 0
-    assert len(operations) >= 8
-    few = range(len(operations) % 2, len(operations), max(1, len(operations) // 4))
-    for number in range(len(operations)) if ALL else few:
-        shutil.rmtree(tmp_path / "lake")
-        shutil.copytree(tmp_path / "pristine", tmp_path / "lake")
-        status, _ = in_child(lambda number=number: work(number))
-        assert not_killed(status) == []
-        left = open_lake(lake.config)
+    killed = killed_at_each(tmp_path, lake.config, run, least=8, few=4)
+    for left, operation in killed:
         # Whoever reads at this instant finds what its receipt says, killed or not.
         check(left, list(VerifyLevel) if ALL else (VerifyLevel.RECEIPTS, VerifyLevel.BYTES))
         run(left)
-        assert states(left) == [then], operations[number]
+        assert states(left) == [then], operation
         assert acts_of(left, kind) == 1
         assert path_of(left, row).exists() == (kind is not ActKind.REMOVED)
         check(left)
