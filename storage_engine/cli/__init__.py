@@ -6,6 +6,8 @@ approve; 130 after Ctrl-C, 143 after SIGTERM, 141 when who reads the output has 
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import io
 import sys
@@ -115,6 +117,8 @@ def main(arguments: list[str] | None = None) -> Any:
 
     :param arguments: the words after the program's name; None takes them from ``sys.argv``.
     """
+    # Else the interpreter's last act is to look at every object for garbage: 0.4 s after a command with a lake.
+    atexit.register(gc.freeze)
     words = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in words
     for stream in (sys.stdout, sys.stderr):

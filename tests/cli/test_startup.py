@@ -95,8 +95,9 @@ def test_neither_looking_at_all_stores_nor_verifying_a_lake_imports_pandas(archi
 
 
 _LOOKED = """
-import gc, json, sys
+import atexit, gc, json, sys
 from storage_engine.cli import main
+atexit.register(lambda: print("|" + json.dumps(gc.get_freeze_count())))
 try:
     main(["info", "--lake", sys.argv[1]])
 except SystemExit as ended:
@@ -109,11 +110,13 @@ print("|" + json.dumps([rest, [stats["collections"] for stats in gc.get_stats()]
 def test_a_look_at_what_is_managed_needs_no_http_and_no_kernels_and_collects_no_imports(archived) -> None:
     command = [sys.executable, "-c", _LOOKED, str(archived.lake)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    rest, (young, _, old) = json.loads(done.stdout.rpartition("|")[2])
+    (rest, (young, _, old)), frozen = map(json.loads, done.stdout.split("|")[-2:])
     assert str(archived.lake) in done.stdout
     assert (rest, old) == ([], 0)
     # Of Python and click alone there are about 70, of imports of journal and lake 450 more.
     assert young < 150
+    # What is frozen the interpreter doesn't look at again when it ends.
+    assert frozen > 100_000
 
 
 _SMALL = """
