@@ -117,7 +117,7 @@ def main(arguments: list[str] | None = None) -> Any:
 
     :param arguments: the words after the program's name; None takes them from ``sys.argv``.
     """
-    # Else the interpreter's last act is to look at every object for garbage: 0.4 s after a command with a lake.
+    # Else the interpreter ends with a look at every object for garbage: 0.4 s where a lake was opened.
     atexit.register(gc.freeze)
     words = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in words

@@ -47,6 +47,7 @@ _INTEGERS = {**_OF_ALL, **_OF_RECORDS, **_OF_BATCHES, **_TIMES}
 
 ENCODED_COLUMNS = (*_INTEGERS, "kind", "key", "value", "headers", "raw")
 """What a row's bytes are made of."""
+_ENCODED_SCHEMA = pa.schema([SCHEMA.field(name) for name in ENCODED_COLUMNS])
 
 _FAULTS = {
     kernels.FAULT_OUTSIDE: "to lie inside the segment",
@@ -69,9 +70,7 @@ def encode_rows(rows: pa.Table, out: memoryview, first_position: int) -> int:
     missing = [name for name in ENCODED_COLUMNS if name not in rows.column_names]
     if missing:
         raise ProofError(f"rows to encode lack the columns {', '.join(missing)}")
-    rows = rows.select(list(ENCODED_COLUMNS)).cast(
-        pa.schema([SCHEMA.field(name) for name in ENCODED_COLUMNS])
-    )
+    rows = rows.select(list(ENCODED_COLUMNS)).cast(_ENCODED_SCHEMA)
     written = _check_overlap(rows)
     for batch in rows.to_batches():
         _encode_batch(batch, target, first_position)

@@ -415,18 +415,12 @@ class LastGroup:
     def __init__(self, parquet: pq.ParquetFile) -> None:
         self._parquet = parquet
         self._last: tuple[object, pa.Table] | None = None
+        # Asked for by each segment; the footer makes them anew each time.
+        self.metadata, self.schema_arrow = parquet.metadata, parquet.schema_arrow
 
     @property
     def num_row_groups(self) -> int:
         return self._parquet.num_row_groups
-
-    @property
-    def metadata(self) -> pq.FileMetaData:
-        return self._parquet.metadata
-
-    @property
-    def schema_arrow(self) -> pa.Schema:
-        return self._parquet.schema_arrow
 
     def read_row_group(
         self, number: int, columns: Sequence[str] | None = None, *, use_threads: bool = False
