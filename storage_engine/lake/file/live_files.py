@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.file.filters import store_rows
-from storage_engine.lake.file.scan import EVERY_OFFSET, plan_files
+from storage_engine.lake.file.scan import EVERY_OFFSET, plan_files, plan_whole_entries
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.model.proof.receipt import SegmentIdentity
 
@@ -82,7 +82,7 @@ def live_data_files(
         try:
             where = store_rows(store_id, base_offsets)
             if statistics:
-                tasks = list(table.scan(row_filter=where).plan_files())
+                tasks = plan_whole_entries(table, where)
             else:
                 tasks = plan_files(table, where, base_offsets or EVERY_OFFSET, store_id)
         except ValueError as error:

@@ -22,6 +22,7 @@ from storage_engine.lake.file.jobs import (
     split_data_file_name,
 )
 from storage_engine.lake.file.live_files import LiveFile
+from storage_engine.lake.file.scan import plan_whole_entries
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status
@@ -52,7 +53,7 @@ def list_entries(table: Table, store_id: str | None) -> dict[str, list[TableEntr
     found: dict[str, list[TableEntry]] = {}
     with metadata_errors(table.location(), "read the table's manifests"):
         where = AlwaysTrue() if store_id is None else store_rows(store_id)
-        for task in table.scan(row_filter=where).plan_files():
+        for task in plan_whole_entries(table, where):
             entry = TableEntry(task.file, tuple(task.delete_files))
             found.setdefault(str(task.file.partition[0]), []).append(entry)
     return found

@@ -24,6 +24,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.types import LongType
 
 from storage_engine.core.long_work import told
+from storage_engine.lake.file.scan import plan_whole_entries
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
 from storage_engine.model.broker.codec import Columns, SegmentCodec
 
@@ -69,8 +70,7 @@ def message_batches(
         bound = bind(table.schema(), where, case_sensitive=True)
         filter_expression = expression_to_pyarrow(bound, table.schema())
         base = table.schema().find_field("segment_base_offset").field_id
-        planned = table.scan(row_filter=where).plan_files()
-        chosen = [task for task in planned if task.file.file_path not in left_out]
+        chosen = [task for task in plan_whole_entries(table, where) if task.file.file_path not in left_out]
         tasks = sorted(chosen, key=lambda task: _order(task, base))
         snapshot = table.current_snapshot()
         if snapshot is not None and snapshot.summary is not None:

@@ -24,7 +24,7 @@ from storage_engine.exceptions import LakeUnavailableError, StorageEngineError
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of, proven_files
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
-from storage_engine.lake.durable_io import open_data_file, sha256_of_file
+from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.file.jobs import data_file_name, file_name
 from storage_engine.lake.file.live_files import LiveFile, live_data_files
 from storage_engine.lake.soundness.chain import row_fault
@@ -192,6 +192,8 @@ class Reader:
         return name, field_id, to_bytes(kind, value)
 
     def _read_size(self, location: str) -> int:
+        if (path := local_path(location)) is not None and path.is_file():
+            return path.stat().st_size
         return len(self._table.io.new_input(location))
 
     def _read_sha256(self, location: str) -> str:
