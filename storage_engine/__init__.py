@@ -4,4 +4,4 @@ Segments of a broker's log are archived to an Iceberg lake, the copy is proven b
 only then are they deleted. See ``docs/architecture.md`` for the layers.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
