@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from storage_engine.core.extras import QUALITY
 from storage_engine.core.turns import waiting_at_most
+from tests.extras import take_away
 from tests.fixture_stores import FIXTURES, unpack
 from tests.rounds import ALL
 from tests.services.released import Released, released_package
@@ -112,6 +114,12 @@ def no_turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("STORAGE_ENGINE_WAIT", "0")
     with waiting_at_most(0):
         yield
+
+
+@pytest.fixture
+def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let validations judge by the rules alone, in a tenth of the time that Great Expectations takes."""
+    take_away(monkeypatch, QUALITY)
 
 
 @pytest.fixture(scope="session", autouse=True)

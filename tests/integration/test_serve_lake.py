@@ -34,6 +34,7 @@ from tests.integration.secured import certificate
 from tests.kafka.lakes import archivable_segments, archive, new_lake
 from tests.kafka_fixture import unpack
 from tests.rounds import again_but
+from tests.services.command_line import run_command
 
 pytestmark = pytest.mark.integration
 
@@ -507,7 +508,6 @@ def test_a_file_of_users_that_others_can_read_is_refused(lake: Lake, base: Path,
         (["--upstream-ca", str(users)], "expected --upstream BROKERS"),
         (["--upstream", "127.0.0.1:1", "--upstream-ca", str(users)], "expected certificates as PEM"),
     ):
-        words = (COMMAND, "serve-lake", "--lake", str(base / "lake"), *options)
-        ended = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)
-        assert ended.returncode == 2
-        assert expected in ended.stderr
+        ended = run_command("serve-lake", "--lake", base / "lake", *options)
+        assert ended.exit_code == 2
+        assert expected in ended.err
