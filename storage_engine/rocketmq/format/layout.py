@@ -219,11 +219,6 @@ def _has_file(directory: str | Path) -> bool:
         return any(not entry.is_dir(follow_symlinks=False) or _has_file(entry.path) for entry in entries)
 
 
-def list_segment_files(layout: StoreLayout) -> tuple[Path, ...]:
-    """The paths of :func:`list_segments`."""
-    return tuple(segment.path for segment in list_segments(layout))
-
-
 def _stores_nearby(root: Path) -> list[Path]:
     """Return what a person may have meant who named a directory of a store, or the one above stores."""
     nearby = [root.parent]
