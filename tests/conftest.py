@@ -26,11 +26,19 @@ from tests.services.released import Released, released_package
 from tests.spread import spread
 
 LONGEST_FIRST = (
-    "keeping/test_year",
     "keeping/test_histories_of_rules",
+    "keeping/test_year",
     "airflow/test_dag_runs",
     "retention/test_kill",
+    "lake/archive/test_sharing",
     "spark/test_jobs",
+    "spark/test_table",
+    "integration/test_serve_lake",
+    "cli/test_decisions",
+    "lake/gc/test_expiry",
+    "spark/test_lake_jobs",
+    "airflow/test_lineage",
+    "cli/lake/test_expire",
     "retention/store/test_stamp",
     "retention/release/test_releasing",
     "integration/test_hold_live",

@@ -109,6 +109,7 @@ def test_slack_and_apprise_are_told_once_when_an_alarm_begins_and_once_when_it_e
     assert ended.startswith(f"{STORE}: ended: {BEHIND}")
 
 
+@pytest.mark.again
 def test_runs_that_fail_for_one_reason_are_told_once(
     airflow_database: Path, store_connection: Any, company_alerts: Callable[[str], None], tmp_path: Path
 ) -> None:
