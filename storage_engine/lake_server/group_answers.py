@@ -131,6 +131,19 @@ class GroupAnswers:
     async def _heartbeat(self, request: Request) -> Frame:
         return response(request, error_code=self.groups.heartbeat(request.body))
 
+    async def _consumer_group_heartbeat(self, request: Request) -> Frame:
+        why = "expected group.protocol=classic, found group.protocol=consumer, which serve-lake doesn't have"
+        self._logs.log_once(f"client {request.host}: group {request.body.group_id}: {why}")
+        return response(
+            request,
+            error_code=ErrorCode.unsupported_version,
+            error_message=why,
+            member_id=None,
+            member_epoch=0,
+            heartbeat_interval=timedelta(seconds=5),
+            assignment=None,
+        )
+
     async def _leave_group(self, request: Request) -> Frame:
         return response(request, error_code=self.groups.leave(request.body))
 

@@ -45,14 +45,16 @@ APIS = MappingProxyType(
         32: ("describe_configs", 1, 3),
         36: ("sasl_authenticate", 0, 1),
         60: ("describe_cluster", 0, 0),
+        # To a server that doesn't name it librdkafka sends none, and waits without a word.
+        68: ("consumer_group_heartbeat", 0, 1),
     }
 )
 """By key: the name in kio, the lowest and the highest version that is answered.
 
 Fetch 12 has tagged fields, of which kio knows all that its clients send. Later versions of other requests
 have some, too, where kio takes none that it doesn't know. They tell nothing that a reader of archived records
-needs. Fetch 13 asks by a topic's id. Nothing that changes a topic is named, nor the groups of KIP-848: a
-client with ``group.protocol=consumer`` gets nothing.
+needs. Fetch 13 asks by a topic's id. Nothing that changes a topic is named. Of the groups of KIP-848 each
+request is refused, which ends a client with ``group.protocol=consumer`` by an error of its own.
 """
 
 _BEFORE_LOGIN = (API_VERSIONS, 17, 36)

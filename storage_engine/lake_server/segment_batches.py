@@ -32,17 +32,16 @@ from storage_engine.kafka.codec.codec import CODEC
 from storage_engine.kafka.codec.record_batch import BatchKind, CrcCheck, field, iterate_batches
 from storage_engine.kafka.format import batch_header as header
 from storage_engine.lake.catalog.names import data_file_of
-from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.file.data_file import (
     SegmentRows,
     WindowMemory,
     column_statistics,
+    opened_rows,
     plan_windows,
     read_window,
     rows_of_segment,
 )
 from storage_engine.lake.soundness.segment_reader import narrow_rows, origin_of, read_segment, untouched_files
-from storage_engine.lake.storage.errors import parquet_errors
 from storage_engine.model.proof.receipt import Receipt
 
 Longs = npt.NDArray[np.int64]
@@ -280,9 +279,9 @@ class SegmentInLake:
         self._beginnings: dict[int, int | None] = {}
         self._metadata: pq.FileMetaData | None = None
         if self._location in self._untouched:
-            with parquet_errors(self._location), open_data_file(table.io, self._location) as stored:
-                self._metadata = pq.read_metadata(stored)
-            with self._rows() as rows:
+            with opened_rows(table.io, self._location) as parquet:
+                self._metadata = parquet.metadata
+                rows = rows_of_segment(parquet, receipt, self._location)
                 self._windows = plan_windows(rows, origin_of(receipt), receipt.size_bytes, self._location)
                 self._last_offsets = self._highest(column_statistics(rows, "offset", self._location))
 
@@ -480,11 +479,7 @@ class SegmentInLake:
 
     @contextmanager
     def _rows(self) -> Iterator[SegmentRows]:
-        with (
-            parquet_errors(self._location),
-            open_data_file(self._table.io, self._location) as stored,
-            pq.ParquetFile(stored, metadata=self._metadata) as parquet,
-        ):
+        with opened_rows(self._table.io, self._location, self._metadata) as parquet:
             yield rows_of_segment(parquet, self.receipt, self._location)
 
 

@@ -8,20 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.table import Table
 
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.durable_io import open_data_file
+from storage_engine.lake.file.data_file import opened_rows
 from storage_engine.lake.file.filters import store_rows
 from storage_engine.lake.file.live_files import LiveFile
 from storage_engine.lake.file.scan import read_files
-from storage_engine.lake.storage.errors import lake_errors, metadata_errors, parquet_errors
+from storage_engine.lake.storage.errors import lake_errors, metadata_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,12 +106,7 @@ def _row_groups(
     file_io: FileIO, location: str, columns: Sequence[str]
 ) -> Iterator[tuple[pa.Table, RowGroup]]:
     first_row = 0
-    with (
-        lake_errors(location, "read a data file"),
-        parquet_errors(location),
-        open_data_file(file_io, location) as stored,
-        pq.ParquetFile(cast("Any", stored)) as parquet,
-    ):
+    with lake_errors(location, "read a data file"), opened_rows(file_io, location) as parquet:
         for number in range(parquet.num_row_groups):
             rows = parquet.read_row_group(number, columns=list(columns), use_threads=False)
             yield rows, RowGroup(location, first_row)

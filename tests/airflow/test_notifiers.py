@@ -19,6 +19,7 @@ from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 from storage_engine.hooks.notifiers import AlarmException, alarms_told
 from storage_engine.sensors.cleanup import StorageEngineDueSensor
 from tests.docs.code_blocks import ROOT, blocks_of
+from tests.rounds import later
 from tests.services.lock_holder import lock_held
 from tests.services.webhook import Posted, webhook
 
@@ -109,6 +110,7 @@ def test_slack_and_apprise_are_told_once_when_an_alarm_begins_and_once_when_it_e
     assert ended.startswith(f"{STORE}: ended: {BEHIND}")
 
 
+@pytest.mark.again
 def test_runs_that_fail_for_one_reason_are_told_once(
     airflow_database: Path, store_connection: Any, company_alerts: Callable[[str], None], tmp_path: Path
 ) -> None:
@@ -132,7 +134,7 @@ def _connection() -> str:
     return os.environ[f"AIRFLOW_CONN_{STORE.upper()}"]
 
 
-@pytest.mark.parametrize("body", ["raise RuntimeError('down')", "import time; time.sleep(600)"])
+@pytest.mark.parametrize("body", [*later("raise RuntimeError('down')"), "import time; time.sleep(600)"])
 def test_a_notifier_that_fails_or_hangs_changes_nothing_of_the_task(
     body: str,
     airflow_database: Path,

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.core.extras import QUALITY
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
-from tests.extras import take_away
 from tests.fixture_stores import file_sha256
 from tests.fixture_stores import unpack as unpack_store
 from tests.services.command_line import Outcome, run_command
@@ -71,12 +69,6 @@ def expire() -> Callable[[Path], None]:
                 os.utime(path, ns=(LONG_AGO_NS, LONG_AGO_NS))
 
     return make_old
-
-
-@pytest.fixture
-def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let validations judge by the rules alone, in a tenth of the time that Great Expectations takes."""
-    take_away(monkeypatch, QUALITY)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,8 @@ import pytest
 
 from tests.cli.bad_input import MIB, check_error, lake_itself, segment_of
 
+pytestmark = pytest.mark.usefixtures("plainly")
+
 BODY = 88
 """Where the body of a frame with IPv4 addresses begins."""
 

@@ -148,6 +148,7 @@ def test_what_a_lake_that_can_not_be_read_has_is_not_known(cli, lake) -> None:
 DRY = "Dry run: this is what a run would do now.\n"
 
 
+@pytest.mark.usefixtures("plainly")
 @pytest.mark.parametrize("stated", ["orders", *later(None)])
 def test_a_store_is_called_the_same_everywhere(stated: str | None, cli, store, lake) -> None:
     naming = () if stated is None else ("--name", stated)

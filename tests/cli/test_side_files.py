@@ -19,6 +19,8 @@ from tests.kafka.stopped_nodes import GOING, make_node
 from tests.rounds import again_but
 from tests.services.command_line import Outcome
 
+pytestmark = pytest.mark.usefixtures("plainly")
+
 Fault = Callable[[Path], object]
 
 

@@ -17,6 +17,8 @@ from storage_engine.hooks.connection import Defaults, managed_store
 from tests.kafka_fixture import unpack
 from tests.services.command_line import Outcome
 
+pytestmark = pytest.mark.usefixtures("plainly")
+
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -27,7 +27,7 @@ from tests.lakes import make_lakes
 from tests.retention.conftest import HOURS_AGO_NS, MANUAL
 from tests.services.command_line import run_command
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plainly")]
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MIB = 1 << 20

@@ -25,7 +25,7 @@ from tests.integration.live_store import (
 )
 from tests.services.command_line import Outcome, run_command
 
-pytestmark = [pytest.mark.integration, pytest.mark.again]
+pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.usefixtures("plainly")]
 
 KEPT = {**SETTINGS, "diskMaxUsedSpaceRatio": 95, "cleanFileForciblyEnable": False}
 """No broker deletes by itself, however full the disk of the tests is."""

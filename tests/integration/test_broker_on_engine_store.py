@@ -24,7 +24,7 @@ from storage_engine.rocketmq.store.restored_config import COLUMNS, config_files,
 from tests.integration.broker import FIXTURE_SIZES, Broker, running_broker
 from tests.services.command_line import run_command
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("plainly")]
 
 PHYSICAL_OFFSET_AT = 28
 SEND_MESSAGE = 10

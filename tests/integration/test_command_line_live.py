@@ -28,7 +28,11 @@ from tests.services.command_line import run_command
 from tests.services.released import Kill, Released
 from tests.services.released_state import RUN, State, expired, leases_run_out
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.usefixtures("cleans_at_once"),
+    pytest.mark.usefixtures("plainly"),
+]
 
 SETTINGS = {
     "fileReservedTime": 48,

@@ -15,7 +15,7 @@ from tests.integration.live_store import LiveLog, create_topic, send
 from tests.integration.stores import Truth, served, unpack
 from tests.services.command_line import Outcome, run_command
 
-pytestmark = [pytest.mark.integration, pytest.mark.again]
+pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.usefixtures("plainly")]
 
 BODY_AT = 88
 """In a frame; its length stands before it."""

@@ -30,7 +30,7 @@ from tests.integration.kafka_broker import SECONDS, VERSIONS, admin_of, make_top
 from tests.integration.test_kafka_hold import INTERVAL_MS, Memory, change, settings, wait_for
 from tests.services.command_line import Outcome, run_command
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("plainly")]
 
 HOUR_MS = 3_600_000
 Proven = Mapping[SegmentId, FileFacts]

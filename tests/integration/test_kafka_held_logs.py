@@ -39,7 +39,7 @@ from tests.integration.test_kafka_release import (
 from tests.rounds import rounds
 from tests.services.command_line import Outcome
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("plainly")]
 
 VERSION = VERSIONS[-1]
 INTERVAL_MS = 4000

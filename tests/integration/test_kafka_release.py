@@ -39,7 +39,7 @@ from tests.integration.kafka_broker import (
 )
 from tests.services.command_line import Outcome, run_command
 
-pytestmark = [pytest.mark.integration, pytest.mark.again]
+pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.usefixtures("plainly")]
 
 INTERVAL_MS = 1000
 HOUR_MS = 3_600_000

@@ -25,7 +25,12 @@ from tests.integration.test_kafka_release import (
 )
 from tests.services.command_line import Outcome
 
-pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.timeout(1_200)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.again,
+    pytest.mark.timeout(1_200),
+    pytest.mark.usefixtures("plainly"),
+]
 
 VERSION = VERSIONS[-1]
 SETTINGS = {

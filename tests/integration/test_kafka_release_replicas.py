@@ -29,7 +29,7 @@ from tests.integration.test_kafka_release import (
 )
 from tests.services.command_line import run_command
 
-pytestmark = [pytest.mark.integration, pytest.mark.again]
+pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.usefixtures("plainly")]
 
 TOPIC = "orders"
 RECORDS = 80

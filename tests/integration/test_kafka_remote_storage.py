@@ -28,7 +28,7 @@ from tests.integration.test_kafka_release import (
 from tests.kafka.hold_memory import Memory
 from tests.services.command_line import Outcome, run_command
 
-pytestmark = [pytest.mark.integration, pytest.mark.again]
+pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.usefixtures("plainly")]
 
 REMOTE = {"remote_storage_enable": "true"}
 NOT_COPIED = {**REMOTE, "remote_log_copy_disable": "true"}

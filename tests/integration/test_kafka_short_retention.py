@@ -29,7 +29,12 @@ from tests.integration.test_kafka_release import in_lake, start_of
 from tests.rounds import rounds
 from tests.services.command_line import Outcome, run_command
 
-pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.timeout(1_800)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.again,
+    pytest.mark.timeout(1_800),
+    pytest.mark.usefixtures("plainly"),
+]
 
 ROUNDS = rounds("STORAGE_ENGINE_SHORT_RETENTION", 1, 4)
 """In each the store of each node is archived and cleaned."""

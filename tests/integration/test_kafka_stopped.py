@@ -22,7 +22,12 @@ from tests.integration.test_kafka_restored import VERSIONS, settings_of
 from tests.rounds import rounds
 from tests.services.command_line import run_command
 
-pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.timeout(3_600)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.again,
+    pytest.mark.timeout(3_600),
+    pytest.mark.usefixtures("plainly"),
+]
 
 ROUNDS = rounds("STORAGE_ENGINE_KAFKA_CLEANUPS", 3, 20)
 NEVER_MS = 24 * 3_600_000

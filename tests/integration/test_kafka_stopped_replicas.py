@@ -15,7 +15,12 @@ from tests.integration.kafka_cluster import NODES, Cluster
 from tests.integration.test_kafka_release import HOUR_MS, in_lake, old, start_of, values
 from tests.services.command_line import run_command
 
-pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.timeout(2_400)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.again,
+    pytest.mark.timeout(2_400),
+    pytest.mark.usefixtures("plainly"),
+]
 
 TOPIC = "orders"
 NEVER_MS = 24 * HOUR_MS

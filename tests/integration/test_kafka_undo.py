@@ -12,7 +12,12 @@ from tests.integration.kafka_transactions import LEVELS, NAME, SEGMENT_BYTES, TO
 from tests.integration.test_kafka_restored import VERSIONS, settings_of
 from tests.services.command_line import run_command
 
-pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.timeout(1_800)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.again,
+    pytest.mark.timeout(1_800),
+    pytest.mark.usefixtures("plainly"),
+]
 
 NEVER_MS = 24 * 3_600_000
 

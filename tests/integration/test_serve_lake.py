@@ -34,6 +34,7 @@ from tests.integration.secured import certificate
 from tests.kafka.lakes import archivable_segments, archive, new_lake
 from tests.kafka_fixture import unpack
 from tests.rounds import again_but
+from tests.services.command_line import run_command
 
 pytestmark = pytest.mark.integration
 
@@ -207,21 +208,25 @@ def test_aiokafka_reads_it(address: str, node: Path, lake: Lake, level: str) -> 
 def test_java_reads_it_as_a_group(
     address: str, node: Path, lake: Lake, tmp_path: Path, version: str, level: str
 ) -> None:
-    jars = kafka_jars(version)
-    words = [
-        java(),
-        "-Xmx128m",
-        "-cp",
-        jars.class_path,
-        str(JAVA_PROJECTS / "kafka_broker" / "ReadsOn.java"),
-        address,
-        level,
-        "txn",
-        f"java-{version}-{level}",
-    ]
-    lines = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True).stdout.splitlines()
-    found = sorted((int(p), int(o), int(t), k, v) for p, o, t, k, v in map(str.split, lines))
+    found = sorted(
+        (int(p), int(o), int(t), k, v)
+        for p, o, t, k, v in map(str.split, read_by_java(address, version, level))
+    )
     assert found == [(*one[:3], digest(one[3]), digest(one[4])) for one in archived(node, lake, "txn", level)]
+
+
+def read_by_java(address: str, version: str, level: str, protocol: str = "classic") -> list[str]:
+    words = [java(), "-Xmx128m", "-cp", kafka_jars(version).class_path]
+    words += [str(JAVA_PROJECTS / "kafka_broker" / "ReadsOn.java"), address, level, "txn"]
+    words += [f"java-{version}-{level}", protocol]
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, check=True).stdout.splitlines()
+
+
+@pytest.mark.again
+@pytest.mark.parametrize("version", ["3.9.2", "4.3.1"])
+def test_java_says_that_the_server_has_no_groups_of_kip_848(address: str, version: str) -> None:
+    (said,) = read_by_java(address, version, LEVELS[0], "consumer")
+    assert "group.protocol=classic" in said or "does not support the new CONSUMER group protocol" in said
 
 
 def as_bytes(data: bytearray | None) -> bytes | None:
@@ -503,7 +508,6 @@ def test_a_file_of_users_that_others_can_read_is_refused(lake: Lake, base: Path,
         (["--upstream-ca", str(users)], "expected --upstream BROKERS"),
         (["--upstream", "127.0.0.1:1", "--upstream-ca", str(users)], "expected certificates as PEM"),
     ):
-        words = (COMMAND, "serve-lake", "--lake", str(base / "lake"), *options)
-        ended = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)
-        assert ended.returncode == 2
-        assert expected in ended.stderr
+        ended = run_command("serve-lake", "--lake", base / "lake", *options)
+        assert ended.exit_code == 2
+        assert expected in ended.err

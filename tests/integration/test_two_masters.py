@@ -14,7 +14,12 @@ from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker
 from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, LiveLog, create_topic
 from tests.services.command_line import Outcome, run_command
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once"), pytest.mark.again]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.usefixtures("cleans_at_once"),
+    pytest.mark.again,
+    pytest.mark.usefixtures("plainly"),
+]
 
 NAME = "broker-of-two-masters"
 SECONDS = 120

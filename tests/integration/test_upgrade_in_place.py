@@ -16,7 +16,7 @@ from tests.integration.live_store import EXPIRED_HOURS, SEGMENT_BYTES, TOPIC, cr
 from tests.rounds import later
 from tests.services.command_line import run_command
 
-pytestmark = [pytest.mark.integration, pytest.mark.again]
+pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.usefixtures("plainly")]
 
 MESSAGES = 40
 GONE = 3

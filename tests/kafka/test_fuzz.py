@@ -16,7 +16,6 @@ from storage_engine.kafka.codec.codec import CODEC
 from storage_engine.kafka.codec.record_batch import read_batches
 from storage_engine.kafka.format.offset_index import parse_offset_index
 from storage_engine.kafka.format.producer_snapshot import parse_producer_snapshot
-from storage_engine.kafka.format.time_index import parse_time_index
 from storage_engine.kafka.format.transaction_index import parse_transaction_index
 from tests.kafka import batches
 from tests.rounds import later
@@ -108,12 +107,11 @@ def test_any_batch_comes_back_without_damage(
     assert rows["value"].to_pylist()[1:] == [record.value for record in records]
 
 
-@pytest.mark.parametrize("parse", [parse_offset_index, parse_time_index])
 @given(data=st.binary(max_size=60))
-def test_any_index_is_read_or_one_error(parse: object, data: bytes) -> None:
+def test_any_index_is_read_or_one_error(data: bytes) -> None:
     said = ""
     try:
-        parse(data, 0, "the/file")  # type: ignore[operator]
+        parse_offset_index(data, 0, "the/file")
     except CorruptFileError as error:
         said = str(error)
     assert not said or said.startswith("the/file: at byte ")

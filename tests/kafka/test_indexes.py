@@ -14,7 +14,6 @@ from storage_engine.exceptions import CorruptFileError
 from storage_engine.kafka.format.file_names import log_file
 from storage_engine.kafka.format.offset_index import parse_offset_index
 from storage_engine.kafka.format.producer_snapshot import parse_producer_snapshot
-from storage_engine.kafka.format.time_index import parse_time_index
 from storage_engine.kafka.format.transaction_index import parse_transaction_index
 from tests.kafka_fixture import truth
 
@@ -33,13 +32,6 @@ def test_every_entry_is_what_kafka_reads(node: Path) -> None:
             (offset, position) for offset, position in row["entries"]
         ]
         assert found.slots == row["slots"]
-        entries += len(row["entries"])
-    for row in truth()["timeindex"]:
-        read = parse_time_index((node / row["file"]).read_bytes(), base_offset(row["file"]), row["file"])
-        assert list(zip(read.timestamps_ms.tolist(), read.offsets.tolist(), strict=True)) == [
-            (timestamp, offset) for timestamp, offset in row["entries"]
-        ]
-        assert read.slots == row["slots"]
         entries += len(row["entries"])
     assert entries > 1000
 
@@ -83,10 +75,6 @@ def index(*entries: tuple[int, int]) -> bytes:
     return b"".join(struct.pack(">ii", *entry) for entry in entries)
 
 
-def time_index(*entries: tuple[int, int]) -> bytes:
-    return b"".join(struct.pack(">qi", *entry) for entry in entries)
-
-
 def transactions(*entries: tuple[int, ...]) -> bytes:
     return b"".join(struct.pack(">hqqqq", *entry) for entry in entries)
 
@@ -94,8 +82,6 @@ def transactions(*entries: tuple[int, ...]) -> bytes:
 def test_what_a_broker_has_preallocated_is_no_entry() -> None:
     found = parse_offset_index(index((3, 100), (9, 4000)) + bytes(80), 50, "x.index")
     assert (found.offsets.tolist(), found.positions.tolist(), found.slots) == ([53, 59], [100, 4000], 12)
-    read = parse_time_index(time_index((0, 4), (7, 9)) + bytes(120), 50, "x.timeindex")
-    assert (read.timestamps_ms.tolist(), read.offsets.tolist(), read.slots) == ([0, 7], [54, 59], 12)
     assert parse_offset_index(bytes(80), 0, "x.index").offsets.tolist() == []
 
 
@@ -123,9 +109,6 @@ def snapshot(count: int, entries: bytes, *, version: int = 1, crc: int | None = 
             "relative offset 5, position 9",
         ),
         (parse_offset_index, index((-4, 9)), 0, "behind the one before", "relative offset -4"),
-        (parse_time_index, time_index((1, 2)) + b"abcde", 12, "entries of 12 bytes", "5 bytes"),
-        (parse_time_index, time_index((4, 9), (3, 10)), 12, "not before", "timestamp 3, relative offset 10"),
-        (parse_time_index, time_index((4, 9), (5, 8)), 12, "not before", "timestamp 5, relative offset 8"),
         (parse_transaction_index, b"\0" * 33, 0, "entries of 34 bytes", "33 bytes"),
         (parse_transaction_index, transactions((0, 1, 2, 3, 4), (1, 1, 2, 3, 4)), 34, "version 0", "1"),
         (parse_transaction_index, transactions((0, 1, 5, 3, 4)), 0, "a range of offsets", "[5, 3]"),

@@ -47,6 +47,8 @@ from tests.kafka.stopped_nodes import OLD_MS, clean, empty_snapshot, make_node, 
 from tests.lake.test_coverage import SIZE, local, receipt
 from tests.rounds import rounds
 
+pytestmark = pytest.mark.usefixtures("plainly")
+
 NODES = 2
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, TopicPartition
 from kio.schema.errors import ErrorCode
 from pyiceberg.table import Table
 
-from storage_engine.exceptions import StorageEngineError
+from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.kafka.codec.record_batch import read_batches
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
@@ -291,6 +291,71 @@ def test_clients_fetch_by_the_highest_version_that_is_named(
     monkeypatch.setattr("storage_engine.lake_server.server.read_request", noted)
     assert asyncio.run(read()) == 0
     assert versions == {12}
+
+
+def test_a_client_of_the_groups_of_kip_848_is_told_to_use_classic_ones(
+    lake: Lake, node: Path, tmp_path: Path
+) -> None:
+    archive(lake, node, segments_of(node, "hdrs-0"))
+
+    def polled(port: int) -> KafkaError | None:
+        settings = {"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "new", "log_level": 0}
+        consumer = Consumer({**settings, "group.protocol": "consumer"})
+        consumer.subscribe(["hdrs"])
+        message = consumer.poll(60)
+        consumer.close()
+        return None if message is None else message.error()
+
+    async def ask() -> tuple[KafkaError | None, list[str]]:
+        async with served(lake, tmp_path / "positions.json") as (port, lines):
+            return await asyncio.to_thread(polled, port), lines
+
+    error, (line,) = asyncio.run(ask())
+    assert error is not None
+    assert error.code() == KafkaError._FATAL
+    assert "ConsumerGroupHeartbeat fatal error: Broker: API version not supported" in error.str()
+    assert line == (
+        "client 127.0.0.1: group new: expected group.protocol=classic, found group.protocol=consumer, which "
+        "serve-lake doesn't have"
+    )
+
+
+def test_two_servers_of_a_lake_see_its_commits_and_keep_positions_apart(
+    lake: Lake, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, *_ = segments_of(node, "tinyseg-0")
+    archive(lake, node, [first])
+    monkeypatch.setattr("storage_engine.lake_server.server._RENEWAL_SECONDS", 0.05)
+
+    def go_on(ports: list[int]) -> list[int]:
+        """Commit as a group at one server, read on at each what is archived then; where groups are."""
+        place = TopicPartition("tinyseg", 0)
+        consumers = [
+            Consumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "g", "enable.auto.commit": False})
+            for port in ports
+        ]
+        consumers[0].commit(offsets=[TopicPartition("tinyseg", 0, 5)], asynchronous=False)
+        archive(lake, node, [second])
+        for consumer in consumers:
+            consumer.assign([TopicPartition("tinyseg", 0, second.base_offset)])
+            message = consumer.poll(60)
+            assert message is not None
+            assert message.offset() == second.base_offset
+        found = [consumer.committed([place], timeout=60)[0].offset for consumer in consumers]
+        for consumer in consumers:
+            consumer.close()
+        return found
+
+    async def both() -> list[int]:
+        async with (
+            served(lake, tmp_path / "a.json") as (one, _),
+            served(lake, tmp_path / "b.json") as (other, _),
+        ):
+            with pytest.raises(BadInputError, match="no other server has"):
+                CommittedPositions(tmp_path / "a.json")
+            return await asyncio.to_thread(go_on, [one, other])
+
+    assert asyncio.run(both()) == [5, OFFSET_INVALID]
 
 
 def test_a_line_is_logged_once_and_few_of_them_are_remembered(

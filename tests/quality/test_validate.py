@@ -221,11 +221,6 @@ def judge_plainly(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return switch
 
 
-@pytest.fixture
-def plainly(judge_plainly: Callable[[], None]) -> None:
-    judge_plainly()
-
-
 AT_ONCE = (
     lose_a_segment,
     flip_a_bit_in_a_data_file,

@@ -24,6 +24,8 @@ from storage_engine.retention.store.managed_store import ManagedStore
 from tests.retention.conftest import MANUAL
 from tests.services.watched_paths import looks_told
 
+pytestmark = pytest.mark.usefixtures("plainly")
+
 Managed = Callable[..., ManagedStore]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -22,6 +23,8 @@ def begun(work: Callable[[], Any]) -> Callable[[], tuple[int, Any]]:
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
+        # To look for garbage in what was there before would copy all of it.
+        gc.freeze()
         code = 1
         try:
             os.close(reader)

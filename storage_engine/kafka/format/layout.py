@@ -188,11 +188,7 @@ def store_around(path: Path) -> Path | None:
     real = Path(os.path.realpath(path))
     if is_server_properties(real):
         return real
-    return next((root for root in (real, *real.parents) if _is_log_directory(root)), None)
-
-
-def _is_log_directory(path: Path) -> bool:
-    return (path / meta_properties.NAME).is_file()
+    return next((root for root in (real, *real.parents) if (root / meta_properties.NAME).is_file()), None)
 
 
 def node_name(root: Path) -> str:

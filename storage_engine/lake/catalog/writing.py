@@ -272,7 +272,7 @@ def _check_only_catalog(table: Table) -> None:
         strange = [
             file
             for file in _data_files(table, found)
-            if file not in current and f"data/{_inside(file)}" in files
+            if file not in current and f"data/{file.rpartition('/data/')[2]}" in files
         ]
         if strange:
             raise LakeIdentityError(
@@ -280,10 +280,6 @@ def _check_only_catalog(table: Table) -> None:
                 f"{strange[0]}: the catalog was put back from an older copy, or a commit failed there. "
                 "Nothing was changed. Run storage-engine lake rebuild, which brings such files in."
             )
-
-
-def _inside(location: str) -> str:
-    return location.rpartition("/data/")[2]
 
 
 def _metadata(table: Table, location: str) -> TableMetadata:

@@ -338,6 +338,24 @@ class WindowMemory:
             yield self._buffers[number].data
 
 
+@contextmanager
+def opened_rows(
+    file_io: FileIO, location: str, footer: pq.FileMetaData | None = None
+) -> Iterator[pq.ParquetFile]:
+    """Open a data file of the lake for the duration of the block.
+
+    :param footer: as it was read before; None: it is read.
+    :raises ProofError: it is no Parquet file.
+    :raises LakeUnavailableError: it can't be read.
+    """
+    with (
+        parquet_errors(location),
+        open_data_file(file_io, location) as stored,
+        open_rows(stored) if footer is None else pq.ParquetFile(stored, metadata=footer) as parquet,
+    ):
+        yield parquet
+
+
 def open_rows(stored: Any, coded: Iterable[str] = ()) -> pq.ParquetFile:
     """Open a data file; keys of leaves are read as the codes that they have there.
 
@@ -460,9 +478,7 @@ def copy_rows(
     :raises LakeUnavailableError: it can't be read, or the new one can't be written.
     """
     with (
-        parquet_errors(old),
-        open_data_file(file_io, old) as stored,
-        open_rows(stored) as parquet,
+        opened_rows(file_io, old) as parquet,
         lake_errors(new, "write a data file"),
         new_data_file(file_io, new) as sink,
     ):
@@ -490,9 +506,7 @@ def _read_segments(file_io: FileIO, location: str) -> Mapping[SegmentIdentity, r
     names = IDENTITY_COLUMNS.names
     with (
         lake_errors(location, "read a data file"),
-        parquet_errors(location),
-        open_data_file(file_io, location) as stored,
-        pq.ParquetFile(stored) as parquet,
+        opened_rows(file_io, location) as parquet,
     ):
         for number in range(parquet.num_row_groups):
             rows = parquet.read_row_group(number, columns=names, use_threads=False)

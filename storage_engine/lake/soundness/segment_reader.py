@@ -17,13 +17,12 @@ from storage_engine.brokers import find_broker
 from storage_engine.exceptions import ProofError
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.catalog.tables import TREE_COLUMNS
-from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.file.data_file import (
     WindowMemory,
     check_disjoint,
     check_tiled,
     encode_rows,
-    open_rows,
+    opened_rows,
     push_rows,
     rows_of_segment,
     segment_bytes,
@@ -32,7 +31,7 @@ from storage_engine.lake.file.filters import segment_rows
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.file.segment_tree import SegmentTree
 from storage_engine.lake.soundness.message_batches import message_batches, rows_of_file
-from storage_engine.lake.storage.errors import lake_errors, parquet_errors
+from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.model.broker.codec import Columns
 from storage_engine.model.proof.receipt import Receipt, with_rows
 
@@ -139,11 +138,7 @@ def partial_fault(table: Table, receipt: Receipt, *, from_table: bool) -> str:
         for _ in _from_rows(table, receipt, leaves):
             pass
         return tree_fault(receipt, leaves)
-    with (
-        parquet_errors(location),
-        open_data_file(table.io, location) as stored,
-        open_rows(stored) as parquet,
-    ):
+    with opened_rows(table.io, location) as parquet:
         rows = rows_of_segment(parquet, receipt, location)
         push_rows(rows, codec, origin_of(receipt), receipt.size_bytes, location, leaves)
     return tree_fault(receipt, leaves)
@@ -178,11 +173,7 @@ def narrow_rows(
         for rows in rows_of_file(table.io, location, keeps, columns, (), types):
             yield rows.select(list(columns))
         return
-    with (
-        parquet_errors(location),
-        open_data_file(table.io, location) as stored,
-        open_rows(stored) as parquet,
-    ):
+    with opened_rows(table.io, location) as parquet:
         segment = rows_of_segment(parquet, receipt, location)
         for group in range(segment.num_row_groups):
             yield segment.read_row_group(group, columns=list(columns), use_threads=False).filter(keeps)
@@ -192,11 +183,7 @@ def _from_data_file(
     table: Table, location: str, receipt: Receipt, memory: WindowMemory | None, tree: SegmentTree | None
 ) -> Iterator[tuple[int, memoryview]]:
     codec = find_broker(receipt.broker).codec
-    with (
-        parquet_errors(location),
-        open_data_file(table.io, location) as stored,
-        open_rows(stored) as parquet,
-    ):
+    with opened_rows(table.io, location) as parquet:
         rows = rows_of_segment(parquet, receipt, location)
         yield from segment_bytes(
             rows, codec, origin_of(receipt), receipt.size_bytes, location, memory=memory, tree=tree

@@ -364,21 +364,6 @@ def condensed(segments: Sequence[tuple[int, int]], most_runs: int = 200) -> tupl
     return tuple(SegmentRun(len(run), run[0][0], run[0][1], run[-1][1]) for run in runs)
 
 
-def estimated_runs(
-    *, log_bytes: int, segment_bytes: int, oldest_message_ms: int, now_ms: int
-) -> tuple[tuple[SegmentRun, ...], int]:
-    """Return sealed segments as an even ingest would have left them, and the bytes behind them.
-
-    :param log_bytes: from the log's min offset to its max offset.
-    """
-    sealed, active = divmod(log_bytes, segment_bytes)
-    if sealed == 0:
-        return (), active
-    each_ms = max(now_ms - oldest_message_ms, 0) * segment_bytes // log_bytes
-    first_ms = oldest_message_ms + each_ms
-    return (SegmentRun(sealed, segment_bytes, first_ms, first_ms + each_ms * (sealed - 1)),), active
-
-
 def _require(holds: bool, what: str, expected: str, found: object) -> None:
     if not holds:
         raise BadInputError(f"{what}: expected {expected}, found {found!r}.")

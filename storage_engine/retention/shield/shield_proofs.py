@@ -9,7 +9,7 @@ from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.lake.storage.pace import pace_at
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store.store import Segment, SegmentState
 from storage_engine.retention.proof.gate import is_proven_file
 from storage_engine.retention.proof.history import SegmentRelease, release_by_any_run
 from storage_engine.retention.proof.proofs import Proofs, read_proofs
@@ -94,12 +94,8 @@ def judge_link(root: str, seen: SeenLink, proofs: Proofs, *, to_drop: bool = Fal
 def _noted(root: str, seen: SeenLink, sha256: str) -> SeenLink:
     """Remember a digest, so that nobody has to read the bytes again."""
     note_digest(root, seen, sha256)
-    link = replace(seen.link, sha256=sha256, kept=_kept(seen))
+    link = replace(seen.link, sha256=sha256, kept=replace(seen.facts, path=seen.link.name))
     return replace(seen, link=link, is_same=True)
-
-
-def _kept(seen: SeenLink) -> FileFacts:
-    return replace(seen.facts, path=seen.link.name)
 
 
 def _contradiction(seen: SeenLink, row: Receipt, sha256: str = "") -> str:

@@ -105,7 +105,7 @@ class KnownHeads:
         try:
             check_links(segments, store_id, known, whole=whole)
         except ReceiptError as error:
-            newest = max(known, key=_sequence, default=EMPTY_CHAIN)
+            newest = max(known, key=lambda head: head.sequence, default=EMPTY_CHAIN)
             last = check_links(segments, store_id)
             if newest.sequence <= last.sequence:
                 raise
@@ -204,7 +204,3 @@ def acts_elsewhere(heads: Iterable[LakeHead], asked: Sequence[Lake]) -> Iterator
                 f"whether its other lake {lake_id} at {location} holds something of it can't be told: {error}"
             ) from error
         yield location, acts
-
-
-def _sequence(head: ChainHead) -> int:
-    return head.sequence

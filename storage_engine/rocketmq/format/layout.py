@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -219,11 +219,6 @@ def _has_file(directory: str | Path) -> bool:
         return any(not entry.is_dir(follow_symlinks=False) or _has_file(entry.path) for entry in entries)
 
 
-def list_segment_files(layout: StoreLayout) -> tuple[Path, ...]:
-    """The paths of :func:`list_segments`."""
-    return tuple(segment.path for segment in list_segments(layout))
-
-
 def _stores_nearby(root: Path) -> list[Path]:
     """Return what a person may have meant who named a directory of a store, or the one above stores."""
     nearby = [root.parent]
@@ -311,7 +306,7 @@ def _unhandled_all(root: Path, config: BrokerConfig) -> Iterator[tuple[str, str]
         yield _DLEDGER, str(found)
     # a broker with compaction enabled (the default) leaves an empty position-checkpoint behind
     for directory in ("compaction/compactionLog", "compaction/compactionCq"):
-        for found in _files_below(root / directory):
+        for found in (path for path in (root / directory).rglob("*") if path.is_file()):
             yield _COMPACTION, str(found)
 
 
@@ -325,10 +320,6 @@ def _file_of_rocksdb(directory: Path) -> str:
         # A queue's topic, whatever its name, is a directory.
         names = (entry for entry in entries if _OF_ROCKSDB.fullmatch(entry.name))
         return next((entry.path for entry in names if not entry.is_dir(follow_symlinks=False)), "")
-
-
-def _files_below(directory: Path) -> Iterable[Path]:
-    return (path for path in directory.rglob("*") if path.is_file())
 
 
 def _unsupported(root: Path, kind: str, where: str) -> UnsupportedLayoutError:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
-
-import pyarrow as pa
 
 from storage_engine.arrow.name_columns import names_of, one_array
 from storage_engine.core.wording import count_text, duration_text
@@ -71,7 +68,7 @@ def live_consumers(
     with _who_knows(admin, settings, live) as (knows, notices):
         committed = knows.consumer_offsets()
         groups = knows.groups()
-        silent = sorted(groups - frozenset(names_of(_groups(committed))))
+        silent = sorted(groups - frozenset(names_of(one_array(committed["group"]).dictionary)))
         subscribed = {
             (group, topic)
             for group in silent[:ASKED_FOR_SUBSCRIPTIONS]
@@ -105,10 +102,6 @@ def consumers_written_down(layout: StoreLayout, error: BrokerError) -> tuple[Con
         f"the broker could not be asked, so groups' positions are those that it wrote down {age} ago: {error}"
     )
     return consumers, LagSource(PositionsFrom.FILES, max(times), (notice, *_pop_notice(layout)))
-
-
-def _groups(committed: pa.Table) -> pa.Array[Any]:
-    return one_array(committed["group"]).dictionary
 
 
 def _pop_notice(layout: StoreLayout) -> tuple[str, ...]:

@@ -191,14 +191,6 @@ def full_log_disks(snapshot: StoreSnapshot, config: BrokerConfig) -> tuple[str, 
     return tuple(disk.path for disk in snapshot.log_disks if (disk.used_percent or 0) > level)
 
 
-def age_deletion_ms(segment: Segment, config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> int | None:
-    """The first moment, from now on, at which a segment may go by age alone: expired, in a deleteWhen hour.
-
-    :return: milliseconds since the epoch; None when deleteWhen never comes.
-    """
-    return next_window_ms(max(now_ms, expires_at_ms(segment, config)), delete_hours(config), zone)
-
-
 def age_deletions_ms(
     snapshot: StoreSnapshot, config: BrokerConfig, now_ms: int, zone: ZoneInfo
 ) -> dict[SegmentId, int | None]:

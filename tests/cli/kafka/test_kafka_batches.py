@@ -10,6 +10,8 @@ from storage_engine.kafka.codec import decode
 from tests.kafka.batches import Record, batch, record, with_crc
 from tests.kafka.made_node import WRITTEN_MS, MadeNode
 
+pytestmark = pytest.mark.usefixtures("plainly")
+
 RECORDS = [Record(WRITTEN_MS, b"k", b"v" * 50)] * 2
 PLAIN = b"".join(record(one, WRITTEN_MS, delta) for delta, one in enumerate(RECORDS))
 MEMBERS = gzip.compress(PLAIN[:30]) + gzip.compress(PLAIN[30:])

@@ -15,7 +15,7 @@ from storage_engine.lake.acts import act_files
 from tests.kafka.made_node import metadata_record
 from tests.kafka.stopped_nodes import make_node
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plainly")]
 
 
 def reasons(cli: Any, lake: Path) -> Counter[tuple[str, str]]:

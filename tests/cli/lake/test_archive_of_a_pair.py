@@ -12,7 +12,7 @@ import pytest
 from tests.cli.test_disk_gone import SEGMENT_BYTES, SIZES, _write
 from tests.rocketmq.remoting.test_masters import Machines
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plainly")]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from storage_engine.retention.housekeeping import lake_expiry
 from storage_engine.retention.store import known_heads
 from tests.cli.conftest import LONG_AGO_NS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plainly")]
 
 OTHERS = {"no-rule": 1}
 """One segment has a topic of the broker's own, which no wildcard matches; another one has no topic at all."""

@@ -15,6 +15,8 @@ import pytest
 from tests.services.lock_holder import lock_held
 from tests.services.webhook import webhook
 
+pytestmark = pytest.mark.usefixtures("plainly")
+
 
 def _told(file: Path) -> list[Any]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []

@@ -9,17 +9,19 @@ import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.PartitionInfo;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.UnsupportedVersionException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /** Prints each record that a consumer gets: partition, offset, time and the SHA-256 of key and value. */
 public class ReadsOn {
-    /** Arguments: bootstrap servers, isolation level, topic, group. */
+    /** Arguments: bootstrap servers, isolation level, topic, group, its protocol. */
     public static void main(String[] arguments) throws Exception {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", arguments[0]);
         settings.put("isolation.level", arguments[1]);
         settings.put("check.crcs", "true");
         settings.put("group.id", arguments[3]);
+        settings.put("group.protocol", arguments[4]);
         settings.put("auto.offset.reset", "earliest");
         Class<?> bytes = ByteArrayDeserializer.class;
         settings.put("key.deserializer", bytes.getName());
@@ -38,6 +40,8 @@ public class ReadsOn {
                 }
             }
             consumer.commitSync();
+        } catch (UnsupportedVersionException error) {
+            System.out.println(error.getMessage());
         }
     }
 

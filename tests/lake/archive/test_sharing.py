@@ -500,7 +500,7 @@ def test_killed_at_a_durable_operation_and_run_again_it_goes_on(
     before = {"archive": (), "expire": (archive,)}.get(what, (archive, leave))
     for earlier in before:
         earlier(lake)
-    killed = killed_at_each(tmp_path, lake.config, works[what], least=4, few=6)
+    killed = killed_at_each(tmp_path, lake.config, works[what], least=4, few=4)
     for left, operation in killed:
         rows = receipts(left, STORE, with_ended=True)
         assert broken_receipts(left, with_rows(rows), Depth.ROWS) == {}, operation

@@ -528,7 +528,7 @@ def test_killed_at_a_durable_operation_and_run_again_it_goes_on(
     for earlier in before:
         earlier(lake)
     row = every_receipt(lake)[0]
-    killed = killed_at_each(tmp_path, lake.config, run, least=8, few=6, first=0)
+    killed = killed_at_each(tmp_path, lake.config, run, least=8, few=4, first=0)
     for left, operation in killed:
         check(left) if kind is not ActKind.REMOVED else None
         run(left)

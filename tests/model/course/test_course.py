@@ -14,7 +14,6 @@ from storage_engine.model.course.course import (
     Ingest,
     SegmentRun,
     condensed,
-    estimated_runs,
 )
 
 GIB = 1 << 30
@@ -89,12 +88,6 @@ def test_segments_are_condensed_to_runs_of_one_size() -> None:
     assert len(runs) <= 103
     found = [(run.size_bytes, run.written_ms(i)) for run in runs for i in range(run.segments)]
     assert found == segments
-
-
-def test_a_log_of_which_only_the_ends_are_known_was_filled_evenly() -> None:
-    (run,), active = estimated_runs(log_bytes=1_050, segment_bytes=100, oldest_message_ms=0, now_ms=10_500)
-    assert (run.segments, run.written_ms(0), run.written_ms(9), active) == (10, 1_000, 10_000, 50)
-    assert estimated_runs(log_bytes=50, segment_bytes=100, oldest_message_ms=0, now_ms=9) == ((), 50)
 
 
 def test_the_contract_imports_nothing_heavy() -> None:

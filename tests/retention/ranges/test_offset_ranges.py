@@ -40,6 +40,8 @@ from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.retention.conftest import MANUAL
 
+pytestmark = pytest.mark.usefixtures("plainly")
+
 MIB = 1 << 20
 LOG = "commitlog"
 Managed = Callable[..., ManagedStore]

@@ -14,6 +14,8 @@ from storage_engine.retention.store.managed_store import ManagedStore
 from tests.retention.conftest import MANUAL
 from tests.rounds import later
 
+pytestmark = pytest.mark.usefixtures("plainly")
+
 
 @pytest.mark.parametrize("is_damaged", [True, *later(False)])
 def test_the_verdict_of_a_real_validation_is_kept_in_columns(

@@ -11,13 +11,16 @@ from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.layout import (
     StoreLayout,
     has_controller,
-    list_segment_files,
     list_segments,
     resolve_layout,
 )
 from storage_engine.rocketmq.format.mapped_files import file_name
 
 MIB = 1 << 20
+
+
+def paths_of(layout: StoreLayout) -> tuple[Path, ...]:
+    return tuple(segment.path for segment in list_segments(layout))
 
 
 def layout_of(root: Path, **overrides: str) -> StoreLayout:
@@ -52,14 +55,14 @@ def test_a_brokers_store_is_accepted_with_all_its_segments(
     name: str, count: int, store_copy: Callable[[str], Path]
 ) -> None:
     root = store_copy(name)
-    files = list_segment_files(layout_of(root, mappedFileSizeCommitLog=str(MIB)))
+    files = paths_of(layout_of(root, mappedFileSizeCommitLog=str(MIB)))
     assert files == tuple(root / "commitlog" / file_name(i * MIB) for i in range(count))
 
 
 def test_segments_are_gathered_from_several_directories(store_copy: Callable[[str], Path]) -> None:
     root = store_copy("multipath")
     layout = layout_of(root, storePathCommitLog=f"{root}/cl1,{root}/cl2")
-    assert list_segment_files(layout) == (root / "cl1" / file_name(0), root / "cl2" / file_name(MIB))
+    assert paths_of(layout) == (root / "cl1" / file_name(0), root / "cl2" / file_name(MIB))
 
 
 def test_read_only_directories_hold_segments_too(store_copy: Callable[[str], Path]) -> None:
@@ -278,7 +281,7 @@ def test_links_to_a_store_and_to_its_directories_are_resolved_once(tmp_path: Pat
     layout = layout_of(tmp_path / "store")
     assert layout.root == real
     assert layout.consumequeue == queues
-    assert list_segment_files(layout) == tuple(real / "commitlog" / file_name(base) for base in (0, 100))
+    assert paths_of(layout) == tuple(real / "commitlog" / file_name(base) for base in (0, 100))
 
 
 @pytest.mark.parametrize("size", [100, 0])

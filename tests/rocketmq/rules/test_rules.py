@@ -17,7 +17,7 @@ from storage_engine.model.store.store import (
     StoreSnapshot,
 )
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.rules.rules import age_deletion_ms, expires_at_ms, least_used, triggers
+from storage_engine.rocketmq.rules.rules import age_deletions_ms, expires_at_ms, least_used, triggers
 
 UTC = ZoneInfo("UTC")
 NOON = 1_750_000_000_000 // (24 * HOUR_MS) * 24 * HOUR_MS + 12 * HOUR_MS
@@ -229,7 +229,12 @@ def test_age_deletion_is_the_first_window_after_expiry() -> None:
     facts = FileFacts("/store/commitlog/00000000000000000000", 1, 1, 100, mtime * 1_000_000, 0)
     segment = Segment("commitlog", 0, facts, SegmentState.SEALED)
     assert expires_at_ms(segment, config()) == NOON + HOUR_MS
-    assert age_deletion_ms(segment, config(deleteWhen="12"), NOON, UTC) == NOON + 24 * HOUR_MS
-    assert age_deletion_ms(segment, config(deleteWhen="13"), NOON, UTC) == NOON + HOUR_MS
-    assert age_deletion_ms(segment, config(deleteWhen="99"), NOON, UTC) is None
-    assert age_deletion_ms(segment, config(deleteWhen="12"), NOON + 30 * HOUR_MS, UTC) == NOON + 48 * HOUR_MS
+    state = replace(snapshot(), logs=(LogSnapshot("commitlog", (segment,), 200, 200),))
+
+    def goes_at_ms(hours: str, now_ms: int = NOON) -> int | None:
+        return age_deletions_ms(state, config(deleteWhen=hours), now_ms, UTC)[segment.id]
+
+    assert goes_at_ms("12") == NOON + 24 * HOUR_MS
+    assert goes_at_ms("13") == NOON + HOUR_MS
+    assert goes_at_ms("99") is None
+    assert goes_at_ms("12", NOON + 30 * HOUR_MS) == NOON + 48 * HOUR_MS
