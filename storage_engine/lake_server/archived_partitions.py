@@ -18,7 +18,7 @@ from storage_engine.kafka.format.checkpoints import START_EVIDENCE
 from storage_engine.kafka.format.file_names import PartitionDirectory, partition_directory
 from storage_engine.kafka.format.partition_metadata import cluster_of, topic_of
 from storage_engine.lake.acts.expiries import merged_expiries
-from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.catalog import Lake, has_no_broker
 from storage_engine.lake.soundness.chain import row_fault
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.model.proof.receipt import NO_EXPIRIES, Receipt, end_text, ended, whole
@@ -121,7 +121,7 @@ def read_archive(lake: Lake, cluster: str | None) -> Archive:
     :raises BadInputError: the lake is another broker's, or the cluster isn't the one or isn't there.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    if lake.broker != "kafka":
+    if lake.broker != "kafka" and not has_no_broker(lake):
         raise BadInputError(
             f"lake {lake.location}: expected one of Kafka, found one of {lake.broker}, whose consumers speak "
             "another protocol. Nothing was started. Export its messages, or restore its segments."
@@ -141,7 +141,7 @@ def archive_of(
     :param rows: those that count, of every log's newest lineage; of what expired nothing is served.
     :param location: of the lake, for messages.
     :param expiries: by which policy and since when something expired, by the act's SHA-256.
-    :raises BadInputError: the cluster isn't the one, or isn't there.
+    :raises BadInputError: the cluster isn't the one, or isn't there; or nothing is.
     """
     logs: dict[str, list[Receipt]] = defaultdict(list)
     unnamed = set()
@@ -150,6 +150,11 @@ def archive_of(
             unnamed.add(row.log)
         else:
             logs[row.log_id].append(row)
+    if not logs:
+        raise BadInputError(
+            f"lake {location}: expected archived segments of Kafka whose topic has an id, found "
+            f"{', '.join(sorted(unnamed)) or 'none'}. Nothing was started. Archive a node: storage-engine archive"
+        )
     chosen = _cluster({cluster_of(log_id) for log_id in logs}, cluster, location)
     of_topic: dict[str, list[str]] = defaultdict(list)
     for log_id in logs:
@@ -181,7 +186,7 @@ def _cluster(clusters: set[str], asked: str | None, location: str) -> str:
         return clusters.pop()
     if asked in clusters:
         return str(asked)
-    listed = ", ".join(sorted(clusters)) or "none"
+    listed = ", ".join(sorted(clusters))
     expected = "an archived cluster" if asked else "one cluster, or --cluster that says which"
     near = meant(asked, clusters) if asked else ""
     raise BadInputError(

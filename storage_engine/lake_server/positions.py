@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from storage_engine.core.durable import make_dirs, open_lock, write_file
+from storage_engine.core.durable import open_lock, write_file
 from storage_engine.exceptions import BadInputError
 
 Position = tuple[int, str | None]
@@ -24,12 +24,17 @@ class CommittedPositions:
     ``groups`` are the positions, ``given_back`` those at the cluster of groups that are being given back.
 
     :param path: of the file; it is made with the first commit.
-    :raises BadInputError: another server has it, or it has something else.
+    :raises BadInputError: another server has it, it has something else, or its directory isn't there.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        make_dirs(path.parent)
+        if not path.parent.is_dir():
+            # Of a disk that isn't mounted: without their positions groups would begin elsewhere.
+            raise BadInputError(
+                f"{path.parent}: expected the directory of the positions of groups, found none. Nothing was "
+                "started. Mount its disk, or name another file by --positions."
+            )
         self._lock = open_lock(path.with_name(f"{path.name}.lock"))
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -142,7 +142,10 @@ def test_the_newest_topic_of_a_name_has_it() -> None:
 
 
 def test_a_log_without_a_topic_id_is_named() -> None:
-    assert archive(receipt(0, 5), receipt(0, 5, log="old-0", log_id=None)).unnamed == ("old-0",)
+    old = receipt(0, 5, log="old-0", log_id=None)
+    assert archive(receipt(0, 5), old).unnamed == ("old-0",)
+    with pytest.raises(BadInputError, match="whose topic has an id, found old-0"):
+        archive(old)
 
 
 @pytest.mark.parametrize("asked", [None, "r8MMkFXnTH6hs0mB1uUMyx"])

@@ -174,6 +174,14 @@ def test_another_brokers_lake_is_refused(tmp_path: Path) -> None:
     assert "expected one of Kafka, found one of rocketmq" in done.err
 
 
+def test_an_empty_lake_is_nobodys_and_has_nothing_to_serve(tmp_path: Path) -> None:
+    make_lake(LakeConfig.local(tmp_path / "lake"), "")
+    done = run_command("serve-lake", "--lake", tmp_path / "lake", "--kafka", "127.0.0.1:0")
+    assert done.exit_code == 2
+    assert "expected archived segments of Kafka whose topic has an id, found none" in done.err
+    assert "Archive a node" in done.err
+
+
 def test_a_port_in_use_is_named(lake: Lake, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

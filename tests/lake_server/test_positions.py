@@ -12,7 +12,7 @@ from storage_engine.lake_server.positions import CommittedPositions
 
 
 def test_what_was_committed_is_there_for_the_next_server(tmp_path: Path) -> None:
-    path = tmp_path / "made" / "positions.json"
+    path = tmp_path / "positions.json"
     with closing(CommittedPositions(path)) as first:
         first.commit("g", {("orders", 0): (5, None), ("orders", 1): (7, "note")})
         first.commit("g", {("orders", 0): (6, "")})
@@ -36,7 +36,7 @@ def test_another_file_is_refused_and_left_as_it_is(tmp_path: Path, text: bytes) 
 
 
 def test_what_can_not_be_written_is_not_committed(tmp_path: Path) -> None:
-    path = tmp_path / "made" / "positions.json"
+    path = tmp_path / "positions.json"
     with closing(CommittedPositions(path)) as positions:
         positions.commit("g", {("orders", 0): (5, None)})
         path.unlink()
@@ -44,3 +44,9 @@ def test_what_can_not_be_written_is_not_committed(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="positions"):
             positions.commit("g", {("orders", 0): (6, None)})
         assert positions.of("g", "orders", 0) == (5, None)
+
+
+def test_a_directory_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="Mount its disk"):
+        CommittedPositions(tmp_path / "mount" / "positions.json")
+    assert not (tmp_path / "mount").exists()
