@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -11,13 +12,16 @@ from kio.schema.errors import ErrorCode
 from storage_engine.lake_server.group_answers import FORWARDED, NODE_ID, UNKNOWN, GroupAnswers
 from storage_engine.lake_server.logs import UNDEFINED, PartitionRecords
 from storage_engine.lake_server.protocol import APIS, Frame, Request, part, response
-from storage_engine.lake_server.upstream import FetchLimits, PartitionFetch
+from storage_engine.lake_server.segment_batches import has_zstd
+from storage_engine.lake_server.upstream import FetchLimits, PartitionFetch, PartitionKey
 from storage_engine.lake_server.users import MECHANISMS, LoginError
 
 _TOPIC_RESOURCE = 2
 _MOST_BYTES = 55 << 20
 """Of one answer, however much is asked for; as a broker's fetch.max.bytes."""
 _LONGEST_WAIT_SECONDS = 30.0
+_FETCH_OF_ZSTD = 10
+"""Clients that fetch by earlier versions know no zstd (KIP-110)."""
 
 
 class Answers(GroupAnswers):
@@ -168,6 +172,8 @@ class Answers(GroupAnswers):
             seconds if len(wanted) == sum(len(topic.partitions) for topic in body.topics) else 0.0,
         )
         got = dict(zip(wanted, await self._logs.fetch(list(wanted.values()), limits), strict=True))
+        if request.version < _FETCH_OF_ZSTD:
+            got = {place: self._without_zstd(request, place, one) for place, one in got.items()}
         responses = tuple(
             part(
                 request,
@@ -185,6 +191,15 @@ class Answers(GroupAnswers):
             for topic in body.topics
         )
         return response(request, session_id=0, responses=responses)
+
+    def _without_zstd(self, request: Request, place: PartitionKey, got: PartitionRecords) -> PartitionRecords:
+        if not has_zstd(got.records):
+            return got
+        self._logs.log_once(
+            f"client {request.host}: {place[0]}-{place[1]}: expected Fetch {_FETCH_OF_ZSTD} or later for "
+            f"batches of zstd, found {request.version}. Use a client of Kafka 2.1 or later."
+        )
+        return replace(got, error=ErrorCode.unsupported_compression_type, records=b"")
 
     async def _list_offsets(self, request: Request) -> Frame:
         level = getattr(request.body, "isolation_level", 0)

@@ -29,6 +29,7 @@ from pyiceberg.table import Table
 
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.codec.codec import CODEC
+from storage_engine.kafka.codec.compression import CODEC_NAMES
 from storage_engine.kafka.codec.record_batch import BatchKind, CrcCheck, field, iterate_batches
 from storage_engine.kafka.format import batch_header as header
 from storage_engine.lake.catalog.names import data_file_of
@@ -48,6 +49,7 @@ Longs = npt.NDArray[np.int64]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_OFFSET = (1 << 63) - 1
+_ZSTD = CODEC_NAMES.index("zstd")
 _BEGINNINGS = pa.array(["batch", "legacy", "undecodable"])
 """Kinds of rows that a record's isn't: at each of them something begins."""
 
@@ -151,6 +153,20 @@ class KeptBytes:
 
 Batches = bytes | KeptBytes
 """As they lie in a file, or in memory."""
+
+
+def has_zstd(batches: Batches) -> bool:
+    """Return whether one of the batches is compressed by zstd."""
+    at, head = 0, bytearray(header.LAST_OFFSET_DELTA_AT)
+    while at + len(head) <= len(batches):
+        if isinstance(batches, KeptBytes):
+            batches.file.read_into(memoryview(head), batches.first + at)
+        else:
+            head[:] = batches[at : at + len(head)]
+        if head[header.MAGIC_AT] == header.MAGIC and head[-1] & header.CODEC_MASK == _ZSTD:
+            return True
+        at += header.LENGTH_OVERHEAD + int.from_bytes(head[header.LENGTH_AT : header.LEADER_EPOCH_AT], "big")
+    return False
 
 
 class _ThreadMemory(threading.local):

@@ -25,7 +25,7 @@ from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake_server.archived_partitions import ArchivedPartition
 from storage_engine.lake_server.logs import Logs, PartitionRecords
 from storage_engine.lake_server.positions import CommittedPositions
-from storage_engine.lake_server.protocol import Request, read_request
+from storage_engine.lake_server.protocol import APIS, FETCH, Request, read_request
 from storage_engine.lake_server.reader import _THREADS, HoleError, LakeReader
 from storage_engine.lake_server.segment_batches import KeptBytes, NoRoomError, Piece, SegmentInLake
 from storage_engine.lake_server.server import Listening, serve
@@ -291,6 +291,36 @@ def test_clients_fetch_by_the_highest_version_that_is_named(
     monkeypatch.setattr("storage_engine.lake_server.server.read_request", noted)
     assert asyncio.run(read()) == 0
     assert versions == {12}
+
+
+@pytest.mark.parametrize(("topic", "code"), [("javacodec", 76), ("hdrs", KafkaError._PARTITION_EOF)])
+def test_batches_of_zstd_are_sent_to_clients_alone_that_know_it(
+    lake: Lake, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str, code: int
+) -> None:
+    archive(lake, node, segments_of(node, f"{topic}-0"))
+    apis = {**APIS, FETCH: ("fetch", 4, 9)}
+    monkeypatch.setattr("storage_engine.lake_server.protocol.APIS", apis)
+    monkeypatch.setattr("storage_engine.lake_server.answers.APIS", apis)
+
+    def end_of(port: int) -> int:
+        settings = {"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "old", "log_level": 0}
+        consumer = Consumer({**settings, "enable.partition.eof": True})
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while True:
+            message = consumer.poll(60)
+            assert message is not None
+            if (error := message.error()) is not None:
+                consumer.close()
+                return error.code()
+
+    async def ask() -> tuple[int, list[str]]:
+        async with served(lake, tmp_path / "positions.json") as (port, lines):
+            return await asyncio.to_thread(end_of, port), lines
+
+    ended, lines = asyncio.run(ask())
+    assert ended == code
+    said = f"{topic}-0: expected Fetch 10 or later for batches of zstd, found 9"
+    assert [said in one for one in lines] == [True] * (topic == "javacodec")
 
 
 def test_a_client_of_the_groups_of_kip_848_is_told_to_use_classic_ones(
