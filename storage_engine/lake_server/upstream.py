@@ -184,7 +184,13 @@ class Upstream:
         :raises BadInputError: it is another cluster.
         :raises UpstreamError: none of the brokers answers.
         """
-        await self._renew()
+        try:
+            await self._renew()
+        except UpstreamError as error:
+            raise UpstreamError(
+                f"serve-lake --upstream: expected a broker that answers, found none: {error}. Nothing was "
+                "started or changed. Start the cluster, or name other brokers of it."
+            ) from error
 
     async def watch(self, log: Callable[[str], None]) -> None:
         """Renew the metadata for as long as the server runs."""

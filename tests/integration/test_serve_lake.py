@@ -41,6 +41,7 @@ pytestmark = pytest.mark.integration
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "read-on.md"
 COMMAND = str(Path(sys.executable).with_name("storage-engine"))
 LEVELS = ("read_uncommitted", "read_committed")
+SERVED = re.compile(r"file://\S+: \d+ partitions of \d+ topics of cluster \S+ are served at (\S+:\d+)\.")
 Record = tuple[int, int, int, bytes | None, bytes | None]
 """Partition, offset, time in ms, key and value."""
 
@@ -81,7 +82,7 @@ def serving(lake: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[s
     try:
         assert process.stdout is not None
         for line in process.stdout:
-            if found := re.search(r"served at (\S+:\d+)\.", line):
+            if found := SERVED.match(line):
                 break
         else:
             pytest.fail("serve-lake ended before it served")
@@ -440,8 +441,10 @@ def test_it_is_served_as_the_page_says(lake: Lake, base: Path, tmp_path: Path) -
         one.text for one in blocks_of(PAGE) if "serve-lake" in one.text and "--upstream" not in one.text
     ]
     plain, secured = (
-        shlex.split(text.removeprefix("$ ").partition("\n/")[0].replace("\\\n", " "))[4:] for text in blocks
+        shlex.split(text.removeprefix("$ ").partition("\nfile:")[0].replace("\\\n", " "))[4:]
+        for text in blocks
     )
+    assert SERVED.match(blocks[0].splitlines()[1])
     with serving(base / "lake", *at_a_free_port(plain), "--positions", str(tmp_path / "a")) as (address, _):
         consumer = consumer_at(address, "page")
         assert consumed(consumer, "hdrs")
@@ -507,7 +510,12 @@ def test_a_file_of_users_that_others_can_read_is_refused(lake: Lake, base: Path,
         (["--cluster", "another"], "expected an archived cluster"),
         (["--upstream-ca", str(users)], "expected --upstream BROKERS"),
         (["--upstream", "127.0.0.1:1", "--upstream-ca", str(users)], "expected certificates as PEM"),
+        (
+            ["--upstream", "127.0.0.1:1", "--kafka", "127.0.0.1:0"],
+            "expected a broker that answers, found none",
+        ),
     ):
         ended = run_command("serve-lake", "--lake", base / "lake", *options)
-        assert ended.exit_code == 2
+        assert ended.exit_code in (1, 2)
         assert expected in ended.err
+        assert "Nothing was started" in ended.err
