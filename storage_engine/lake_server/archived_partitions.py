@@ -153,7 +153,8 @@ def archive_of(
     if not logs:
         raise BadInputError(
             f"lake {location}: expected archived segments of Kafka whose topic has an id, found "
-            f"{', '.join(sorted(unnamed)) or 'none'}. Nothing was started. Archive a node: storage-engine archive"
+            f"{', '.join(sorted(unnamed)) or 'none'}. Nothing was started. Archive a node: "
+            "storage-engine archive"
         )
     chosen = _cluster({cluster_of(log_id) for log_id in logs}, cluster, location)
     of_topic: dict[str, list[str]] = defaultdict(list)
