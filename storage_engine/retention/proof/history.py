@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from storage_engine.core.jsonable import from_jsonable
@@ -93,10 +93,10 @@ def releases(events: Iterable[Event]) -> tuple[dict[str, SegmentRelease], dict[s
         if event.phase is Phase.ERROR:
             open_intents.pop(event.subject, None)
         elif event.phase is Phase.INTENT:
-            open_intents[event.subject] = _release(event.payload)
+            open_intents[event.subject] = _release(event)
         else:
             open_intents.pop(event.subject, None)
-            done[event.subject] = _release(event.payload)
+            done[event.subject] = _release(event)
     return done, open_intents
 
 
@@ -136,7 +136,7 @@ def spans_of_results(
 ) -> tuple[ReleasedSpan, ...]:
     """Return what runs deleted by some results of releases; what was undone since is back."""
     undone = _undone(journal, store_id)
-    gone = (_release(event.payload) for event in results if event.subject and event.run_key not in undone)
+    gone = (_release(event) for event in results if event.subject and event.run_key not in undone)
     return tuple(
         ReleasedSpan(
             log=release.log,
@@ -165,7 +165,7 @@ def compared_receipts(journal: Journal, store_id: str) -> frozenset[str | Segmen
             found.update(event.payload["receipts"])
     for event in journal.store_events(store_id, Step.RELEASE, Phase.RESULT):
         if event.payload.get("replicas"):
-            found.update(_release(event.payload).replicas)
+            found.update(_release(event).replicas)
     return frozenset(found)
 
 
@@ -187,5 +187,6 @@ def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> Seg
     return None
 
 
-def _release(payload: Mapping[str, object]) -> SegmentRelease:
-    return from_jsonable(SegmentRelease, payload)
+def _release(event: Event) -> SegmentRelease:
+    where = f"the journal, run {event.run_key}, release of {event.subject}"
+    return from_jsonable(SegmentRelease, event.payload, where)

@@ -7,17 +7,19 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.core.jsonable import to_jsonable
+from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.deletions import DeletingRun
 from storage_engine.journal.records import Event, Phase, Step
 from storage_engine.model.plan.plan import Reason
 from storage_engine.model.proof.deleted_range import DeletedRange
 from storage_engine.model.store.store import FileFacts
 from storage_engine.retention.proof.gate import Passage
-from storage_engine.retention.proof.history import SegmentRelease
+from storage_engine.retention.proof.history import SegmentRelease, releases
 from storage_engine.retention.ranges.deleted_ranges import (
     RunHistory,
     digests_of,
@@ -108,3 +110,12 @@ def test_the_digest_is_that_of_lines_of_canonical_json() -> None:
     ]
     text = "".join(json.dumps(it, sort_keys=True, separators=(",", ":")) + "\n" for it in lines)
     assert history([intent, result]).digest.sha256 == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_an_event_that_is_no_release_is_named_by_its_run_and_segment() -> None:
+    payload = {**release("a-0", 0, Reason.EXPIRED), "took_ms": 1}
+    strange = Event("r-1", Step.RELEASE.value, Phase.RESULT, f"a-0/{0:020d}", payload, 1, 1)
+    with pytest.raises(
+        BadInputError, match=rf"^the journal, run r-1, release of a-0/{0:020d}: .*found 'took_ms'"
+    ):
+        releases([strange])
