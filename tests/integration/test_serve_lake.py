@@ -515,7 +515,8 @@ def test_a_file_of_users_that_others_can_read_is_refused(lake: Lake, base: Path,
             "expected a broker that answers, found none",
         ),
     ):
-        ended = run_command("serve-lake", "--lake", base / "lake", *options)
+        positions = ("--positions", tmp_path / "positions.json")
+        ended = run_command("serve-lake", "--lake", base / "lake", *positions, *options)
         assert ended.exit_code in (1, 2)
         assert expected in ended.err
         assert "Nothing was started" in ended.err
