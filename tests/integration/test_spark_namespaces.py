@@ -24,15 +24,18 @@ import pytest
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.soundness.receipts import list_stores, receipts
+from storage_engine.project.init import STORE_CONNECTION, init_project
+from tests.integration.edge_airflow import EdgeAirflow
 from tests.integration.object_store import ObjectStore, object_store
+from tests.integration.postgres import postgres
 from tests.integration.secured import certificate
-from tests.integration.server import Server, listens
+from tests.integration.server import Server, free_port, listens
 from tests.integration.spark_cluster import SHORT_LIVED_JVM, standalone
 from tests.rounds import rounds
 
 pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.timeout(3600)]
 
-LAKE, BROKER, SPARK = "10.77.0.1", "10.77.0.2", "10.77.1"
+LAKE, BROKER, SPARK, AIRFLOW = "10.77.0.1", "10.77.0.2", "10.77.1", "10.77.2.1"
 AGENT_PORT = 7443
 PROGRAM = str(Path(sysconfig.get_path("scripts"), "storage-engine"))
 OWNER = 12345
@@ -48,12 +51,22 @@ def inside(namespace: str, *words: object) -> list[str]:
     return ["ip", "netns", "exec", namespace, *map(str, words)]
 
 
+def without(stores: Path) -> list[str]:
+    """Return the words of a command that runs another one, which finds no store."""
+    return ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(stores)]
+
+
 @contextmanager
 def network() -> Iterator[None]:
-    """A bridge here, and a namespace for the broker's host and one for Spark, each with 50 MB/s."""
-    names = {"se-broker": [f"{BROKER}/16"], "se-spark": [f"{SPARK}.{number}/16" for number in (1, 2, 3)]}
+    """A bridge here, and namespaces for the broker's host, Spark and Airflow, each with 50 MB/s."""
+    names = {
+        "se-broker": [f"{BROKER}/16"],
+        "se-spark": [f"{SPARK}.{number}/16" for number in (1, 2, 3)],
+        "se-airflow": [f"{AIRFLOW}/16"],
+    }
+    # Outside of what is undone: where another run of these tests has its network, this one ends here.
+    run("ip", "link", "add", "se-bridge", "type", "bridge")
     try:
-        run("ip", "link", "add", "se-bridge", "type", "bridge")
         run("ip", "address", "add", f"{LAKE}/16", "dev", "se-bridge")
         run("ip", "link", "set", "se-bridge", "up")
         for number, (name, addresses) in enumerate(names.items()):
@@ -83,14 +96,17 @@ class Hosts:
     master: str = ""
     agent: Server | None = None
 
-    def new_lake(self, number: int) -> Path:
-        """Make a lake with its rows in the object store, and its catalog on the broker's host."""
+    def new_lake(self, number: int, catalog: str = "") -> Path:
+        """Make a lake with its rows in the object store.
+
+        :param catalog: URL of its catalog's database; "": a file on the broker's host.
+        """
         directory = self.work / f"lake-{number}"
         directory.mkdir()
         properties = {
             **self.objects.properties(),
             "type": "sql",
-            "uri": f"sqlite:///{directory}/catalog.db",
+            "uri": catalog or f"sqlite:///{directory}/catalog.db",
             "warehouse": f"s3://lake/{number}",
             "s3.connect-timeout": "20",
             "s3.request-timeout": "20",
@@ -162,8 +178,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     }
     lines = [f"{name} {value}" for name, value in settings.items()]
     (work / "conf" / "spark-defaults.conf").write_text("\n".join(lines))
-    hide = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', stores)
-    worker = inside("se-spark", *hide)
+    worker = inside("se-spark", *without(stores))
     with (
         network(),
         object_store(work / "objects", LAKE) as objects,
@@ -229,6 +244,48 @@ def test_a_store_that_no_executor_sees_is_archived_proven_and_deleted(hosts: Hos
     hosts.shell("clean", store, "--lake", lake, "--manual")
     assert len(segments_of(store)) < len(sealed)
     hosts.shell("verify", store, "--lake", lake, "--level", "bytes")
+
+
+def test_airflow_archives_and_deletes_where_only_its_edge_worker_is(hosts: Hosts, sample: Path) -> None:
+    """Airflow's components find no store, and neither do executors; a worker without it fails by name."""
+    store, queue = hosts.new_store(200, sample), "broker-a"
+    sealed = segments_of(store)
+    hosts.start_agent(store)
+    master, port = hosts.master.rsplit(":", 1)
+    with postgres(AIRFLOW, inside("se-airflow")) as server:
+        lake = hosts.new_lake(200, server.uri)
+        agent = {"address": f"{BROKER}:{AGENT_PORT}", "token_file": str(hosts.work / "token")}
+        fields = {
+            "queue": queue,
+            "lake": str(lake),
+            "spark_conn_id": "cluster",
+            "spark_from": "0 segments",
+            "agent": {**agent, "ca_file": str(hosts.work / "broker.pem")},
+        }
+        project = init_project(hosts.work / "airflow", store_root=store, fields=fields)
+        of_store = [{"conn_id": STORE_CONNECTION, "queue": queue, "executor": "EdgeExecutor"}]
+        settings = {
+            "AIRFLOW__STORAGE_ENGINE__STORES": json.dumps(of_store),
+            "AIRFLOW__STORAGE_ENGINE__JOURNAL_URL": server.uri,
+            "AIRFLOW__STORAGE_ENGINE__REPORT_DIR": str(project.reports),
+        }
+        airflow = EdgeAirflow(
+            project, AIRFLOW, free_port(), server.uri, settings, inside("se-airflow", *without(hosts.stores))
+        )
+        try:
+            api = airflow.start()
+            api.add_connection(STORE_CONNECTION, project.connections[STORE_CONNECTION])
+            api.add_connection("cluster", {"conn_type": "spark", "host": master, "port": int(port)})
+            dag, asked = f"storage_retention__{STORE_CONNECTION}", {"manual": True}
+            with airflow.worker("elsewhere", queue, inside("se-broker", *without(hosts.stores))):
+                assert airflow.finish(api, dag, asked)["plan"] == "failed"
+            assert segments_of(store) == sealed
+            with airflow.worker("broker-host", queue, inside("se-broker"), hosts.environment):
+                assert set(airflow.finish(api, dag, asked).values()) == {"success"}
+        finally:
+            airflow.tree.stop()
+        assert len(segments_of(store)) < len(sealed)
+        assert_each_is_there_once(hosts, lake, sealed)
 
 
 @pytest.mark.parametrize("number", range(KILLS))
