@@ -42,7 +42,7 @@ class ConfiguredStore:
     :param schedule: of its monitor DAG, as Airflow takes one: when somebody looks what it needs.
     :param queue: of the workers that see its disk; None: Airflow's default.
     :param pool: that its tasks take their slots from; None: Airflow's default.
-    :param executor: that hands its tasks to these workers, where Airflow has several; None: Airflow's default.
+    :param executor: by which they get its tasks, where Airflow has several; None: its default.
     :param lake: names its lake, in the id of the lake's maintenance DAG and in its assets.
     :param approvers: who may approve its plans as a second person; empty: whoever may answer tasks of its
         DAGs; None: its DAGs ask nobody, so that they delete nothing where its policy asks for one.

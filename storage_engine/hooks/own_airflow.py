@@ -47,6 +47,7 @@ def own_airflow(dags_folder: Path | None, *conn_ids: str) -> OwnAirflow:
         spark_connections=_spark_connections(),
         executor=conf.get("core", "executor"),
         has_edge=EDGE.is_installed,
+        address=conf.get("api", "base_url", fallback="") or "",
         serves_edge=conf.getboolean("edge", "api_enabled", fallback=False),
     )
 

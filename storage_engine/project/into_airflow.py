@@ -44,6 +44,7 @@ class OwnAirflow:
     :param executor: the option ``executor``, as it is in effect.
     :param has_edge: what edge workers need is installed.
     :param serves_edge: its API server serves edge workers.
+    :param address: of its API server, as other hosts know it; "": it names none.
     :param may_test: whether it tests connections.
     :param connections: ids of those that were asked for, and are there.
     :param spark_connections: ids of those of the type spark, without Airflow's own that nobody has touched.
@@ -60,6 +61,7 @@ class OwnAirflow:
     executor: str = ""
     has_edge: bool = False
     serves_edge: bool = False
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

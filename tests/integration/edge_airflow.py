@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,20 +18,19 @@ from storage_engine.project.local_airflow import AirflowApi, ApiError, component
 from storage_engine.project.process_tree import ProcessTree
 
 PATIENCE_SECONDS = 300
-EXECUTOR = "airflow.providers.edge3.executors.EdgeExecutor"
 
 
 @dataclass
 class EdgeAirflow:
     """
-    :param project: whose settings and DAG files it has.
+    :param home: of an Airflow that has not been started before.
     :param host: where its API server listens.
     :param database: SQLAlchemy URL of its own database.
     :param settings: further ones, as environment variables, of each component and worker.
     :param via: the words of a command that runs each component in its turn.
     """
 
-    project: Project
+    home: Path
     host: str
     port: int
     database: str
@@ -41,32 +42,40 @@ class EdgeAirflow:
     def address(self) -> str:
         return f"http://{self.host}:{self.port}"
 
+    def shell(self, *words: object) -> str:
+        """Run a command where the components run, and return what it says."""
+        program = Path(sysconfig.get_path("scripts"), str(words[0]))
+        command = [*self.via, str(program), *map(str, words[1:])]
+        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
     def start(self) -> AirflowApi:
         """Start the components, and return a client of the API."""
-        self.project.passwords_file.write_text(json.dumps({"admin": "one password of the tests"}))
-        self._start("migrate", "db", "migrate")
-        assert self.tree.wait("migrate") == 0, self.log("migrate")
-        self._start("api-server", "api-server", "--host", self.host, "--port", str(self.port))
-        for name in ("scheduler", "triggerer"):
-            self._start(name, name, "--skip-serve-logs")
-        self._start("dag-processor", "dag-processor")
+        self._passwords.write_text(json.dumps({"admin": "one password of the tests"}))
+        self._start("api-server", "--host", self.host, "--port", str(self.port))
+        self._start("scheduler", "--skip-serve-logs")
+        self._start("triggerer", "--skip-serve-logs")
+        self._start("dag-processor")
         self.eventually("Airflow is healthy", self._is_healthy)
         return AirflowApi.log_in(self.address, "admin", "one password of the tests")
 
     @contextmanager
     def worker(
-        self, name: str, queue: str, via: Sequence[str], environment: Mapping[str, str] | None = None
+        self, name: str, queue: str, via: Sequence[str], environment: Mapping[str, str]
     ) -> Iterator[None]:
-        """Run an edge worker with a home of its own."""
-        home, tree = self.project.home / name, ProcessTree()
+        """Run an edge worker with a home of its own.
+
+        :param environment: what ``init --edge`` says that it needs, and Spark's driver.
+        """
+        home, tree = self.home / name, ProcessTree()
         home.mkdir()
         secret = "AIRFLOW__API_AUTH__JWT_SECRET"
         own = {
             "AIRFLOW_HOME": str(home),
-            "AIRFLOW__CORE__DAGS_FOLDER": str(self.project.home / "dags"),
-            "AIRFLOW__CORE__EXECUTOR": EXECUTOR,
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.home / "dags"),
             secret: self._environment[secret],
-            **(environment or {}),
+            **environment,
         }
         others = {key: value for key, value in self._environment.items() if not key.startswith("AIRFLOW__")}
         words = [*via, sys.executable, "-m", "airflow", "edge", "worker", "--queues", queue]
@@ -77,13 +86,11 @@ class EdgeAirflow:
         finally:
             tree.stop()
 
-    def finish(self, api: AirflowApi, dag_id: str, conf: dict[str, Any]) -> dict[str, str | None]:
-        """Run a DAG to its end, and return the states of its tasks."""
+    def begin(self, api: AirflowApi, dag_id: str, conf: dict[str, Any]) -> str:
+        """Start a run of a DAG, once Airflow knows that."""
         self.eventually(f"{dag_id} is known", lambda: dag_id in json.dumps(api.get("/api/v2/dags")))
         api.unpause(dag_id)
-        run = api.trigger(dag_id, conf)
-        self.eventually(f"{run} ends", lambda: api.run_state(dag_id, run) in ("success", "failed"))
-        return api.task_states(dag_id, run)
+        return api.trigger(dag_id, conf)
 
     def eventually(self, what: str, is_so: Callable[[], Any]) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -98,13 +105,15 @@ class EdgeAirflow:
         return self._log(name).read_text(errors="replace")[-5000:]
 
     def _log(self, name: str) -> Path:
-        return self.project.logs / f"{name}.log"
+        return self.home / f"{name}.log"
 
     def _start(self, name: str, *words: str) -> None:
-        self.project.logs.mkdir(exist_ok=True)
-        self.tree.start(
-            name, [*self.via, sys.executable, "-m", "airflow", *words], self._environment, self._log(name)
-        )
+        command = [*self.via, sys.executable, "-m", "airflow", name, *words]
+        self.tree.start(name, command, self._environment, self._log(name))
+
+    @property
+    def _passwords(self) -> Path:
+        return self.home / "passwords.json"
 
     @property
     def _of_edge(self) -> dict[str, str]:
@@ -119,15 +128,16 @@ class EdgeAirflow:
     @property
     def _environment(self) -> dict[str, str]:
         return {
-            **component_environment(self.project),
+            **component_environment(Project(self.home)),
             **self._of_edge,
             **self.settings,
-            "AIRFLOW__API_AUTH__JWT_SECRET": "a secret of the tests, long enough for HS512 to take it, and no more",
+            "AIRFLOW__API_AUTH__JWT_SECRET": "of the tests, and long enough for HS512 to take it as it is",
             "AIRFLOW__API__BASE_URL": self.address,
-            "AIRFLOW__CORE__EXECUTOR": f"LocalExecutor,{EXECUTOR}",
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._passwords),
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database,
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": self.database,
-            "AIRFLOW__EDGE__API_ENABLED": "True",
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
             "NO_PROXY": f"{self.host},localhost,127.0.0.1",
             "no_proxy": f"{self.host},localhost,127.0.0.1",
         }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,6 @@ import pytest
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.soundness.receipts import list_stores, receipts
-from storage_engine.project.init import STORE_CONNECTION, init_project
 from tests.integration.edge_airflow import EdgeAirflow
 from tests.integration.object_store import ObjectStore, object_store
 from tests.integration.postgres import postgres
@@ -247,45 +247,54 @@ def test_a_store_that_no_executor_sees_is_archived_proven_and_deleted(hosts: Hos
 
 
 def test_airflow_archives_and_deletes_where_only_its_edge_worker_is(hosts: Hosts, sample: Path) -> None:
-    """Airflow's components find no store, and neither do executors; a worker without it fails by name."""
+    """Airflow's components find no store, and neither do executors; a worker without it changes nothing."""
     store, queue = hosts.new_store(200, sample), "broker-a"
     sealed = segments_of(store)
     hosts.start_agent(store)
     master, port = hosts.master.rsplit(":", 1)
+    home = _made(hosts.work / "airflow")
+    airflow_host = inside("se-airflow", *without(hosts.stores))
     with postgres(AIRFLOW, inside("se-airflow")) as server:
         lake = hosts.new_lake(200, server.uri)
-        agent = {"address": f"{BROKER}:{AGENT_PORT}", "token_file": str(hosts.work / "token")}
-        fields = {
-            "queue": queue,
-            "lake": str(lake),
-            "spark_conn_id": "cluster",
-            "spark_from": "0 segments",
-            "agent": {**agent, "ca_file": str(hosts.work / "broker.pem")},
-        }
-        project = init_project(hosts.work / "airflow", store_root=store, fields=fields)
-        of_store = [{"conn_id": STORE_CONNECTION, "queue": queue, "executor": "EdgeExecutor"}]
         settings = {
-            "AIRFLOW__STORAGE_ENGINE__STORES": json.dumps(of_store),
             "AIRFLOW__STORAGE_ENGINE__JOURNAL_URL": server.uri,
-            "AIRFLOW__STORAGE_ENGINE__REPORT_DIR": str(project.reports),
+            "AIRFLOW__STORAGE_ENGINE__REPORT_DIR": str(home / "reports"),
         }
-        airflow = EdgeAirflow(
-            project, AIRFLOW, free_port(), server.uri, settings, inside("se-airflow", *without(hosts.stores))
-        )
+        airflow = EdgeAirflow(home, AIRFLOW, free_port(), server.uri, settings, airflow_host)
         try:
+            airflow.shell("airflow", "db", "migrate")
+            of_store = ("--conn-id", "a", "--store", store, "--lake", lake, "--spark-conn-id", "cluster")
+            init = ("storage-engine", "init", "--airflow", "--edge", queue, "--add-connection", "--yes")
+            said = airflow.shell(*init, *of_store)
+            exports = [
+                line.strip().removeprefix("export ") for line in said.splitlines() if "export " in line
+            ]
+            told = dict(shlex.split(line)[0].split("=", 1) for line in exports if "…" not in line)
+            assert f"airflow edge worker --queues {queue}" in said
             api = airflow.start()
-            api.add_connection(STORE_CONNECTION, project.connections[STORE_CONNECTION])
             api.add_connection("cluster", {"conn_type": "spark", "host": master, "port": int(port)})
-            dag, asked = f"storage_retention__{STORE_CONNECTION}", {"manual": True}
-            with airflow.worker("elsewhere", queue, inside("se-broker", *without(hosts.stores))):
-                assert airflow.finish(api, dag, asked)["plan"] == "failed"
+            agent = {"address": f"{BROKER}:{AGENT_PORT}", "token_file": str(hosts.work / "token")}
+            more = {"agent": {**agent, "ca_file": str(hosts.work / "broker.pem")}, "spark_from": "0 segments"}
+            known = api.get("/api/v2/connections/a")
+            api.patch(
+                "/api/v2/connections/a",
+                {**known, "extra": json.dumps({**json.loads(known["extra"]), **more})},
+            )
+            dag = "storage_retention__a"
+            with airflow.worker("elsewhere", queue, inside("se-broker", *without(hosts.stores)), told):
+                run = airflow.begin(api, dag, {"manual": True})
+                airflow.eventually(
+                    "a try has failed", lambda: api.task_states(dag, run).get("plan") == "up_for_retry"
+                )
             assert segments_of(store) == sealed
-            with airflow.worker("broker-host", queue, inside("se-broker"), hosts.environment):
-                assert set(airflow.finish(api, dag, asked).values()) == {"success"}
+            with airflow.worker("broker-host", queue, inside("se-broker"), {**told, **hosts.environment}):
+                airflow.eventually("the run ends", lambda: api.run_state(dag, run) in ("success", "failed"))
+            assert set(api.task_states(dag, run).values()) == {"success"}
         finally:
             airflow.tree.stop()
-        assert len(segments_of(store)) < len(sealed)
-        assert_each_is_there_once(hosts, lake, sealed)
+        gone = {name: data for name, data in sealed.items() if name not in segments_of(store)}
+        assert len(gone) > 1
+        assert_each_is_there_once(hosts, lake, gone)
 
 
 @pytest.mark.parametrize("number", range(KILLS))

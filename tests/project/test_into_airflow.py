@@ -104,7 +104,10 @@ def test_a_link_to_the_settings_stays_one(airflow: OwnAirflow, tmp_path: Path) -
 
 
 def test_nothing_is_written_where_a_file_has_changed_since_it_was_shown(airflow: OwnAirflow) -> None:
-    changes = (*dag_changes(airflow.dags_folder, older_dag_ids=False), *settings_change(airflow, Option("storage_engine", "stores", "orders")))
+    changes = (
+        *dag_changes(airflow.dags_folder, older_dag_ids=False),
+        *settings_change(airflow, Option("storage_engine", "stores", "orders")),
+    )
     airflow.settings_file.write_text(SETTINGS + "mine = 1\n")
     with pytest.raises(BadInputError, match="expected it as it was a moment ago, found it changed"):
         make(changes)

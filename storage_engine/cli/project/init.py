@@ -295,7 +295,7 @@ def _set_up(
             *_settings_steps([it for it in by_variable if it != listed or stores != airflow.stores]),
             *_connection_steps(conn_id, definition, is_there=is_there, is_known=store is not None),
             *(() if adds_spark else _spark_steps(spark)),
-            *(() if edge is None else _edge_steps(edge, listed)),
+            *(() if edge is None else _edge_steps(edge, listed, airflow.address)),
             *_try_steps(conn_id, hook.dags_of(conn_id), may_test=airflow.may_test, is_here=edge is None),
         ),
         start=1,
@@ -342,11 +342,12 @@ def _settings_steps(options: Sequence[own.Option]) -> list[str]:
     return ["\n".join([f"Set {what} in the environment of every part of Airflow:", *lines])]
 
 
-def _edge_steps(queue: str, listed: own.Option) -> list[str]:
+def _edge_steps(queue: str, listed: own.Option, address: str) -> list[str]:
     """Return how the worker beside the store is started."""
+    url = f"{address.rstrip('/') or 'https://AIRFLOW'}/edge_worker/v1/rpcapi"
     options = (
         own.Option("core", "executor", own.EDGE_EXECUTOR),
-        own.Option("edge", "api_url", "https://AIRFLOW/edge_worker/v1/rpcapi"),
+        own.Option("edge", "api_url", url),
         listed,
     )
     lines = [f"   export {it.variable}={shlex.quote(it.value)}" for it in options]
