@@ -18,7 +18,6 @@ from storage_engine.retention.doctor.pipeline_findings import (
     ComponentFacts,
     DagFacts,
     DagRunFacts,
-    EdgeWorkerFacts,
     PipelineFacts,
     QueueFacts,
 )
@@ -100,7 +99,7 @@ def _queue(session: Any, store: ConfiguredStore | None, dag_ids: Sequence[str]) 
     return QueueFacts(store.queue, workers, *((last.hostname or "", _ms(last.end_date)) if last else ()))
 
 
-def _edge_workers(session: Any, queue: str) -> tuple[EdgeWorkerFacts, ...] | None:
+def _edge_workers(session: Any, queue: str) -> tuple[ComponentFacts, ...] | None:
     """Read the edge workers that take a queue, which one without queues does, too; None: nothing says."""
     if not EDGE.is_installed or not inspect(session.connection()).has_table("edge_worker"):
         return None
@@ -108,7 +107,7 @@ def _edge_workers(session: Any, queue: str) -> tuple[EdgeWorkerFacts, ...] | Non
 
     found = session.scalars(select(EdgeWorkerModel).order_by(EdgeWorkerModel.worker_name)).all()
     return tuple(
-        EdgeWorkerFacts(one.worker_name, str(getattr(one.state, "value", one.state)), _ms(one.last_update))
+        ComponentFacts(one.worker_name, _ms(one.last_update), str(getattr(one.state, "value", one.state)))
         for one in found
         if not one.queues or queue in one.queues
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.retention.doctor.pipeline_findings import EdgeWorkerFacts, PipelineFacts, QueueFacts
+from storage_engine.retention.doctor.pipeline_findings import ComponentFacts, PipelineFacts, QueueFacts
 from tests.services.command_line import run_command
 
 pytestmark = pytest.mark.slow
@@ -196,5 +196,5 @@ def test_who_takes_a_stores_queue_is_read_of_edge_workers_alone(
         session.add(EdgeWorkerModel(name, "idle", queues, NOW, NOW))
     session.commit()
     at_ms = round(NOW.timestamp() * 1000)
-    workers = tuple(EdgeWorkerFacts(name, "idle", at_ms) for name in ("db1", "db3"))
+    workers = tuple(ComponentFacts(name, at_ms, "idle") for name in ("db1", "db3"))
     assert queue(queue="broker-a", executor="EdgeExecutor") == QueueFacts("broker-a", workers)

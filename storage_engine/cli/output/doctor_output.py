@@ -19,7 +19,7 @@ from storage_engine.core.wording import bytes_text, count_text, duration_text, p
 from storage_engine.model.lag.archive_lag import touched_text
 from storage_engine.model.report.diagnosis import Finding, SettingFrom, SettingInEffect, Severity
 from storage_engine.model.store.store import DiskUsage
-from storage_engine.retention.doctor.pipeline_findings import dag_text, queue_text
+from storage_engine.retention.doctor.pipeline_findings import pipeline_lines
 
 if TYPE_CHECKING:
     from storage_engine.retention.doctor.doctor import Diagnosis
@@ -72,10 +72,7 @@ def _about(found: Diagnosis) -> Iterator[tuple[str, str]]:
     if found.runs:
         yield "runs", f"archive and consumer lag {found.runs}"
     if found.pipeline is not None:
-        for dag in found.pipeline.dags:
-            yield "DAG", f"{dag.dag_id}: {dag_text(dag, found.at_ms)}"
-        if found.pipeline.queue is not None:
-            yield "queue", queue_text(found.pipeline.queue, found.at_ms)
+        yield from pipeline_lines(found.pipeline, found.at_ms)
 
 
 def _about_figures(figures: Figures, newest_ms: int | None) -> Iterator[tuple[str, str]]:

@@ -52,25 +52,15 @@ class DagFacts:
 
 @dataclass(frozen=True, slots=True)
 class ComponentFacts:
-    """A component of Airflow, such as the scheduler.
+    """A component of Airflow, such as the scheduler or an edge worker.
 
     :param heartbeat_ms: the newest of its kind; None: none ever ran.
+    :param state: of an edge worker, in Airflow's word, such as ``idle``.
     """
 
     name: str
     heartbeat_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class EdgeWorkerFacts:
-    """
-    :param state: in Airflow's word, such as ``idle``.
-    :param heartbeat_ms: when it last told Airflow of itself.
-    """
-
-    name: str
-    state: str
-    heartbeat_ms: int | None
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +72,7 @@ class QueueFacts:
     """
 
     name: str
-    workers: tuple[EdgeWorkerFacts, ...] | None
+    workers: tuple[ComponentFacts, ...] | None
     seen_by: str = ""
     seen_at_ms: int | None = None
 
@@ -149,17 +139,25 @@ def _of_queue(queue: QueueFacts | None, now_ms: int) -> Iterator[Finding]:
     )
 
 
-def _takes_tasks(worker: EdgeWorkerFacts, now_ms: int) -> bool:
+def _takes_tasks(worker: ComponentFacts, now_ms: int) -> bool:
     is_alive = worker.heartbeat_ms is not None and now_ms - worker.heartbeat_ms <= SILENT_MS
     return is_alive and worker.state in _TAKES_TASKS
 
 
-def _worker_text(worker: EdgeWorkerFacts, now_ms: int) -> str:
+def _worker_text(worker: ComponentFacts, now_ms: int) -> str:
     ago = worker.heartbeat_ms and f", alive {duration_text(max(0, now_ms - worker.heartbeat_ms))} ago"
     return f"{worker.name} ({worker.state}{ago or ''})"
 
 
-def queue_text(queue: QueueFacts, now_ms: int) -> str:
+def pipeline_lines(found: PipelineFacts, now_ms: int) -> Iterator[tuple[str, str]]:
+    """Yield what stands of a pipeline among a store's facts, each with its name."""
+    for dag in found.dags:
+        yield "DAG", f"{dag.dag_id}: {dag_text(dag, now_ms)}"
+    if found.queue is not None:
+        yield "queue", _queue_text(found.queue, now_ms)
+
+
+def _queue_text(queue: QueueFacts, now_ms: int) -> str:
     """Say in a line which workers take a store's tasks, and which host has seen the store."""
     if queue.workers is None:
         workers = "unknown which workers take it"
