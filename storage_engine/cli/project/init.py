@@ -158,7 +158,7 @@ def init(directory: Path | None, into_airflow: bool, name: str | None, **said: A
 
     With --name it writes --store, --lake, --broker-conf and --broker into stores.toml, and nothing else.
     """
-    if said["edge"] is None:
+    if said["edge"] is None or not into_airflow:
         _check_paths(said["store"], said["broker_conf"])
     if name is not None:
         _write_name(name, directory is not None or into_airflow, **said)
