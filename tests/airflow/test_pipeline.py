@@ -198,3 +198,8 @@ def test_who_takes_a_stores_queue_is_read_of_edge_workers_alone(
     at_ms = round(NOW.timestamp() * 1000)
     workers = tuple(ComponentFacts(name, at_ms, "idle") for name in ("db1", "db3"))
     assert queue(queue="broker-a", executor="EdgeExecutor") == QueueFacts("broker-a", workers)
+    there = {"conn_type": "storage_engine", "extra": {"root": "/not/here", "lake": "/no/lake"}}
+    monkeypatch.setenv("AIRFLOW_CONN_S", json.dumps(there))
+    shown = run_command("doctor", "--conn-id", "s")
+    assert "/not/here" in shown.err
+    assert "queue broker-a: db1 (idle, alive" in " ".join(shown.out.split())

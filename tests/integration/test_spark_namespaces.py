@@ -289,6 +289,8 @@ def test_airflow_archives_and_deletes_where_only_its_edge_worker_is(hosts: Hosts
             assert segments_of(store) == sealed
             with airflow.worker("broker-host", queue, inside("se-broker"), {**told, **hosts.environment}):
                 airflow.eventually("the run ends", lambda: api.run_state(dag, run) in ("success", "failed"))
+                seen = airflow.shell("storage-engine", "doctor", "--conn-id", "a", fails=True)
+            assert "queue broker-a: broker-host (" in " ".join(seen.split())
             assert set(api.task_states(dag, run).values()) == {"success"}
         finally:
             airflow.tree.stop()

@@ -24,6 +24,7 @@ from storage_engine.retention.doctor.pipeline_findings import pipeline_lines
 if TYPE_CHECKING:
     from storage_engine.retention.doctor.doctor import Diagnosis
     from storage_engine.retention.doctor.figures import Figures
+    from storage_engine.retention.doctor.pipeline_findings import PipelineFacts
 
 _COLORS = {Severity.URGENT: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _LABEL_WIDTH = 11
@@ -54,6 +55,12 @@ def print_diagnosis(found: Diagnosis, said: Mapping[str, Any]) -> None:
     if not any(one.severity is not Severity.NOTE for one in found.findings):
         say_styled("\nNothing is wrong.")
     _print_next(found, said)
+
+
+def print_pipeline(found: PipelineFacts, now_ms: int) -> None:
+    """Print what Airflow knows of a store that isn't here."""
+    for label, text in pipeline_lines(found, now_ms):
+        _echo(label, text, min(terminal_width() or 80, _MOST_COLUMNS))
 
 
 def _about(found: Diagnosis) -> Iterator[tuple[str, str]]:
