@@ -357,8 +357,8 @@ def _edge_steps(queue: str, listed: own.Option, address: str) -> list[str]:
         f"   airflow edge worker --queues {shlex.quote(queue)}",
     ]
     return [
-        "On the store's host, with the same packages and DAG files, as a user who may delete from the store, "
-        "start:\n" + "\n".join(lines)
+        "On the store's host, as a user who may delete from the store, and with the packages, DAG files and "
+        "options of [storage_engine] that Airflow has, start:\n" + "\n".join(lines)
     ]
 
 
