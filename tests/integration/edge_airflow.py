@@ -17,7 +17,7 @@ from storage_engine.project.init import Project
 from storage_engine.project.local_airflow import AirflowApi, ApiError, component_environment
 from storage_engine.project.process_tree import ProcessTree
 
-PATIENCE_SECONDS = 300
+PATIENCE_SECONDS = 900
 
 
 @dataclass

@@ -247,7 +247,7 @@ def test_a_store_that_no_executor_sees_is_archived_proven_and_deleted(hosts: Hos
 
 
 def test_airflow_archives_and_deletes_where_only_its_edge_worker_is(hosts: Hosts, sample: Path) -> None:
-    """Airflow's components find no store, and neither do executors; a worker without it changes nothing."""
+    """Airflow's components find no store, and neither do executors; a worker without it says so."""
     store, queue = hosts.new_store(200, sample), "broker-a"
     sealed = segments_of(store)
     hosts.start_agent(store)
@@ -286,6 +286,8 @@ def test_airflow_archives_and_deletes_where_only_its_edge_worker_is(hosts: Hosts
                 airflow.eventually(
                     "a try has failed", lambda: api.task_states(dag, run).get("plan") == "up_for_retry"
                 )
+            (told_why,) = (home / "elsewhere").rglob("task_id=plan/attempt=1.log")
+            assert f"{store}: expected the store's root directory, found nothing" in told_why.read_text()
             assert segments_of(store) == sealed
             with airflow.worker("broker-host", queue, inside("se-broker"), {**told, **hosts.environment}):
                 airflow.eventually("the run ends", lambda: api.run_state(dag, run) in ("success", "failed"))
