@@ -154,7 +154,7 @@ def test_a_validation_that_fails_tells_what_is_broken(
 
 @pytest.mark.again
 def test_a_release_that_fails_tells_what_had_gone(
-    expired: Any, registry: Registry[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    expired: Any, registry: Registry[Any], tmp_path: Path
 ) -> None:
     """The second segment can't be removed: the first one is gone, and no other."""
     log = sorted((expired.root / "commitlog").iterdir())
