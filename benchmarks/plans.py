@@ -93,11 +93,13 @@ from storage_engine.retention.monitor.monitoring import monitor
 from storage_engine.retention.plan.sensing import sense
 from storage_engine.retention.store.managed_store import ManagedStore
 store = ManagedStore.local("bench", sys.argv[1], Path(sys.argv[2]))
-imported = time.process_time()
-sense(store)
-monitor(store, "run")
-print(imported - began, time.process_time() - imported)
+for key in ("first", "second"):
+    sense(store)
+    monitor(store, key)
+    print(time.process_time() - began)
+    began = time.process_time()
 """
+"""The first look imports, the second is our own code."""
 
 
 def measure_new_processes() -> list[Bench]:
@@ -120,7 +122,7 @@ def measure_new_processes() -> list[Bench]:
             looks.append(list(map(float, done.stdout.split())))
 
         spent = in_turns({"plan": plan, "look": look})
-        imports, ours = (median(found) for found in zip(*looks[1:], strict=True))
+        first, ours = (median(found) for found in zip(*looks[1:], strict=True))
     return [
         Bench(
             "plan-cold",
@@ -132,7 +134,7 @@ def measure_new_processes() -> list[Bench]:
             "nothing-to-do",
             NOTHING_TO_DO_SECONDS / ours,
             1.0,
-            {"processor_seconds": ours, "imports_processor_seconds": imports},
+            {"processor_seconds": ours, "first_processor_seconds": first},
         ),
     ]
 

@@ -77,7 +77,7 @@ from storage_engine.model.proof.receipt import (
 T = TypeVar("T")
 
 _BLOCK_BYTES = 1 << 20
-"""Written at a time: for more the kernel looks for larger pages, which a virtual machine may have to get anew."""
+"""Written at a time: for more the kernel takes larger pages, which a virtual machine may not have yet."""
 
 Chunks = Iterator[tuple[int, memoryview]]
 """A segment's bytes in order, as (position, bytes valid until the next are asked for)."""
