@@ -36,7 +36,7 @@ SMALL = {
     "plans": "b.LOGS, b.SEGMENTS = 20, 10; sys.modules['benchmarks.common'].TURNS = 1; b.run()",
     # A broker's first cleanup begins when it has run for a minute.
     "put_latency": (
-        "b.ROUNDS, b.ALONE_SECONDS, b.SEGMENTS_A_CYCLE = 1, 2.0, 2; "
+        "b.ROUNDS, b.ALONE_SECONDS, b.SEGMENTS_A_CYCLE, b.LEAVING_FILES = 1, 2.0, 2, 1; "
         "b.SETTINGS['deleteFileBatchMax'] = b.SEGMENTS_A_CYCLE; b.run()"
     ),
     "query": "b.MESSAGES, b.TOPICS, b.SEGMENT_BYTES = 3_000, 10, 1 << 20; b.main()",
