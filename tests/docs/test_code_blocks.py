@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from storage_engine.core.extras import QUALITY
-from storage_engine.lake.restore import restore
 from storage_engine.model.plan.plan import DELETING, Reason
 from storage_engine.model.settings.policy import Policy
 from storage_engine.model.settings.settings import settings_of
@@ -227,12 +226,3 @@ def test_messages_that_troubleshooting_quotes_are_in_the_code() -> None:
     code = " ".join(path.read_text() for path in (ROOT / "storage_engine").rglob("*.py"))
     assert len(quoted) > 5
     assert [text for text in quoted if any(part.strip() not in code for part in text.split("…"))] == []
-
-
-def test_pages_say_how_many_segments_are_restored_at_a_time() -> None:
-    count = {1: "one", 2: "two"}
-    for page, threads, words in (
-        ("performance.md", restore._THREADS, "hashed and written, {} segments at a time"),
-    ):
-        text = " ".join((ROOT / "docs" / page).read_text().split())
-        assert words.format(count[threads]) in text, page

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from storage_engine.brokers import find_broker
 from storage_engine.core.clock import clock_ms, jumped_forward_ms, read_clock
 from storage_engine.core.wording import bytes_text, count_text, duration_text, reason_text, time_text
 from storage_engine.exceptions import LakeMissingError, StorageEngineError, StoreBusyError
@@ -178,12 +179,14 @@ def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
         if one.state is not QuarantineState.EMPTYING:
             journal.record(run, Step.EMPTY_QUARANTINE, Phase.INTENT, [(WHOLE, {"detail": why})], lease=lease)
         gone = Contents()
+        # Set aside outside of its store, a file goes at once, as its broker would have it.
+        shrunk = None if find_broker(keeper.record.broker).undo_outside else lambda: journal.renew(lease)
         for place in one.places:
             if reason := _held(keeper):
                 # A person's word since it began: what is left stays, and the next run asks again.
                 record_stays(journal, run, one, reason, now_ms, lease)
                 return f"the rest of the quarantine of run {run_key} stays, though {why}: {reason}"
-            gone += remove(place)
+            gone += remove(place, shrunk)
             journal.renew(lease)
         said = {"detail": why, "files": gone.files, "size_bytes": gone.size_bytes, "at_ms": clock_ms()}
         journal.record(run, Step.EMPTY_QUARANTINE, Phase.RESULT, [(WHOLE, said)])

@@ -7,9 +7,12 @@ followed there. What returns is on disk.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import signal
 import stat
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +23,12 @@ from storage_engine.exceptions import QuarantineError
 
 MANIFEST = "run.json"
 """In a run's directory: whose it is, for a person and for ``inspect``."""
+
+STEP_BYTES = 64 << 20
+"""By which a large file shrinks before it goes: a broker on the same disk waits for no more at a time."""
+
+_PAUSE_SECONDS = 0.05
+_SHRINKING = ".shrinking"
 
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_LINK = os.O_NOFOLLOW
@@ -156,16 +165,17 @@ def contents(place: Place) -> Contents:
         return Contents()
 
 
-def remove(place: Place) -> Contents:
+def remove(place: Place, shrunk: Callable[[], object] | None = None) -> Contents:
     """Remove a run's directory with all that is in it, and directories above it that are empty then.
 
+    :param shrunk: called after each large file, which goes in steps; None: each goes at once.
     :return: what was in it.
     """
     *above, name = place.parts
     parent = Place(place.base, tuple(above))
     try:
         with opened(parent) as directory:
-            removed = _remove(name, directory)
+            removed = _remove(name, directory, shrunk)
             os.fsync(directory)
     except FileNotFoundError:
         return Contents()
@@ -283,12 +293,17 @@ def _count(directory: int, *, inner: bool = False) -> Contents:
     return found
 
 
-def _remove(name: str, directory: int, *, inner: bool = False) -> Contents:
+def _remove(
+    name: str, directory: int, shrunk: Callable[[], object] | None, *, inner: bool = False
+) -> Contents:
     """Remove a file, a link or a directory with all that is in it."""
     status = _lstat(name, directory)
     if status is None:
         return Contents()
     if not stat.S_ISDIR(status.st_mode):
+        if shrunk is not None and stat.S_ISREG(status.st_mode) and status.st_size > STEP_BYTES:
+            name = _shrink(name, directory)
+            shrunk()
         os.unlink(name, dir_fd=directory)
         return Contents(1, status.st_size)
     removed = Contents()
@@ -296,12 +311,49 @@ def _remove(name: str, directory: int, *, inner: bool = False) -> Contents:
     try:
         # The manifest last: what a kill leaves still says whose it is.
         for below in sorted(names, key=lambda one: one == MANIFEST):
-            gone = _remove(below, descriptor, inner=True)
+            gone = _remove(below, descriptor, shrunk, inner=True)
             removed += Contents() if below == MANIFEST and not inner else gone
     finally:
         os.close(descriptor)
     os.rmdir(name, dir_fd=directory)
     return removed
+
+
+def _shrink(name: str, directory: int) -> str:
+    """Cut a file shorter in steps, which is about to be removed.
+
+    Only where it has no other name, and nobody has it open or mapped, in whatever container: else the kernel
+    refuses a lease of it. Who opens it meanwhile waits, and what is left goes at once. It gets another name
+    first, durably: what a kill leaves is not taken for the whole file.
+
+    :return: its name.
+    """
+    # Elsewhere than on Linux there are no such leases.
+    if not hasattr(fcntl, "F_SETLEASE"):
+        return name
+    with suppress(OSError):
+        descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | _NO_LINK, dir_fd=directory)
+        try:
+            # That somebody waits is told by a signal, by default by one that ends the process.
+            fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            status = os.fstat(descriptor)
+            if status.st_nlink != 1:
+                return name
+            if not name.endswith(_SHRINKING):
+                if _lstat(name + _SHRINKING, directory) is not None:
+                    return name
+                os.rename(name, name + _SHRINKING, src_dir_fd=directory, dst_dir_fd=directory)
+                name += _SHRINKING
+                os.fsync(directory)
+            for size_bytes in range(status.st_size - STEP_BYTES, 0, -STEP_BYTES):
+                if fcntl.fcntl(descriptor, fcntl.F_GETLEASE) != fcntl.F_WRLCK:
+                    break
+                os.ftruncate(descriptor, size_bytes)
+                time.sleep(_PAUSE_SECONDS)
+        finally:
+            os.close(descriptor)
+    return name
 
 
 def _remove_directories(name: str, directory: int) -> None:
