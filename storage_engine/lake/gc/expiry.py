@@ -284,10 +284,10 @@ def _next_expiry_step(
         # Where one of both files isn't there any more, it is decided again.
         if after.state == EXPIRED
         or data_file_of(messages, row) in lost
-        or (data_file_of(messages, row) in as_archived and _is_there(messages, after))
+        or (data_file_of(messages, row) in as_archived and is_there(messages, after))
     ]
     if changed:
-        return _receipts_step(segments, store_id, changed, act)
+        return receipts_step(segments, store_id, changed, act.sha256)
     gone = {data_file_of(messages, row) for row in of_act if row.state == EXPIRED}
     kept = [it for it in rows if _is_thinned_by(it, thinned) and data_file_of(messages, it) not in lost]
     gone |= {thinned[it.identity].file.location for it in kept}
@@ -301,7 +301,7 @@ def _next_expiry_step(
     leaving = [file.entry for file in live if file.location in gone]
     left = {split_data_file_name(file_name(it.file_path)) for it in leaving}
     taking = [it for it in kept if _name_of(it) in left]
-    return _data_step(messages, act, leaving, taking, live)
+    return data_step(messages, act.sha256, leaving, taking, live)
 
 
 def _shared_with_others(
@@ -341,7 +341,7 @@ def _next_undo_step(
         file = thinned[row.identity].file if row.identity in partly else None
         is_of_file = file in files and row.has_rows and proven_files(messages, row) == (file,)
         if is_of_file and not there.isdisjoint((partly[row.identity], data_file_of(messages, row))):
-            back |= {row.identity: replace(row, act=text)} if _is_there(messages, row) else {}
+            back |= {row.identity: replace(row, act=text)} if is_there(messages, row) else {}
     # What shares a file that comes back and was archived again since comes back there, too: it has its rows.
     shared = {data_file_of(messages, row) for row in back.values() if row.row_groups is not None}
     since = {row.identity: row for row in rows if row.has_rows and row.identity not in back}
@@ -361,10 +361,10 @@ def _next_undo_step(
         if file.location not in named and split_data_file_name(file_name(file.location))[0] in slots
     } - {data_file_of(messages, row) for row in back.values()}
     if back and not lacking and not again:
-        return _receipts_step(segments, store_id, list(back.values()), undo)
+        return receipts_step(segments, store_id, list(back.values()), undo.sha256)
     replaced = again | {partly[row.identity] for row in lacking if row.identity in partly}
     leaving = [file.entry for file in live if file.location in replaced]
-    return _data_step(messages, undo, leaving, lacking, live)
+    return data_step(messages, undo.sha256, leaving, lacking, live)
 
 
 def _as_it_goes(row: Receipt, act: RecordedAct, thinning: Thinning | None) -> Receipt:
@@ -413,7 +413,7 @@ def _is_thinned_by(row: Receipt, thinned: Mapping[SegmentIdentity, Thinning]) ->
     return thinning is not None and row.state == PARTIAL and row.proven_files == (thinning.kept,)
 
 
-def _is_there(messages: Table, row: Receipt) -> bool:
+def is_there(messages: Table, row: Receipt) -> bool:
     """Return whether a receipt's data file is where it says, by its size.
 
     :raises LakeUnavailableError: that can't be told.
@@ -426,15 +426,17 @@ def _is_there(messages: Table, row: Receipt) -> bool:
             return False
 
 
-def _data_step(
+def data_step(
     messages: Table,
-    act: RecordedAct,
+    why: str,
     leaving: Sequence[DataFile],
     taking: Sequence[Receipt],
     live: Sequence[LiveFile],
 ) -> CommitStep | None:
     """Return the commit by which data files leave the table of rows, and those of receipts come.
 
+    :param why: says the same for the same work.
+    :param taking: receipts whose data files come, where the table hasn't them.
     :param live: what the table has now.
     """
     there = {file.location for file in live}
@@ -458,7 +460,7 @@ def _data_step(
         return transaction
 
     names = (*(it.file_path for it in leaving), *(row.data_file for row in taking))
-    return CommitStep(messages, (act.sha256, "data", *names), prepare)
+    return CommitStep(messages, (why, "data", *names), prepare)
 
 
 def _rows(segments: Table, batch: Sequence[SegmentIdentity], *, superseded: bool = False) -> list[Receipt]:
@@ -470,9 +472,10 @@ def _rows(segments: Table, batch: Sequence[SegmentIdentity], *, superseded: bool
     return [row for row in rows if row.identity in of_batch]
 
 
-def _receipts_step(segments: Table, store_id: str, rows: Sequence[Receipt], act: RecordedAct) -> CommitStep:
+def receipts_step(segments: Table, store_id: str, rows: Sequence[Receipt], why: str) -> CommitStep:
+    """Return the commit that appends receipts of one store."""
     head = check_links(segments, store_id)
-    what = (act.sha256, "receipts", *(row.row_hash for row in rows))
+    what = (why, "receipts", *(row.row_hash for row in rows))
     return CommitStep(segments, what, lambda: prepare_receipts(segments, {store_id: head}, rows))
 
 
