@@ -154,11 +154,12 @@ class LakeCompaction:
         return f"{small}, {bytes_text(self.size_bytes)}, {verb} {larger}"
 
 
-def compact_lake(lake: Lake, *, dry_run: bool = False) -> LakeCompaction:
+def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = False) -> LakeCompaction:
     """Write small data files again as larger ones. It may be killed at any instant and run again.
 
     One that is damaged stays as it is, and so do segments of which something expired or is about to.
 
+    :param store_id: of that store alone; None: of every one.
     :param dry_run: say what would be done by the tables alone, and change nothing.
     :raises BadInputError: the lake is of a version without trees.
     :raises LakeIdentityError: the lake is a copy, or its catalog is older than what lies there.
@@ -176,10 +177,10 @@ def compact_lake(lake: Lake, *, dry_run: bool = False) -> LakeCompaction:
     if not dry_run:
         ready_to_write(lake)
     done = LakeCompaction(dry_run)
-    for store in list_stores(lake):
-        faults = [] if dry_run else _finish(lake, store.store_id)
+    for it in [store_id] if store_id is not None else [store.store_id for store in list_stores(lake)]:
+        faults = [] if dry_run else _finish(lake, it)
         done = replace(done, faults=(*done.faults, *faults))
-        plan = plan_files(_small_files(lake, store.store_id))
+        plan = plan_files(_small_files(lake, it))
         if dry_run:
             files = [file for group in plan for file in group]
             done = replace(
@@ -193,7 +194,7 @@ def compact_lake(lake: Lake, *, dry_run: bool = False) -> LakeCompaction:
     return done
 
 
-def maintain_compaction(lake: Lake, *, dry_run: bool = False) -> tuple[str, ...]:
+def maintain_compaction(lake: Lake, store_id: str | None = None, *, dry_run: bool = False) -> tuple[str, ...]:
     """Do what :func:`compact_lake` does, as a part of a lake's maintenance.
 
     :return: what was done, or why nothing was, as sentences.
@@ -201,7 +202,7 @@ def maintain_compaction(lake: Lake, *, dry_run: bool = False) -> tuple[str, ...]
     if not has_trees(lake.segments().properties):
         return ()
     try:
-        done = compact_lake(lake, dry_run=dry_run)
+        done = compact_lake(lake, store_id, dry_run=dry_run)
     except StorageEngineError as error:
         return (f"not all small data files became larger ones: {error}",)
     return (*filter(None, (done.text,)), *done.faults, *done.notices)

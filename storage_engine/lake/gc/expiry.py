@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -33,16 +33,17 @@ from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
 from storage_engine.lake.archive.receipt_commit import prepare_receipts
 from storage_engine.lake.archive.transactions import begin
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
-from storage_engine.lake.catalog.names import data_file_of, location_of, proven_files
+from storage_engine.lake.catalog.names import data_file_of, location_of, proven_files, relative_name
 from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import open_rows
 from storage_engine.lake.file.jobs import file_name, slot_prefix, split_data_file_name
 from storage_engine.lake.file.live_files import LiveFile, live_data_files
 from storage_engine.lake.file.manifest_entry import iceberg_data_file, packed_facts
+from storage_engine.lake.gc.garbage_files import TRASH
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
 from storage_engine.lake.soundness.chain import check_links
-from storage_engine.lake.soundness.receipts import receipts_in
+from storage_engine.lake.soundness.receipts import current, receipts_in
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
@@ -112,7 +113,7 @@ def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
     # Of one that is undone the segments may have left again since, by another act.
     if not expiry.is_undone:
         _check_left(expiry)
-        for file in expiry.files:
+        for file in expiry.returning:
             _check_file(messages, file)
 
     def decide(acts: Acts) -> KeepDecision | None:
@@ -173,6 +174,47 @@ def remove_expired(
             record_act(lake, decide)
         going += taken
     return tuple(going)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierFile:
+    """A data file that had rows of segments before another took its place, and that is there still.
+
+    :param segments: of which it has rows.
+    :param in_trash: it lies in gc's trash.
+    """
+
+    file: StoredFile
+    segments: frozenset[SegmentIdentity]
+    in_trash: bool
+
+
+def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[EarlierFile, ...]:
+    """Return the files of segments that compaction, or archiving again, has replaced, but those of acts.
+
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    messages, acts, found = lake.messages(), expired_files(read_acts(lake)), list[EarlierFile]()
+    for store_id in sorted({it.store_id for it in segments}):
+        history = receipts_in(lake.segments(), store_id, superseded=True)
+        needed = {file.location for row in current(history) for file in proven_files(messages, row)}
+        needed |= {file.location for file in live_data_files(messages, store_id)}
+        needed_names = acts | {relative_name(messages, it) for it in needed}
+        by_file: dict[StoredFile, set[SegmentIdentity]] = {}
+        for row in history:
+            name = relative_name(messages, data_file_of(messages, row))
+            file = StoredFile(name, row.data_file_bytes, row.data_file_sha256)
+            by_file.setdefault(file, set()).add(row.identity)
+        for file, of_file in by_file.items():
+            location, root = location_of(messages, file.location), local_path(messages.location())
+            # What lies elsewhere another program has put there.
+            if file.location in needed_names or file.location == location or of_file.isdisjoint(segments):
+                continue
+            with lake_errors(location, "look for a data file"):
+                in_trash = root is not None and any((root / TRASH).glob(f"*/{file.location}"))
+                if in_trash or messages.io.new_input(location).exists():
+                    found.append(EarlierFile(file, frozenset(of_file), in_trash))
+    return tuple(found)
 
 
 def _batches(expiry: RecordedExpiry) -> Iterator[Sequence[SegmentIdentity]]:
@@ -264,7 +306,8 @@ def _next_expiry_step(
     store_id, act = batch[0].store_id, expiry.recorded
     segments, messages = lake.segments(), lake.messages()
     rows, thinned = _rows(segments, batch), _thinned(messages, expiry)
-    files = _located(messages, expiry.recorded.act.decision.files)
+    decision = expiry.recorded.act.decision
+    files = _located(messages, (*decision.files, *decision.replaced))
     removed = files - _located(messages, expiry.files)
     lost = {location_of(messages, name) for name in removed_files(acts)}
     live = live_data_files(messages, store_id, _span(batch))
@@ -325,7 +368,7 @@ def _next_undo_step(
     """Data files first; receipts only when the table has all of them."""
     store_id, act, text = batch[0].store_id, expiry.recorded, _act_text(undo)
     segments, messages = lake.segments(), lake.messages()
-    by_act, files, thinned = _act_text(act), _located(messages, expiry.files), _thinned(messages, expiry)
+    by_act, files, thinned = _act_text(act), _located(messages, expiry.returning), _thinned(messages, expiry)
     live = live_data_files(messages, store_id, _span(batch))
     there = {file.location for file in live}
     rows = _rows(segments, batch)
@@ -501,7 +544,7 @@ def _check_left(expiry: RecordedExpiry) -> None:
     """
     :raises BadInputError: all files of an expiry are gone for good.
     """
-    if not expiry.files:
+    if not expiry.returning:
         raise BadInputError(
             f"undo: expected an act of which files are still there, found {expiry.recorded.sha256}, whose "
             f"{len(expiry.recorded.act.decision.files)} files were removed for good. Nothing was changed. "
@@ -571,7 +614,11 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
 
 def _last_sound(lake: Lake, expiry: RecordedExpiry, files: Collection[StoredFile]) -> set[StoredFile]:
     """Return those files that have rows which stay, and which no file that was read back now has instead."""
-    replaced = {it.segment: it.file for it in expiry.recorded.act.decision.thinned if it.file in files}
+    decision = expiry.recorded.act.decision
+    by_segment = [*zip(decision.segments, decision.files, strict=False)]
+    by_segment += [(it.segment, it.file) for it in decision.thinned]
+    # Where compaction was quicker than the act, a segment is elsewhere that was to leave.
+    replaced = {segment: file for segment, file in by_segment if file in files}
     unsound: set[StoredFile] = set()
     for batch in _batches(expiry) if replaced else ():
         rows = [row for row in _rows(lake.segments(), batch) if row.has_rows and row.identity in replaced]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from storage_engine.core.clock import DAY_MS
-from storage_engine.exceptions import BadInputError, LakeUnavailableError
-from storage_engine.lake.acts.act_files import record_act
+from storage_engine.core.clock import DAY_MS, clock_ms
+from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
+from storage_engine.lake.acts import act_files
+from storage_engine.lake.acts.act_files import read_acts, record_act
+from storage_engine.lake.archive import archive as archiving
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.names import data_file_of
@@ -23,21 +26,27 @@ from storage_engine.lake.gc.compaction import (
     maintain_compaction,
     plan_files,
 )
+from storage_engine.lake.gc.expiry import finish_acts, remove_expired, undo_expiry
 from storage_engine.lake.gc.garbage import collect
+from storage_engine.lake.gc.garbage_files import TRASH
+from storage_engine.lake.gc.garbage_kind import TRASH_MS
 from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
+from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.keep.acts import decide_hold, decide_rule
+from storage_engine.model.keep.expiry import ExpiryReason
 from storage_engine.model.keep.rules import Scope
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.retention.housekeeping.lake_expiry import LakeExpiry, expire_lake
 from tests.lake.archive.test_sharing import check, rows_of
 from tests.lake.conftest import MakeJobs
 from tests.lake.garbage_helpers import expire_snapshots, make_old
-from tests.lake.gc.test_expiry import expire, states
+from tests.lake.gc.test_expiry import begin_to_expire, expire, states
 from tests.lake.killed_at_each import killed_at_each
 
 STORE = "store-1"
@@ -47,6 +56,7 @@ STORE = "store-1"
 def two_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two files become one, as if this log had one topic, which Kafka's have."""
     monkeypatch.setattr(compaction, "COMPACTED_LEAST_FILES", 2)
+    monkeypatch.setattr(compaction, "SHARED_GROUP_BYTES", 8 << 20)
     monkeypatch.setattr(compaction, "topic_of", lambda broker, log: "orders")
 
 
@@ -91,6 +101,27 @@ def test_small_files_become_one_and_each_segment_comes_back(
     assert compact_lake(small).text == ""
     assert archive_all(small, make_jobs(small, *segments)) == after
     assert len(receipt_history(small, STORE)) == 6
+
+
+@pytest.mark.parametrize("group_bytes", [8 << 20, pytest.param(1, marks=pytest.mark.again)])
+def test_a_file_that_segments_share_becomes_part_of_a_larger_one(
+    lake: Lake,
+    segments: list[Path],
+    make_jobs: MakeJobs,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    group_bytes: int,
+) -> None:
+    monkeypatch.setattr(archiving, "SHARED_LEAST_SEGMENTS", 2)
+    monkeypatch.setattr(archiving, "topic_of", lambda broker, log: "orders")
+    monkeypatch.setattr(archiving, "SHARED_GROUP_BYTES", group_bytes)
+    monkeypatch.setattr(compaction, "SHARED_GROUP_BYTES", group_bytes)
+    archive_all(lake, make_jobs(lake, *segments[1:]))
+    archive_all(lake, make_jobs(lake, segments[0]))
+    assert len(live(lake)) == 2
+    assert compact_lake(lake).files == 2
+    assert shared(lake)
+    check(lake, segments, tmp_path / "back")
 
 
 def table_of(lake: Lake) -> list[dict[str, object]]:
@@ -361,3 +392,111 @@ def test_a_segment_that_is_archived_again_meanwhile_is_there_once(
     monkeypatch.setattr(compaction, "_commit", archived_first)
     assert "meanwhile" in compact_lake(small).notices[0]
     assert [row.row_groups for row in check(small, segments, tmp_path / "back")] == [None] * 3
+
+
+@pytest.fixture
+def past(small: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """A lake of which a rule of two days ago keeps nothing, in one larger file; the small ones are there."""
+    compact_lake(small)
+    ago_ms = clock_ms() - 2 * DAY_MS
+    with monkeypatch.context() as patch:
+        patch.setattr(act_files, "clock_ms", lambda: ago_ms)
+        patch.setattr(act_files, "read_clock_at", lambda *_: ago_ms * 1_000_000)
+        for topic in json_topics(receipts(small, STORE)):
+            record_act(small, lambda acts, topic=topic: decide_rule(acts, Scope(topic=topic), "0 days"))
+    assert len(data_paths(small)) == 4
+    return small
+
+
+def json_topics(rows: Sequence[Receipt]) -> set[str]:
+    """Return the topics of segments, by their receipts."""
+    return {it["name"] for row in rows for it in json.loads(row.streams or "[]") if it["name"]} or {"*"}
+
+
+def data_paths(lake: Lake) -> list[Path]:
+    """Return the data files on disk, in gc's trash too."""
+    root = Path(lake.messages().location().removeprefix("file://"))
+    return sorted(path for path in root.rglob("*.parquet") if f"store_id={STORE}" in path.parts)
+
+
+def expire_all(lake: Lake, trash_ms: int = TRASH_MS) -> LakeExpiry:
+    return expire_lake(lake, None, gone=(STORE,), trash_ms=trash_ms)
+
+
+def test_an_act_names_the_files_that_were_replaced_and_removes_them(past: Lake) -> None:
+    done = expire_all(past)
+    assert (len(done.leaving), len(live(past))) == (3, 0)
+    decision = read_acts(past)[-1].act.decision
+    assert (len(set(decision.files)), len(decision.replaced)) == (1, 3)
+    for path in data_paths(past):
+        make_old(path)
+    # They are the act's, not gc's.
+    expire_snapshots(past.messages())
+    assert collect(past, grace_ms=0, delete=True, trash_ms=0).taken == ()
+    undo_expiry(past, done.act)
+    assert states(past) == [None] * 3
+    (found,) = verify(past, VerifyLevel.BYTES)
+    assert found.overall is Status.OK
+    again = expire_all(past, trash_ms=0)
+    assert (len(again.leaving), len(again.removed)) == (3, 4)
+    assert data_paths(past) == []
+    assert {it.act.decision.kind.value for it in read_acts(past)} == {"keep", "expire", "undo", "removed"}
+
+
+def test_a_segment_waits_while_gc_has_yet_to_take_what_was_replaced(past: Lake) -> None:
+    first = data_paths(past)[0]
+    root = Path(past.messages().location().removeprefix("file://"))
+    trash = root / TRASH / "20261129T000000Z-00000000" / first.relative_to(root)
+    trash.parent.mkdir(parents=True)
+    first.rename(trash)
+    done = expire_all(past)
+    assert done.leaving == ()
+    assert {verdict.reason for verdict in done.verdicts} == {ExpiryReason.SHARED}
+    assert "gc --delete" in done.verdicts[0].detail
+    trash.unlink()
+    assert len(expire_all(past, trash_ms=0).removed) == 3
+    assert data_paths(past) == []
+
+
+def test_killed_while_what_was_replaced_goes_it_is_run_again(past: Lake, tmp_path: Path) -> None:
+    for lake, operation in killed_at_each(tmp_path, past.config, expire_for_good, least=12, few=6):
+        expire_for_good(lake)
+        assert (states(lake), data_paths(lake)) == (["expired"] * 3, []), operation
+
+
+def expire_for_good(lake: Lake) -> None:
+    expire_all(lake, trash_ms=0)
+
+
+def test_what_is_about_to_expire_is_left_as_it_is(small: Lake) -> None:
+    begin_to_expire(small, receipts(small, STORE)[:1])
+    assert compact_lake(small, dry_run=True).files == 0
+    record_act(small, lambda acts: decide_rule(acts, Scope(), None))
+    assert compact_lake(small).files == 2
+    finish_acts(small)
+    assert len(rows_of(small)) == sum(row.row_count for row in receipts(small, STORE))
+
+
+def test_an_act_that_compaction_was_quicker_than_takes_no_last_copy(
+    small: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = receipts(small, STORE)
+    compact_lake(small)
+    begin_to_expire(small, rows[:1])
+    larger = Path(live(small)[0].removeprefix("file://"))
+    kept = larger.read_bytes()
+    larger.write_bytes(kept[:-1000] + bytes(1000))
+    assert remove_expired(small, trash_ms=0) == ()
+    larger.write_bytes(kept)
+    assert len(remove_expired(small, trash_ms=0)) == 1
+    assert states(small) == [None] * 3
+
+
+def test_a_copy_has_what_became_one(small: Lake, segments: list[Path], tmp_path: Path) -> None:
+    compact_lake(small)
+    copy_lake(small, small.config.local(tmp_path / "copy"))
+    copy = open_lake(small.config.local(tmp_path / "copy"))
+    (found,) = verify(copy, VerifyLevel.BYTES)
+    assert (found.overall, shared(copy)) == (Status.OK, True)
+    with pytest.raises(LakeIdentityError, match="a copy"):
+        compact_lake(copy)
