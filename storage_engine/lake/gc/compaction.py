@@ -17,7 +17,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -437,17 +437,16 @@ def _write(table: Table, group: Sequence[SmallFile]) -> LargerFile:
     path = local_path(location)
     staged = location if path is None else staged_location(location)
     columns = find_broker(group[0].receipts[0].broker).codec.columns
-    copy = _Copy(table, group)
+    placed: list[tuple[Receipt, range]] = []
     try:
         with lake_errors(location, "write a data file"), new_data_file(table.io, staged) as sink:
-            write_groups(columns, copy.groups(), sink)
-        old = tuple(row for row, _ in copy.placed)
-        new = _prove(table, copy.placed, location, staged)
+            write_groups(columns, _groups(table, group, placed), sink)
+        new = _prove(table, placed, location, staged)
         if path is not None:
             with lake_errors(location, "publish a data file"):
                 os.rename(str(local_path(staged)), path)  # noqa: PTH104  # as kill tests count it
                 fsync_path(path.parent)
-        return LargerFile(location, old, new)
+        return LargerFile(location, tuple(row for row, _ in placed), new)
     except BaseException:
         if path is None:
             discard_files(table, [location])
@@ -456,57 +455,48 @@ def _write(table: Table, group: Sequence[SmallFile]) -> LargerFile:
         raise
 
 
-class _Copy:
-    """Rows of small files as row groups of one: small row groups together, each segment's in one run.
+def _groups(
+    table: Table, files: Sequence[SmallFile], placed: list[tuple[Receipt, range]]
+) -> Iterator[pa.Table]:
+    """Yield rows of small files, a table a row group: small row groups together, each segment's in one run.
 
-    :ivar placed: the receipts, with the row groups that have their rows, once all were read.
+    :param placed: takes the receipts, with the row groups that have their rows.
     """
-
-    def __init__(self, table: Table, files: Sequence[SmallFile]) -> None:
-        self._table, self._files = table, files
-        self.placed: list[tuple[Receipt, range]] = []
-
-    def groups(self) -> Iterator[pa.Table]:
-        """Yield the rows, a table a row group."""
-        waiting: list[pa.Table] = []
-        waiting_bytes = number = 0
-        schema: pa.Schema | None = None
-        for file in self._files:
-            with (
-                parquet_errors(file.location),
-                open_data_file(self._table.io, file.location) as stored,
-                open_rows(stored) as parquet,
-            ):
-                every_group = range(parquet.num_row_groups)
-                parts = [(row, every_group if row.groups is None else row.groups) for row in file.receipts]
-                # A segment of several row groups shares none: it is read a window at a time.
-                alone = {group for _, groups in parts if len(groups) > 1 for group in groups}
-                places: dict[int, int] = {}
-                for group in every_group:
-                    rows = parquet.read_row_group(group, use_threads=False)
-                    schema = schema or rows.schema
-                    if rows.schema != schema:
-                        raise ProofError(
-                            f"{file.location}: expected the columns of {self._files[0].location}."
-                        )
-                    size_bytes = int(rows["size"].to_numpy().sum())
-                    is_alone = group in alone
-                    if waiting and (is_alone or waiting_bytes + size_bytes > SHARED_GROUP_BYTES):
-                        yield together(waiting)
-                        waiting, waiting_bytes, number = [], 0, number + 1
-                    places[group] = number
-                    if is_alone:
-                        yield rows
-                        number += 1
-                    else:
-                        waiting.append(rows)
-                        waiting_bytes += size_bytes
-                    del rows
-            self.placed += [
-                (row, range(places[groups.start], places[groups.stop - 1] + 1)) for row, groups in parts
-            ]
-        if waiting:
-            yield together(waiting)
+    waiting: list[pa.Table] = []
+    waiting_bytes = number = 0
+    schema: pa.Schema | None = None
+    for file in files:
+        with (
+            parquet_errors(file.location),
+            open_data_file(table.io, file.location) as stored,
+            open_rows(stored) as parquet,
+        ):
+            every_group = range(parquet.num_row_groups)
+            parts = [(row, every_group if row.groups is None else row.groups) for row in file.receipts]
+            # A segment of several row groups shares none: it is read a window at a time.
+            alone = {group for _, groups in parts if len(groups) > 1 for group in groups}
+            places: dict[int, int] = {}
+            for group in every_group:
+                rows = parquet.read_row_group(group, use_threads=False)
+                schema = schema or rows.schema
+                if rows.schema != schema:
+                    raise _other_columns(file, files[0])
+                size_bytes = int(rows["size"].to_numpy().sum())
+                is_alone = group in alone
+                if waiting and (is_alone or waiting_bytes + size_bytes > SHARED_GROUP_BYTES):
+                    yield together(waiting)
+                    waiting, waiting_bytes, number = [], 0, number + 1
+                places[group] = number
+                if is_alone:
+                    yield rows
+                    number += 1
+                else:
+                    waiting.append(rows)
+                    waiting_bytes += size_bytes
+                del rows
+        placed += [(row, range(places[groups.start], places[groups.stop - 1] + 1)) for row, groups in parts]
+    if waiting:
+        yield together(waiting)
 
 
 def _prove(
@@ -654,7 +644,7 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
 
 
 def _going_back(
-    messages: Table, file: LargerFile, now: Sequence[Receipt | None], there: Set[str] | Mapping[str, LiveFile]
+    messages: Table, file: LargerFile, now: Sequence[Receipt | None], there: Mapping[str, LiveFile]
 ) -> list[Receipt] | None:
     """Return receipts whose data files come back in the place of a larger one; None: that one stays.
 
@@ -676,12 +666,12 @@ def _finish(lake: Lake, store_id: str) -> list[str]:
     segments, messages = lake.segments(), lake.messages()
     rows = receipts_in(segments, store_id, with_ended=True)
     by_slot = {slot_prefix(row.identity): row for row in rows}
-    every_file = live_data_files(messages, store_id)
-    there = {file.location for file in every_file}
-    for live in every_file:
-        at = live.location
-        naming = sum(row.row_count for row in rows if _names(messages, row, at))
-        if not is_shared_name(file_name(at)) or live.has_deletes or naming:
+    named = Counter[str]()
+    for row in rows:
+        named[data_file_of(messages, row)] += row.row_count if row.moved_to is None else 0
+    there = {file.location: file for file in live_data_files(messages, store_id)}
+    for at, live in there.items():
+        if not is_shared_name(file_name(at)) or live.has_deletes or named[at] == live.entry.record_count:
             continue
         new: tuple[Receipt, ...] = ()
         try:
@@ -691,11 +681,14 @@ def _finish(lake: Lake, store_id: str) -> list[str]:
             continue
         old = [(by_slot.get(slot_prefix(identity)), groups) for identity, groups in found.items()]
         placed = [(row, groups) for row, groups in old if row is not None]
-        if len(placed) < len(old) or any(data_file_of(messages, row) in there for row, _ in placed):
+        if len(placed) < len(old):
             # Archiving goes on with what it has put there.
             continue
+        lacking = [row for row, _ in placed if not _names(messages, row, at)]
+        is_elsewhere = any(data_file_of(messages, row) in there for row in lacking)
         try:
-            new = _prove(messages, placed, at, at) if all(row.is_whole for row, _ in placed) else ()
+            if not is_elsewhere and all(row.is_whole for row, _ in placed):
+                new = _prove(messages, placed, at, at)
         except ProofError as error:
             faults.append(str(error))
         _commit(lake, [LargerFile(at, tuple(row for row, _ in placed), new)])

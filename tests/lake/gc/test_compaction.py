@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -34,12 +36,14 @@ from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
 from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.keep.acts import decide_hold, decide_rule
 from storage_engine.model.keep.expiry import ExpiryReason
 from storage_engine.model.keep.rules import Scope
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt, with_rows
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.retention.housekeeping.lake_expiry import LakeExpiry, expire_lake
@@ -48,6 +52,7 @@ from tests.lake.conftest import MakeJobs
 from tests.lake.garbage_helpers import expire_snapshots, make_old
 from tests.lake.gc.test_expiry import begin_to_expire, expire, states
 from tests.lake.killed_at_each import killed_at_each
+from tests.rounds import rounds
 
 STORE = "store-1"
 
@@ -189,8 +194,10 @@ def test_killed_between_its_commits_archiving_finishes_it(
     tmp_path: Path,
 ) -> None:
     killed_between(small, monkeypatch)
-    archive_all(small, make_jobs(small, *segments))
+    # Of two segments; compaction gives the third its receipt.
+    archive_all(small, make_jobs(small, *segments[:2]))
     compact_lake(small)
+    assert shared(small)
     check(small, segments, tmp_path / "back")
 
 
@@ -500,3 +507,59 @@ def test_a_copy_has_what_became_one(small: Lake, segments: list[Path], tmp_path:
     assert (found.overall, shared(copy)) == (Status.OK, True)
     with pytest.raises(LakeIdentityError, match="a copy"):
         compact_lake(copy)
+
+
+@pytest.mark.parametrize("seed", range(rounds("STORAGE_ENGINE_COMPACTION_HISTORIES", 2, 100)))
+def test_whatever_the_order_each_row_is_there_once(
+    lake: Lake,
+    segments: list[Path],
+    make_jobs: MakeJobs,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    seed: int,
+) -> None:
+    random, acts = Random(seed), list[str]()
+
+    def archive_some() -> None:
+        gone = {row.base_offset for row in receipts(lake, STORE, with_ended=True) if not row.has_rows}
+        chosen = [path for path in segments if int(path.name) not in gone and random.random() < 0.7]
+        archive_all(lake, make_jobs(lake, *chosen)) if chosen else None
+
+    def take_garbage() -> None:
+        expire_snapshots(lake.messages())
+        for path in data_paths(lake):
+            make_old(path)
+        collect(lake, grace_ms=0, delete=True, trash_ms=0)
+
+    def be_killed() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(expiry, "prepare_receipts", _killed)
+            with suppress(KeyboardInterrupt):
+                compact_lake(lake)
+
+    def expire_shared() -> None:
+        files = [name.partition("/messages/")[2] for name in live(lake)]
+        if rows := [row for row in receipts(lake, STORE) if row.data_file in files]:
+            # All of a file that the table has, as rules have it.
+            name = random.choice(rows).data_file
+            acts.append(expire(lake, [row for row in rows if row.data_file == name]))
+            record_act(lake, lambda acts: decide_rule(acts, Scope(), None))
+
+    def undo() -> None:
+        if acts:
+            undo_expiry(lake, acts.pop())
+
+    def renew() -> None:
+        reprove(lake, STORE, receipts(lake, STORE))
+
+    steps = [archive_some, take_garbage, be_killed, expire_shared, undo, renew, lambda: run(lake)]
+    for _ in range(12):
+        random.choice(steps)()
+        rows = with_rows(receipts(lake, STORE, with_ended=True))
+        # But for what expired while a compaction was killed, and is in its file until the next one.
+        assert len(rows_of(lake)) >= sum(row.row_count for row in rows)
+    compact_lake(lake)
+    rows = receipts(lake, STORE)
+    assert len(rows_of(lake)) == sum(row.row_count for row in rows)
+    assert not rows or verify(lake, VerifyLevel.BYTES)[0].findings == ()
+    assert broken_receipts(lake, rows, Depth.ROWS) == {}
