@@ -20,10 +20,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
@@ -373,8 +371,8 @@ def _changed_text(larger: LargerFile) -> str:
 def _write_sound(table: Table, group: Sequence[SmallFile]) -> tuple[LargerFile | None, list[str]]:
     """Write small files as one, without those that are damaged.
 
-    :return: None where too few are left; and what is wrong with the others.
-    :raises ProofError: no small file is, and the larger one can't be proven.
+    :return: None where too few are left, or the larger file can't be proven; and what is wrong.
+    :raises LakeUnavailableError: the lake can't be read or written.
     """
     try:
         return _write(table, group), []
@@ -384,19 +382,18 @@ def _write_sound(table: Table, group: Sequence[SmallFile]) -> tuple[LargerFile |
         sound, faults = list[SmallFile](), list[str]()
         for file in group:
             try:
-                _check(table, file, group[0])
+                _check(table, file)
                 sound.append(file)
             except ProofError as fault:
                 faults.append(str(fault))
         if not faults:
-            raise
+            return None, [str(error)]
     return (_write(table, sound) if len(sound) >= COMPACTED_LEAST_FILES else None), faults
 
 
-def _check(table: Table, file: SmallFile, first: SmallFile) -> None:
+def _check(table: Table, file: SmallFile) -> None:
     """
-    :raises ProofError: a small file is lost, or doesn't prove one of its segments, which it names; or it has
-        other columns than the first one.
+    :raises ProofError: a small file is lost, or doesn't prove one of its segments, which it names.
     """
     for row in file.receipts:
         what = f"the segment {row.log}/{row.base_offset:020d} in small files that become one"
@@ -409,21 +406,6 @@ def _check(table: Table, file: SmallFile, first: SmallFile) -> None:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
             raise ProofError(f"{file.location}: expected {what}, found no file.") from error
-    if _schema(table, file.location) != _schema(table, first.location):
-        raise _other_columns(file, first)
-
-
-def _schema(table: Table, location: str) -> pa.Schema:
-    with parquet_errors(location), open_data_file(table.io, location) as stored:
-        schema: pa.Schema = pq.read_schema(cast("Any", stored))
-        return schema
-
-
-def _other_columns(file: SmallFile, first: SmallFile) -> ProofError:
-    return ProofError(
-        f"{file.location}: expected the columns of {first.location}, found others: another release wrote it. "
-        "It stays as it is."
-    )
 
 
 def _write(table: Table, group: Sequence[SmallFile]) -> LargerFile:
@@ -480,7 +462,10 @@ def _groups(
                 rows = parquet.read_row_group(group, use_threads=False)
                 schema = schema or rows.schema
                 if rows.schema != schema:
-                    raise _other_columns(file, files[0])
+                    raise ProofError(
+                        f"{file.location}: expected the columns of {files[0].location}, found others: "
+                        "another release wrote it. These small files stay as they are."
+                    )
                 size_bytes = int(rows["size"].to_numpy().sum())
                 is_alone = group in alone
                 if waiting and (is_alone or waiting_bytes + size_bytes > SHARED_GROUP_BYTES):

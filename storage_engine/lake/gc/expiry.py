@@ -47,7 +47,7 @@ from storage_engine.lake.soundness.receipts import current, receipts_in
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
-from storage_engine.lake.storage.small_files import file_system_of
+from storage_engine.lake.storage.small_files import file_system_of, list_files
 from storage_engine.model.keep.acts import (
     SHOWN_CHARACTERS,
     ActKind,
@@ -194,26 +194,29 @@ def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[Ea
 
     :raises LakeUnavailableError: the lake can't be read.
     """
+    if not segments:
+        return ()
     messages, acts, found = lake.messages(), expired_files(read_acts(lake)), list[EarlierFile]()
+    there = {f"data/{it.inside}" for it in list_files(messages.io, f"{messages.location().rstrip('/')}/data")}
+    root = local_path(messages.location())
+    trash = [] if root is None else (root / TRASH).rglob("*.parquet")
+    # Below the directory of its pass a file keeps its path.
+    in_trash = {"/".join(path.relative_to(root / TRASH).parts[1:]) for path in trash if root is not None}
     for store_id in sorted({it.store_id for it in segments}):
         history = receipts_in(lake.segments(), store_id, superseded=True)
         needed = {file.location for row in current(history) for file in proven_files(messages, row)}
         needed |= {file.location for file in live_data_files(messages, store_id)}
-        needed_names = acts | {relative_name(messages, it) for it in needed}
+        names = (there | in_trash) - acts - {relative_name(messages, it) for it in needed}
         by_file: dict[StoredFile, set[SegmentIdentity]] = {}
         for row in history:
             name = relative_name(messages, data_file_of(messages, row))
             file = StoredFile(name, row.data_file_bytes, row.data_file_sha256)
             by_file.setdefault(file, set()).add(row.identity)
-        for file, of_file in by_file.items():
-            location, root = location_of(messages, file.location), local_path(messages.location())
-            # What lies elsewhere another program has put there.
-            if file.location in needed_names or file.location == location or of_file.isdisjoint(segments):
-                continue
-            with lake_errors(location, "look for a data file"):
-                in_trash = root is not None and any((root / TRASH).glob(f"*/{file.location}"))
-                if in_trash or messages.io.new_input(location).exists():
-                    found.append(EarlierFile(file, frozenset(of_file), in_trash))
+        found += [
+            EarlierFile(file, frozenset(of_file), file.location in in_trash)
+            for file, of_file in by_file.items()
+            if file.location in names and not of_file.isdisjoint(segments)
+        ]
     return tuple(found)
 
 
@@ -588,7 +591,12 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
         return []
     held, messages, segments = read_held_stores(lake), lake.messages(), lake.segments()
     by_act = _act_text(expiry.recorded)
-    needed: set[str] = set()
+    folders = [f"data/store_id={store_id}/" for store_id in kept]
+    needed = {
+        location_of(messages, file.location)
+        for file in expiry.recorded.act.decision.replaced
+        if any(map(file.location.startswith, folders))
+    }
     thinned = _thinned(messages, expiry)
     for batch in _batches(expiry):
         span = None if _shares(expiry) else _span(batch)
@@ -620,9 +628,12 @@ def _last_sound(lake: Lake, expiry: RecordedExpiry, files: Collection[StoredFile
     # Where compaction was quicker than the act, a segment is elsewhere that was to leave.
     replaced = {segment: file for segment, file in by_segment if file in files}
     unsound: set[StoredFile] = set()
-    for batch in _batches(expiry) if replaced else ():
-        rows = [row for row in _rows(lake.segments(), batch) if row.has_rows and row.identity in replaced]
-        unsound |= {replaced[identity] for identity in broken_receipts(lake, rows, Depth.FILES)}
+    for batch in _batches(expiry) if replaced or decision.replaced else ():
+        rows = [row for row in _rows(lake.segments(), batch) if row.has_rows]
+        rows = [row for row in rows if decision.replaced or row.identity in replaced]
+        broken = broken_receipts(lake, rows, Depth.FILES)
+        unsound |= {replaced[identity] for identity in broken if identity in replaced}
+        unsound.update(decision.replaced if broken else ())
     return unsound
 
 

@@ -437,6 +437,7 @@ def test_an_act_names_the_files_that_were_replaced_and_removes_them(past: Lake) 
     assert (len(set(decision.files)), len(decision.replaced)) == (1, 3)
     for path in data_paths(past):
         make_old(path)
+    assert remove_expired(past, trash_ms=0, kept=frozenset({STORE})) == ()
     # They are the act's, not gc's.
     expire_snapshots(past.messages())
     assert collect(past, grace_ms=0, delete=True, trash_ms=0).taken == ()
