@@ -267,14 +267,20 @@ class StorageEngineMaintainOperator(StoreOperator):
     """Removes what has expired of the store's lakes, reports, journal and dead jobs' files.
 
     It may be killed at any instant and run again.
+
+    :param compact: write small data files of the lakes again as larger ones, too.
     """
 
     ui_color = "#e8e8e8"
 
+    def __init__(self, *, compact: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.compact = compact
+
     def do_step(self, context: Context) -> Result:
         from storage_engine.retention.housekeeping.maintaining import maintain_lakes, maintain_store
 
-        lakes = maintain_lakes(self.store)
+        lakes = maintain_lakes(self.store, compact=self.compact)
         done = maintain_store(self.store)
         self.say(task_log.maintenance_lines(lakes, done))
         self.warn(*(notice for lake in lakes for notice in lake.notices), *done.notices)
