@@ -171,17 +171,17 @@ def contents(place: Place) -> Contents:
         return Contents()
 
 
-def remove(place: Place, shrunk: Callable[[], object] | None = None) -> Contents:
+def remove(place: Place, before_steps: Callable[[], object] | None = None) -> Contents:
     """Remove a run's directory with all that is in it, and directories above it that are empty then.
 
-    :param shrunk: called after each large file, which goes in steps; None: each goes at once.
+    :param before_steps: called before each large file, which goes in steps; None: each goes at once.
     :return: what was in it.
     """
     *above, name = place.parts
     parent = Place(place.base, tuple(above))
     try:
         with opened(parent) as directory:
-            removed = _remove(name, directory, shrunk)
+            removed = _remove(name, directory, before_steps)
             os.fsync(directory)
     except FileNotFoundError:
         return Contents()
@@ -300,16 +300,16 @@ def _count(directory: int, *, inner: bool = False) -> Contents:
 
 
 def _remove(
-    name: str, directory: int, shrunk: Callable[[], object] | None, *, inner: bool = False
+    name: str, directory: int, before_steps: Callable[[], object] | None, *, inner: bool = False
 ) -> Contents:
     """Remove a file, a link or a directory with all that is in it."""
     status = _lstat(name, directory)
     if status is None:
         return Contents()
     if not stat.S_ISDIR(status.st_mode):
-        if shrunk is not None and stat.S_ISREG(status.st_mode) and status.st_size > STEP_BYTES:
+        if before_steps is not None and stat.S_ISREG(status.st_mode) and status.st_size > STEP_BYTES:
+            before_steps()
             name = _shrink(name, directory)
-            shrunk()
         os.unlink(name, dir_fd=directory)
         return Contents(1, status.st_size)
     removed = Contents()
@@ -317,7 +317,7 @@ def _remove(
     try:
         # The manifest last: what a kill leaves still says whose it is.
         for below in sorted(names, key=lambda one: one == MANIFEST):
-            gone = _remove(below, descriptor, shrunk, inner=True)
+            gone = _remove(below, descriptor, before_steps, inner=True)
             removed += Contents() if below == MANIFEST and not inner else gone
     finally:
         os.close(descriptor)
