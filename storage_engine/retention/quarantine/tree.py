@@ -310,8 +310,7 @@ def _remove(
         if before_steps is not None and stat.S_ISREG(status.st_mode) and status.st_size > STEP_BYTES:
             before_steps()
             name = _shrink(name, directory)
-        os.unlink(name, dir_fd=directory)
-        return Contents(1, status.st_size)
+        return Contents(1, status.st_size) if durable.unlink(name, dir_fd=directory) else Contents()
     removed = Contents()
     descriptor, names = _listed(name, directory)
     try:

@@ -164,6 +164,20 @@ def test_what_was_moved_away_meanwhile_is_cut_no_further(
     assert rescued.read_bytes() == CONTENT
 
 
+def test_what_was_moved_away_between_steps_keeps_no_other_from_going(
+    segment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, rescued = segment.parent.parent / "small", tmp_path / "rescued"
+    other.write_bytes(CONTENT[:300])
+    steps = seen_steps(
+        monkeypatch, segment, lambda: segment.with_name(f"{NAME}.shrinking").rename(rescued)
+    )
+    remove(place(tmp_path), lambda: None)
+    assert steps == [(f"{NAME}.shrinking", 700)]
+    assert rescued.read_bytes() == CONTENT[:700]
+    assert not place(tmp_path).directory.exists()
+
+
 def test_who_opens_it_meanwhile_ends_the_steps(
     segment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
