@@ -169,9 +169,7 @@ def test_what_was_moved_away_between_steps_keeps_no_other_from_going(
 ) -> None:
     other, rescued = segment.parent.parent / "small", tmp_path / "rescued"
     other.write_bytes(CONTENT[:300])
-    steps = seen_steps(
-        monkeypatch, segment, lambda: segment.with_name(f"{NAME}.shrinking").rename(rescued)
-    )
+    steps = seen_steps(monkeypatch, segment, lambda: segment.with_name(f"{NAME}.shrinking").rename(rescued))
     remove(place(tmp_path), lambda: None)
     assert steps == [(f"{NAME}.shrinking", 700)]
     assert rescued.read_bytes() == CONTENT[:700]
