@@ -184,6 +184,8 @@ def remove(place: Place, before_steps: Callable[[], object] | None = None) -> Co
             removed = _remove(name, directory, before_steps)
             os.fsync(directory)
     except FileNotFoundError:
+        if place.directory.exists():
+            raise
         return Contents()
     remove_empty(parent)
     return removed

@@ -176,6 +176,14 @@ def test_what_was_moved_away_between_steps_keeps_no_other_from_going(
     assert not place(tmp_path).directory.exists()
 
 
+def test_what_is_missing_elsewhere_is_not_taken_for_an_empty_place(segment: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="lake"):
+        remove(place(tmp_path), (tmp_path / "lake").read_bytes)
+    assert segment.exists()
+    segment.unlink()
+    assert remove(place(tmp_path)) == remove(place(tmp_path)) == Contents()
+
+
 def test_who_opens_it_meanwhile_ends_the_steps(
     segment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
