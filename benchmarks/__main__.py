@@ -16,6 +16,7 @@ MODULES = (
     "kafka_decode",
     "archive",
     "kafka_archive",
+    "plans",
     "shared_files",
     "put_latency",
     "engine_append",

@@ -22,19 +22,21 @@ import argparse
 import json
 import math
 import multiprocessing
+import os
 import shutil
-import subprocess
 import tempfile
+import threading
 import time
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from benchmarks.common import Bench, report
+from benchmarks.common import Bench, Spent, in_turns, machine_limit, report, run_beside
 from benchmarks.generate import Shape, write_store
-from storage_engine.lake.archive.archive import SegmentJob, archive_segment, segment_jobs
+from storage_engine.lake.archive.archive import SegmentJob, archive_all, archive_segment, segment_jobs
 from storage_engine.lake.archive.commit import commit_segments
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
@@ -44,6 +46,7 @@ from storage_engine.lake.file.staging import discard
 from storage_engine.lake.gc.thinning import discard_files, thin_segment
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.verify.verify import VerifyLevel, verify
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.spark.archive_segments import archive_segments
@@ -53,6 +56,8 @@ ROUNDS = 3
 PEER_PROCESSES = 2
 TREE_ROUNDS = 10
 MEMORY_LIMIT = 2.5
+MOST_ANONYMOUS = 300 / 1024
+"""Of a segment, as a part of it: 300 MiB of 1 GiB."""
 WARM_UP_BYTES = 4 << 20
 
 
@@ -127,26 +132,93 @@ def _write_plainly(jobs: tuple[SegmentJob, ...], directory: Path, pipe: Connecti
         pipe.send("done")
 
 
-def measure_restore(lake: Lake, paths: list[Path], directory: Path) -> tuple[float, float, float]:
-    """Seconds of the best round of restoring, of copying, and of copying and syncing.
+def measure_proof(lake: Lake, path: Path, directory: Path) -> tuple[dict[str, Spent], float]:
+    """Measure one segment archived with proof, and PyArrow that writes the same decoded columns, in turns.
 
-    In turns, so that all find the same load, and the pages that the one before has left.
+    :return: what both took, and the size of our data file over PyArrow's.
     """
-    restored, copied, synced = [], [], []
-    target = directory / "copied"
-    for number in range(ROUNDS):
-        started = time.perf_counter()
-        restore(lake, "store-0", directory / f"restored-{number}")
-        restored.append(time.perf_counter() - started)
-        shutil.rmtree(directory / f"restored-{number}")
+    (job,) = jobs_of(lake, [path], "proof")
+    data = memoryview(bytearray(path.read_bytes()))
+    chunks = [rows for rows, _ in CODEC.decode(data, job.base_offset)]
+    target, sizes = directory / "plain.parquet", {"archive": 0, "peer": 0}
+
+    def archive() -> None:
+        proven = archive_segment(job)
+        sizes["archive"] = proven.data_file_bytes
+        discard([proven])
+
+    def write() -> None:
+        with pq.ParquetWriter(target, chunks[0].schema, compression="zstd", compression_level=1) as writer:
+            for rows in chunks:
+                writer.write_table(rows)
+        sizes["peer"] = target.stat().st_size
+
+    return in_turns({"archive": archive, "peer": write}), sizes["archive"] / sizes["peer"]
+
+
+def measure_restore(lake: Lake, paths: list[Path], directory: Path) -> dict[str, Spent]:
+    """Measure restoring, and what else reads or writes the same bytes, in turns: all find the same load, and
+    the pages that the one before has left.
+
+    A restore and its peers begin with an empty directory, and end when all is on disk. ``served`` also makes
+    queues and index. ``again`` finds what ``restore`` has written.
+    """
+    target, packed = directory / "copied", directory / "packed"
+    packed.mkdir()
+    run_beside([f"zstd -q -1 {path} -o {packed / path.name}.zst" for path in paths])
+
+    def restored(name: str, *, files_only: bool = True) -> None:
+        restore(lake, "store-0", directory / name, files_only=files_only)
+
+    def clear(name: str) -> None:
+        shutil.rmtree(directory / name, ignore_errors=True)
+
+    def empty() -> None:
+        clear(target.name)
         target.mkdir()
-        started = time.perf_counter()
-        subprocess.run(["cp", *map(str, paths), str(target)], check=True)
-        copied.append(time.perf_counter() - started)
-        subprocess.run(["sync", *map(str, target.iterdir()), str(target)], check=True)
-        synced.append(time.perf_counter() - started)
-        shutil.rmtree(target)
-    return min(restored), min(copied), min(synced)
+
+    def unpack() -> None:
+        each = [
+            f"zstd -q -d {packed / path.name}.zst -o {target / path.name} && "
+            f"openssl dgst -sha256 {target / path.name} && sync {target / path.name}"
+            for path in paths
+        ]
+        threads = len(os.sched_getaffinity(0))
+        run_beside([" && ".join(each[number::threads]) for number in range(threads) if each[number:]])
+
+    return in_turns(
+        {
+            "restore": lambda: restored("restored"),
+            "again": lambda: restored("restored"),
+            "verify": lambda: verify(lake, VerifyLevel.BYTES, store_id="store-0"),
+            "served": lambda: restored("served", files_only=False),
+            "cp_and_sync": lambda: run_beside(
+                [f"cp {' '.join(map(str, paths))} {target} && sync {target}/* {target}"]
+            ),
+            "zstd_and_openssl": unpack,
+        },
+        {
+            "restore": lambda: clear("restored"),
+            "served": lambda: clear("served"),
+            "cp_and_sync": empty,
+            "zstd_and_openssl": empty,
+        },
+    )
+
+
+def measure_cores(lake: Lake, paths: list[Path]) -> tuple[float, float]:
+    """:return: archiving in this process on all of its cores over on one, and what the machine allows."""
+    every = os.sched_getaffinity(0)
+
+    def archive(cores: set[int]) -> None:
+        os.sched_setaffinity(0, cores)
+        try:
+            archive_all(lake, jobs_of(lake, paths, f"cores-{new_attempt()}"))
+        finally:
+            os.sched_setaffinity(0, every)
+
+    spent = in_turns({"one": lambda: archive({min(every)}), "all": lambda: archive(every)})
+    return spent["one"].wall / spent["all"].wall, machine_limit(paths[0], len(every))
 
 
 def measure_tree(lake: Lake, path: Path) -> tuple[float, float]:
@@ -210,6 +282,30 @@ def _watch_memory(warm_up: SegmentJob, job: SegmentJob, directory: Path, pipe: C
     pipe.send((archived, peak_bytes() - idle))
 
 
+def measure_anonymous(lake: Lake, path: Path, warm_up: Path) -> int:
+    """Return the most anonymous bytes of archiving a segment above an idle task's."""
+    jobs = [jobs_of(lake, [it], "anonymous")[0] for it in (warm_up, path)]
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_most_anonymous, jobs)
+
+
+def _most_anonymous(warm_up: SegmentJob, job: SegmentJob) -> int:
+    discard([archive_segment(warm_up)])
+    idle, most, ended = _status_bytes("RssAnon"), 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not ended.wait(0.002):
+            most = max(most, _status_bytes("RssAnon"))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    discard([archive_segment(job)])
+    ended.set()
+    watcher.join()
+    return most - idle
+
+
 def reset_peak() -> int:
     """Let the kernel forget the peak so far; returns what is resident now."""
     Path("/proc/self/clear_refs").write_text("5")
@@ -228,18 +324,31 @@ def _status_bytes(name: str) -> int:
     raise KeyError(name)
 
 
-def measure(directory: Path, shape: Shape, most_of_tree: float = 0.12) -> list[Bench]:
-    """Measure everything on a store of this shape, in a directory on the disk to be measured.
+@dataclass(frozen=True, slots=True)
+class Musts:
+    """What differs by the size of bodies.
 
-    :param most_of_tree: part of a segment's time that its tree may cost on top.
+    :param proof: of PyArrow's speed without proof, archiving with it.
+    :param larger: than PyArrow's a data file may be, as a part of it.
+    :param tree: part of a segment's time that its tree may cost on top.
     """
+
+    proof: float = 0.65
+    larger: float = 0.10
+    tree: float = 0.12
+
+
+def measure(directory: Path, shape: Shape, musts: Musts) -> list[Bench]:
+    """Measure everything on a store of this shape, in a directory on the disk to be measured."""
     directory.mkdir()
     paths = write_store(directory / "store", shape)[:-1]
     warm_up = write_store(directory / "warm-up", Shape(segments=3, segment_bytes=WARM_UP_BYTES))[:-1]
     lake = make_lake(LakeConfig.local(directory / "lake"))
     size_mib = shape.segment_bytes * len(paths) / (1 << 20)
     ours, peer = measure_archive(lake, paths, warm_up), measure_peer(lake, paths, directory)
-    restored, copied, synced = measure_restore(lake, paths, directory)
+    proof, larger = measure_proof(lake, paths[0], directory)
+    spent = measure_restore(lake, paths, directory)
+    on_all, limit_on_all = measure_cores(lake, paths)
     without_tree, with_tree = measure_tree(lake, paths[0])
     archived_in, thinned_in, gone = measure_thinning(lake, paths[0])
     archive_peak, restore_peak = measure_memory(lake, paths[0], warm_up[0], directory)
@@ -262,20 +371,23 @@ def measure(directory: Path, shape: Shape, most_of_tree: float = 0.12) -> list[B
             },
         ),
         Bench(
-            "restore",
-            copied / restored,
-            0.25,
+            "archive_proof",
+            proof["peer"].processor / proof["archive"].processor,
+            musts.proof,
             {
-                "restore_mib_per_second": round(size_mib / restored),
-                "cp_mib_per_second": round(size_mib / copied),
-                "cp_and_sync_mib_per_second": round(size_mib / synced),
-                "ratio_to_cp_and_sync": round(synced / restored, 2),
+                "ratio_of_wall_time": round(proof["peer"].wall / proof["archive"].wall, 2),
+                **_milliseconds(proof),
             },
         ),
+        Bench("archive_size", (1 + musts.larger) / larger, 1.0, {"over_pyarrow": round(larger, 3)}),
+        Bench(
+            "archive_cores", on_all / limit_on_all, 0.95, {"all_over_one": on_all, "openssl": limit_on_all}
+        ),
+        *_restores(spent, size_mib),
         Bench(
             "archive_tree",
             without_tree / with_tree,
-            1 / (1 + most_of_tree),
+            1 / (1 + musts.tree),
             {"tree_percent": round((with_tree / without_tree - 1) * 100, 1)},
         ),
         Bench(
@@ -293,6 +405,26 @@ def measure(directory: Path, shape: Shape, most_of_tree: float = 0.12) -> list[B
     ]
 
 
+def _restores(spent: Mapping[str, Spent], size_mib: float) -> list[Bench]:
+    ours, copy, unpack = (spent[name] for name in ("restore", "cp_and_sync", "zstd_and_openssl"))
+    detail = {"restore_mib_per_second": round(size_mib / ours.wall), **_milliseconds(spent)}
+    of_processor = {"ratio_of_processor_time": round(unpack.processor / ours.processor, 2)}
+    return [
+        Bench("restore", copy.wall / ours.wall, 0.60, detail),
+        Bench("restore_zstd", unpack.wall / ours.wall, 0.60, {**detail, **of_processor}),
+        Bench("restore_again", ours.wall / spent["again"].wall, 5.0, detail),
+        Bench("verify_bytes", ours.wall / spent["verify"].wall, 1.2, detail),
+    ]
+
+
+def _milliseconds(spent: Mapping[str, Spent]) -> dict[str, int]:
+    return {
+        f"{name}_{kind}_ms": round(1000 * getattr(it, kind))
+        for name, it in spent.items()
+        for kind in ("processor", "wall")
+    }
+
+
 def run(directory: Path | None = None, segments: int = 9, segment_bytes: int = 128 << 20) -> list[Bench]:
     """Measure in a temporary directory.
 
@@ -300,12 +432,21 @@ def run(directory: Path | None = None, segments: int = 9, segment_bytes: int = 1
     :param segments: of the store with bodies around 1 KiB; the last one is active and not archived.
     """
     with tempfile.TemporaryDirectory(dir=directory) as work:
-        benches = measure(Path(work, "large"), Shape(segments=segments, segment_bytes=segment_bytes))
+        benches = measure(Path(work, "large"), Shape(segments=segments, segment_bytes=segment_bytes), Musts())
     with tempfile.TemporaryDirectory(dir=directory) as work:
         small = Shape(segments=min(3, segments), segment_bytes=segment_bytes, body_bytes=100)
         benches += [
-            replace(bench, name=f"{bench.name}-small") for bench in measure(Path(work, "small"), small, 0.17)
+            replace(bench, name=f"{bench.name}-small")
+            for bench in measure(Path(work, "small"), small, Musts(0.60, 0.25, 0.17))
         ]
+    with tempfile.TemporaryDirectory(dir=directory) as work:
+        large = write_store(Path(work, "large"), Shape(segments=2, segment_bytes=8 * segment_bytes))[0]
+        warm_up = write_store(Path(work, "warm-up"), Shape(segments=2, segment_bytes=WARM_UP_BYTES))[0]
+        anonymous = measure_anonymous(make_lake(LakeConfig.local(Path(work, "lake"))), large, warm_up)
+    anonymous_limit = MOST_ANONYMOUS * 8 * segment_bytes
+    benches.append(
+        Bench("archive_anonymous", anonymous_limit / anonymous, 1.0, {"anonymous_mib": anonymous >> 20})
+    )
     return benches
 
 

@@ -1,18 +1,24 @@
 """A plan of many logs: built, checked, stored in a journal and read back. ``python -m benchmarks.plans``
 
 Its limit is two seconds for 10,000 logs of 10 segments, and 5 MB. The same plan is stored once: how much the
-journal grows by it again is a figure, too.
+journal grows by it again is a figure, too. Also what a shell and a DAG have to wait for on a store of 1,000
+segments of which none has expired: a plan in a new process, and a look that finds nothing to do.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
-from benchmarks.common import Bench, report
+from benchmarks.common import Bench, in_turns, report
+from benchmarks.generate import Shape, write_store
 from storage_engine.core.collector import no_collection
 from storage_engine.journal.journal import Journal
+from storage_engine.lake.move.making import make_lake
 from storage_engine.model.plan.plan import Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.store.store import (
     DiskUsage,
@@ -23,6 +29,7 @@ from storage_engine.model.store.store import (
     StoreSnapshot,
 )
 from storage_engine.retention.store.broker_answers import check_plan, check_snapshot
+from storage_engine.retention.store.managed_store import ManagedStore
 
 LOGS = 10_000
 SEGMENTS_A_LOG = 10
@@ -30,6 +37,10 @@ EXPIRED_A_LOG = 4
 LIMIT_SECONDS = 2.0
 LIMIT_BYTES = 5_000_000
 SEGMENT_BYTES = 1 << 30
+SEGMENTS = 1000
+SMALL_SEGMENT_BYTES = 16 << 10
+COLD_PLAN_SECONDS = 0.5
+NOTHING_TO_DO_SECONDS = 0.6
 DAY_NS = 86_400 * 10**9
 WRITTEN_NS = 1_700_000_000 * 10**9
 
@@ -74,6 +85,60 @@ def _snapshot_of_logs(logs: list[tuple[str, list[Segment]]]) -> StoreSnapshot:
     return StoreSnapshot("bench", "/data", 1, seen, (disk,), disk, crashed=False)
 
 
+_LOOK = """
+import sys, time
+from pathlib import Path
+began = time.process_time()
+from storage_engine.retention.monitor.monitoring import monitor
+from storage_engine.retention.plan.sensing import sense
+from storage_engine.retention.store.managed_store import ManagedStore
+store = ManagedStore.local("bench", sys.argv[1], Path(sys.argv[2]))
+for key in ("first", "second"):
+    sense(store)
+    monitor(store, key)
+    print(time.process_time() - began)
+    began = time.process_time()
+"""
+"""The first look imports, the second is our own code."""
+
+
+def measure_new_processes() -> list[Bench]:
+    """Measure a plan from the shell by wall time, and what a DAG does each time by processor time."""
+    with tempfile.TemporaryDirectory() as work:
+        root = str(Path(work, "store"))
+        shape = Shape(segments=SEGMENTS, segment_bytes=SMALL_SEGMENT_BYTES, body_bytes=4 << 10, topics=1)
+        write_store(Path(root), shape, queue_file_bytes=6000 * 20)
+        managed = Path(work, "managed")
+        make_lake(ManagedStore.local("bench", root, managed).lake)
+        looks: list[list[float]] = []
+
+        def plan() -> None:
+            command = [str(Path(sys.executable).with_name("storage-engine")), "plan", root]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+        def look() -> None:
+            command = [sys.executable, "-c", _LOOK, root, str(managed)]
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            looks.append(list(map(float, done.stdout.split())))
+
+        spent = in_turns({"plan": plan, "look": look})
+        first, ours = (median(found) for found in zip(*looks[1:], strict=True))
+    return [
+        Bench(
+            "plan-cold",
+            COLD_PLAN_SECONDS / spent["plan"].wall,
+            1.0,
+            {"wall_seconds": spent["plan"].wall, "processor_seconds": spent["plan"].processor},
+        ),
+        Bench(
+            "nothing-to-do",
+            NOTHING_TO_DO_SECONDS / ours,
+            1.0,
+            {"processor_seconds": ours, "first_processor_seconds": first},
+        ),
+    ]
+
+
 def run() -> list[Bench]:
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "journal.db"
@@ -108,6 +173,7 @@ def run() -> list[Bench]:
     return [
         Bench("plan-of-logs-seconds", LIMIT_SECONDS / (done - began - (gathered - built)), 1.0, detail),
         Bench("plan-of-logs-bytes", LIMIT_BYTES / size, 1.0, detail),
+        *measure_new_processes(),
     ]
 
 

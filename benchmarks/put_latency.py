@@ -1,5 +1,5 @@
 """A running broker's puts, without and with something beside it: a whole archive cycle (plan, archive, prove,
-release), or a watch that tends fence and shield of a held store.
+release), a watch that tends fence and shield of a held store, or a quarantine of large files that is emptied.
 
 A steady producer sends all the while. Spans of nothing else and of these take turns, so that a busy machine
 slows both; each cycle archives as much again, which is sent before the clock runs. Figures are those of the
@@ -31,6 +31,7 @@ from storage_engine.project.local_airflow import interruptible
 from storage_engine.retention import steps
 from storage_engine.retention.hold.leaving_unproven import Acceptance
 from storage_engine.retention.monitor.store_watch import HostWatch
+from storage_engine.retention.quarantine.tree import Place, make_place, remove
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.seen import look_at_shield
 
@@ -42,6 +43,12 @@ MUST_LIMITED = 0.5
 MUST_WATCHED = 0.7
 """An aim: beside a watch with its shield, less than half as long again."""
 
+MUST_LEAVING = 0.8
+"""Beside files that leave the disk in steps."""
+
+LEAVING_FILES, LEAVING_BYTES = 20, 1 << 30
+"""Written and synced, on the broker's disk."""
+
 FIRST_PASS_SECONDS = 60.0
 ROUNDS = 3
 ALONE_SECONDS = 20.0
@@ -51,6 +58,8 @@ TEND_DEADLINE_SECONDS = 120.0
 SEGMENT_BYTES = 32 << 20
 SEGMENTS_A_CYCLE = 16
 LIMIT_BYTES_PER_SECOND = 50_000_000
+
+_MUSTS = {"limited": MUST_LIMITED, "watched": MUST_WATCHED, "leaving": MUST_LEAVING}
 
 RATE = 1000
 BODY_BYTES = 1024
@@ -163,15 +172,32 @@ def watch(store: ManagedStore) -> None:
     host.end()
 
 
+def set_aside(directory: Path) -> Place:
+    """Write large files into a quarantine."""
+    place = Place(str(directory), ("quarantine", "leaving"))
+    make_place(place, b"{}")
+    block = os.urandom(1 << 20)
+    for number in range(LEAVING_FILES):
+        with (place.directory / f"{number:020d}").open("wb") as file:
+            for _ in range(LEAVING_BYTES // len(block)):
+                file.write(block)
+            os.fsync(file.fileno())
+    return place
+
+
 def measure(mq: RocketMQ, directory: Path) -> dict[str, Puts]:
-    """Rounds of a span alone, and then a watch, a cycle without a limit, or a cycle with one."""
-    kinds = {"alone": None, "watched": None, "unlimited": 0, "limited": LIMIT_BYTES_PER_SECOND}
+    """Rounds of a span alone, and then a watch, a cycle without a limit or with one, or files that leave."""
+    kinds = {"alone": None, "watched": None, "unlimited": 0, "limited": LIMIT_BYTES_PER_SECOND, "leaving": 0}
     puts = {kind: Puts() for kind in kinds}
     # A broker deletes nothing before, and a release would only wait.
     time.sleep(FIRST_PASS_SECONDS)
     for number in range(ROUNDS):
-        for kind in ("watched", "unlimited", "limited"):
-            fill(mq)
+        for kind in ("watched", "unlimited", "limited", "leaving"):
+            leaving = None
+            if kind == "leaving":
+                leaving = set_aside(directory)
+            else:
+                fill(mq)
             load = mq.load(
                 f"steady-{number}-{kind}",
                 "topics=steady",
@@ -186,14 +212,17 @@ def measure(mq: RocketMQ, directory: Path) -> dict[str, Puts]:
             time.sleep(ALONE_SECONDS)
             middle_ms = now_ms()
             store = managed(directory, mq, kinds[kind])
-            if kind == "watched":
+            if leaving is not None:
+                remove(leaving, lambda: None)
+            elif kind == "watched":
                 watch(store)
             else:
                 puts[kind].archived_bytes += cycle(store, f"{number}-{kind}")
             end_ms = now_ms()
             load.stop()
-            # What is dated back next must not be what the hold has set and remembers.
-            steps.unmanage(store, acceptance=Acceptance(1_000_000, "benchmark", "the load has ended"))
+            if leaving is None:
+                # What is dated back next must not be what the hold has set and remembers.
+                steps.unmanage(store, acceptance=Acceptance(1_000_000, "benchmark", "the load has ended"))
             count(load, [Span("alone", begin_ms, middle_ms), Span(kind, middle_ms, end_ms)], puts)
     return puts
 
@@ -231,7 +260,7 @@ def run() -> list[Bench]:
         Bench(
             f"put-latency-{kind}",
             alone.at(0.99) / seen.at(0.99),
-            {"limited": MUST_LIMITED, "watched": MUST_WATCHED}.get(kind, MUST),
+            _MUSTS.get(kind, MUST),
             {
                 **{f"p{share}_ms_alone": alone.at(share / 100) for share in (50, 99)},
                 **{f"p{share}_ms_beside": seen.at(share / 100) for share in (50, 99)},

@@ -1,6 +1,6 @@
 """Where the time of archiving and restoring goes: processor and wall time a stage, one segment at a time.
 
-Archiving is one thread's work beside one that syncs, restoring one that reads beside one that hashes and
+Archiving is one thread's work beside one that syncs, restoring one that reads beside one that
 writes; ``rest`` waits for them. The segments before the last warm up. The functions of the product are
 watched from outside: nothing of it measures itself.
 """
@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.archive import jobs_of
 from benchmarks.generate import Shape, write_store
+from storage_engine.core.durable import NewFile
 from storage_engine.lake.archive import archive
 from storage_engine.lake.archive.commit import commit_segments
 from storage_engine.lake.catalog.config import LakeConfig
@@ -112,6 +113,7 @@ def _watched(watch: Watch, stack: ExitStack) -> None:
         (archive, "_compare", "compare"),
         (archive, "sha256_of_file", "hash data file"),
         (restore, "_write_chunk", "write file"),
+        (NewFile, "sha256", "sync and hash file"),
         (restore, "queues_of_segment", "config"),
         (restore, "_start_writeback", "start writeback"),
         (os, "fsync", "fsync"),
@@ -121,9 +123,8 @@ def _watched(watch: Watch, stack: ExitStack) -> None:
     stack.enter_context(
         patch.object(RocketMQCodec, "decode", watch.generator("decode", RocketMQCodec.decode))
     )
-    for module in (source_file, restore):
-        proxy = type("hashing", (), {"sha256": partial(_WatchedHash, watch)})
-        stack.enter_context(patch.object(module, "hashlib", proxy))
+    proxy = type("hashing", (), {"sha256": partial(_WatchedHash, watch)})
+    stack.enter_context(patch.object(source_file, "hashlib", proxy))
 
 
 def measure(directory: Path, shape: Shape) -> tuple[dict[str, Taken], dict[str, Taken], float]:

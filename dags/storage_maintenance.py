@@ -26,4 +26,6 @@ for lake, stores in stores_by_lake().items():
         doc_md=__doc__,
     ):
         for store in stores:
-            StorageEngineMaintainOperator(task_id=store.in_dag_ids, **store.task_arguments, **when_failed())
+            StorageEngineMaintainOperator(
+                task_id=store.in_dag_ids, compact=True, **store.task_arguments, **when_failed()
+            )

@@ -76,7 +76,7 @@ def _reached(starts: Iterable[str]) -> dict[str, tuple[str, ...]]:
 def _distribution(module: str) -> str:
     """Return the distribution whose module this is, by the naming rule of its project."""
     match module.split("."):
-        case "airflow", "providers", ("standard" | "openlineage") as name, *_:
+        case "airflow", "providers", ("edge3" | "openlineage" | "standard") as name, *_:
             return f"apache-airflow-providers-{name}"
         case "openlineage", *_:
             return "openlineage-python"
@@ -95,7 +95,7 @@ def test_provider_has_the_version_of_the_code_and_brings_all_that_an_airflow_nee
     extras = ",".join(
         sorted(
             set(CODE["optional-dependencies"])
-            - {"charts", "dev", "kafka", "metrics", "openlineage", "postgres", "serve-lake"}
+            - {"charts", "dev", "edge", "kafka", "metrics", "openlineage", "postgres", "serve-lake"}
         )
     )
     assert code == f"storage-engine[{extras}]=={storage_engine.__version__}"

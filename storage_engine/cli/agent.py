@@ -45,10 +45,19 @@ _FILE = NamedPath(dir_okay=False, exists=True)
     "--lease",
     "lease_seconds",
     metavar="SECONDS",
-    type=click.IntRange(min=1),
+    # The kernel counts a wait in milliseconds, of 31 bits.
+    type=click.IntRange(1, 24 * 86_400),
     default=3600,
     show_default=True,
     help="Forget a run for which nobody asked for so long.",
+)
+@click.option(
+    "--connections",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Serve so many connections at one time: one for each core of the cluster, and one for each driver.",
 )
 @click.option(
     "--archive-bytes-per-second",
@@ -65,6 +74,7 @@ def agent(
     client_ca: Path | None,
     plain: bool,
     lease_seconds: int,
+    connections: int,
     archive_bytes_per_second: int | None,
 ) -> int:
     """Serve segments of STORE to Spark executors that don't see its disk, beside its broker.
@@ -84,6 +94,7 @@ def agent(
         {store.real_root: partial(_segment_files, store) for store in served},
         listening,
         lease_seconds=lease_seconds,
+        connections=connections,
         bytes_per_second=archive_bytes_per_second or None,
         log=partial(say, err=True),
     )

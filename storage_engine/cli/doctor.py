@@ -12,13 +12,13 @@ from storage_engine.cli.options.airflow_connection import pipeline_of, places_of
 from storage_engine.cli.options.options import is_lake_there, json_option, where_to_make
 from storage_engine.cli.options.store_argument import has_lake, takes_store
 from storage_engine.cli.options.stores_file import named_stores
-from storage_engine.cli.output.doctor_output import diagnosis_json, print_diagnosis
+from storage_engine.cli.output.doctor_output import diagnosis_json, print_diagnosis, print_pipeline
 from storage_engine.cli.output.output import print_error, print_json
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.call_parameters import said_by, with_store_of_connection
 from storage_engine.cli.shell.command import command
 from storage_engine.core.clock import clock_ms
-from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.exceptions import BadInputError, StorageEngineError, StoreNotFoundError
 from storage_engine.model.report.diagnosis import Finding, Severity, by_severity
 
 if TYPE_CHECKING:
@@ -45,15 +45,21 @@ def doctor(managed: ManagedStore | None, as_json: bool) -> int:
     pipeline, retention_dag = (None, "") if conn_id is None else pipeline_of(conn_id, managed)
     lake_dir: Path | None = context.params.get("lake_dir")
     lake_missing = lake_dir is not None and not is_lake_there(lake_dir)
-    with waiting("Looking"):
-        found = diagnose(
-            managed,
-            clock_ms(),
-            has_lake=has_lake(managed) and not lake_missing,
-            pipeline=pipeline,
-            retention_dag=retention_dag,
-            runs="" if conn_id is None else places_of(conn_id, managed),
-        )
+    try:
+        with waiting("Looking"):
+            found = diagnose(
+                managed,
+                clock_ms(),
+                has_lake=has_lake(managed) and not lake_missing,
+                pipeline=pipeline,
+                retention_dag=retention_dag,
+                runs="" if conn_id is None else places_of(conn_id, managed),
+            )
+    except StoreNotFoundError:
+        # Where an edge worker sees the store, Airflow's hosts don't: what Airflow knows is said all the same.
+        if pipeline is not None and pipeline.queue is not None and not as_json:
+            print_pipeline(pipeline, clock_ms())
+        raise
     if lake_missing:
         found = _without_lake(found, str(lake_dir))
     said = said_by(context)

@@ -53,6 +53,7 @@ class Extra:
 
 AIRFLOW = Extra("airflow", "Airflow", "airflow")
 CHARTS = Extra("charts", "the picture library resvg_py", "resvg_py")
+EDGE = Extra("edge", "Airflow's edge workers", "airflow.providers.edge3")
 KAFKA = Extra("kafka", "Kafka's client confluent-kafka", "confluent_kafka")
 METRICS = Extra("metrics", "Prometheus' client prometheus-client", "prometheus_client")
 POSTGRES = Extra("postgres", "the PostgreSQL driver psycopg", "psycopg")

@@ -42,6 +42,7 @@ class ConfiguredStore:
     :param schedule: of its monitor DAG, as Airflow takes one: when somebody looks what it needs.
     :param queue: of the workers that see its disk; None: Airflow's default.
     :param pool: that its tasks take their slots from; None: Airflow's default.
+    :param executor: by which they get its tasks, where Airflow has several; None: its default.
     :param lake: names its lake, in the id of the lake's maintenance DAG and in its assets.
     :param approvers: who may approve its plans as a second person; empty: whoever may answer tasks of its
         DAGs; None: its DAGs ask nobody, so that they delete nothing where its policy asks for one.
@@ -53,6 +54,7 @@ class ConfiguredStore:
     pool: str | None = None
     lake: str = DEFAULT_LAKE
     approvers: tuple[Approver, ...] | None = None
+    executor: str | None = None
 
     @property
     def in_dag_ids(self) -> str:
@@ -67,7 +69,7 @@ class ConfiguredStore:
     @property
     def task_arguments(self) -> Mapping[str, Any]:
         """Return what every task of the store is made with."""
-        places = {"queue": self.queue, "pool": self.pool}
+        places = {"queue": self.queue, "pool": self.pool, "executor": self.executor}
         return {"storage_engine_conn_id": self.conn_id, **{name: at for name, at in places.items() if at}}
 
 

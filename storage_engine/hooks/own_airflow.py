@@ -15,11 +15,12 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoun
 from airflow.secrets.environment_variables import CONN_ENV_PREFIX
 from sqlalchemy import select
 
+from storage_engine.core.extras import EDGE
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION, DEFAULT_LAKE, in_dag_ids
 from storage_engine.hooks.connection import managed_store
 from storage_engine.hooks.storage_engine import SPARK_TYPE, airflow_home, section_defaults
-from storage_engine.project.into_airflow import SECTION, STORES, VARIABLE, OwnAirflow, add_words
+from storage_engine.project.into_airflow import SECTION, STORES, OwnAirflow, add_words
 from storage_engine.project.settings_text import PAGE
 from storage_engine.project.spark_connection import SPARK_CONNECTION
 
@@ -40,10 +41,14 @@ def own_airflow(dags_folder: Path | None, *conn_ids: str) -> OwnAirflow:
         settings_file=Path(AIRFLOW_CONFIG),
         dags_folder=dags_folder or _dags_folder(),
         stores=str(conf.get(SECTION, STORES, fallback=DEFAULT_CONNECTION) or ""),
-        set_by_environment=VARIABLE in os.environ,
+        by_environment=frozenset(name for name in os.environ if name.startswith("AIRFLOW__")),
         may_test=conf.get("core", "test_connection", fallback="Disabled").strip().lower() == "enabled",
         connections=frozenset(conn_id for conn_id in {DEFAULT_CONNECTION, *conn_ids} if _is_there(conn_id)),
         spark_connections=_spark_connections(),
+        executor=conf.get("core", "executor"),
+        has_edge=EDGE.is_installed,
+        address=conf.get("api", "base_url", fallback="") or "",
+        serves_edge=conf.getboolean("edge", "api_enabled", fallback=False),
     )
 
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import PurePath
 from typing import Any
 
 from airflow.providers.common.compat.sdk import conf
-from sqlalchemy import func, select
+from sqlalchemy import func, inspect, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from storage_engine.hooks.configured_stores import configured_stores, in_dag_ids
+from storage_engine.core.extras import EDGE
+from storage_engine.hooks.configured_stores import ConfiguredStore, configured_stores, in_dag_ids
 from storage_engine.retention.doctor.pipeline_findings import (
     ComponentFacts,
     DagFacts,
     DagRunFacts,
     PipelineFacts,
+    QueueFacts,
 )
 
 _AHEAD = "storage_archive"
@@ -35,6 +37,8 @@ _OF_LISTED = {"kafka_stores": "storage_kafka_log_manager"}
 _OF_LAKE = "storage_maintenance"
 _NEEDED = _OF_STORE[:2]
 _COMPONENTS = {"SchedulerJob": "scheduler", "TriggererJob": "triggerer", "DagProcessorJob": "dag-processor"}
+_LOOKING = ("plan", "monitor")
+"""Tasks that succeed only where the store's disk is."""
 _WAITING = ("deferred", "up_for_reschedule", "awaiting_input")
 _MOST_WAITS = 20
 _ACTIVE = ("queued", "running")
@@ -57,18 +61,56 @@ def read_pipeline(
     for option, one in _OF_LISTED.items():
         if any(store.conn_id == conn_id for store in configured_stores(option)):
             dags[f"{one}__{name}"] = False
-    lake = next((store.lake for store in configured_stores() if store.conn_id == conn_id), None)
-    if lake is not None:
-        dags[f"{_OF_LAKE}__{in_dag_ids(lake)}"] = False
+    store = next((one for one in configured_stores() if one.conn_id == conn_id), None)
+    of_store = tuple(dags)
+    if store is not None:
+        dags[f"{_OF_LAKE}__{in_dag_ids(store.lake)}"] = False
     # Airflow's database is set up by this import, which takes seconds.
     from airflow.utils.session import create_session
 
     try:
         with create_session() as session:
-            found = _read(session, dags)
+            found = replace(_read(session, dags), queue=_queue(session, store, of_store))
             return (replace(found, approval=_approval(conn_id)) if asks else found), retention
     except SQLAlchemyError as error:
         return PipelineFacts(error=str(getattr(error, "orig", None) or error)), retention
+
+
+def _queue(session: Any, store: ConfiguredStore | None, dag_ids: Sequence[str]) -> QueueFacts | None:
+    """Read who takes a store's queue, and where a task has seen the store."""
+    from airflow.models.taskinstance import TaskInstance
+
+    if store is None or store.queue is None:
+        return None
+    last = session.execute(
+        select(TaskInstance.hostname, TaskInstance.end_date)
+        .where(
+            TaskInstance.dag_id.in_(dag_ids),
+            TaskInstance.task_id.in_(_LOOKING),
+            TaskInstance.queue == store.queue,
+            TaskInstance.state == "success",
+        )
+        .order_by(TaskInstance.end_date.desc())
+        .limit(1)
+    ).first()
+    executor = store.executor or conf.get("core", "executor").partition(",")[0]
+    is_edge = executor.rpartition(":")[2].rpartition(".")[2] == "EdgeExecutor"
+    workers = _edge_workers(session, store.queue) if is_edge else None
+    return QueueFacts(store.queue, workers, *((last.hostname or "", _ms(last.end_date)) if last else ()))
+
+
+def _edge_workers(session: Any, queue: str) -> tuple[ComponentFacts, ...] | None:
+    """Read the edge workers that take a queue, which one without queues does, too; None: nothing says."""
+    if not EDGE.is_installed or not inspect(session.connection()).has_table("edge_worker"):
+        return None
+    from airflow.providers.edge3.models.edge_worker import EdgeWorkerModel
+
+    found = session.scalars(select(EdgeWorkerModel).order_by(EdgeWorkerModel.worker_name)).all()
+    return tuple(
+        ComponentFacts(one.worker_name, _ms(one.last_update), str(getattr(one.state, "value", one.state)))
+        for one in found
+        if not one.queues or queue in one.queues
+    )
 
 
 def _approval(conn_id: str) -> str:

@@ -53,7 +53,6 @@ from storage_engine.model.store.store import FileFacts
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 from storage_engine.same_bytes.settling import settle
 
-_MOST_CONNECTIONS: Final = 256
 _PAUSE_SECONDS: Final = 0.1
 _BUFFERS: Final = threading.local()
 
@@ -78,6 +77,11 @@ class AgentListening:
     client_authorities: Path | None = None
     token: str = ""
     plain: bool = False
+
+    def files(self) -> tuple[object, ...]:
+        """Return what tells whether the files of certificates have changed."""
+        named = (self.certificate, self.key, self.client_authorities)
+        return tuple((found.st_ino, found.st_mtime_ns) for found in map(_stat, filter(None, named)) if found)
 
     def tls(self) -> ssl.SSLContext | None:
         """Return what connections are encrypted by.
@@ -126,12 +130,14 @@ class _Served:
 class _Run:
     """:param files: that it may read, by their paths; None: it went after it was chosen.
     :param until: when it is forgotten, if nobody asks; of a clock that never goes back.
+    :param settled: facts of files that were flushed for it: as long as they stay so, none is flushed again.
     """
 
     key: str = field(repr=False)
     files: Mapping[str, _Served | None]
     paces: tuple[Pace, ...]
     until: float
+    settled: dict[str, FileFacts] = field(default_factory=dict)
 
 
 class Agent:
@@ -139,6 +145,7 @@ class Agent:
 
     :param stores: by the real path of each root, what lists the files of its segments.
     :param lease_seconds: a run is forgotten after so long without a question.
+    :param connections: at one time; one more is closed at once.
     :param bytes_per_second: how fast all runs may read together, beside what each plan says; None: any speed.
     :param log: is given a line for each thing that an operator should know.
     """
@@ -149,6 +156,7 @@ class Agent:
         listening: AgentListening,
         *,
         lease_seconds: float,
+        connections: int = 256,
         bytes_per_second: int | None = None,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
@@ -160,8 +168,8 @@ class Agent:
         self._runs: dict[str, _Run] = {}
         self._lock = threading.Lock()
         self._closed = False
-        self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
-        self._tls = listening.tls()
+        self._free = threading.BoundedSemaphore(connections)
+        self._tls, self._tls_files = listening.tls(), listening.files()
         try:
             family = socket.AF_INET6 if ":" in listening.host else socket.AF_INET
             self._socket = socket.create_server((listening.host, listening.port), family=family, backlog=128)
@@ -210,10 +218,10 @@ class Agent:
         try:
             until = time.monotonic() + CONNECT_SECONDS
             notice_death(connection)
-            if self._tls is not None:
+            if (tls := self._tls_now()) is not None:
                 # All of the handshake has to come in this time.
                 connection.settimeout(CONNECT_SECONDS)
-                connection = self._tls.wrap_socket(connection, server_side=True)
+                connection = tls.wrap_socket(connection, server_side=True)
             wire = Wire(connection, until)
             wire.wait_at_most(CONNECT_SECONDS)
             self._answer(wire, peer)
@@ -224,6 +232,18 @@ class Agent:
         finally:
             connection.close()
             self._free.release()
+
+    def _tls_now(self) -> ssl.SSLContext | None:
+        """Return what a connection is encrypted by: the files as they are now, or else as they were."""
+        with self._lock:
+            if (files := self._listening.files()) != self._tls_files:
+                self._tls_files = files
+                try:
+                    self._tls = self._listening.tls()
+                    self._log("the files of certificates have changed: new connections have what they say")
+                except BadInputError as error:
+                    self._log(f"{error} The certificates of before are used on.")
+            return self._tls
 
     def _answer(self, wire: Wire, peer: str) -> None:
         try:
@@ -369,7 +389,9 @@ class Agent:
             raise FileGoneError.at(path)
         if ask == "look":
             with source_errors(path):
-                facts = settle(path) if question["settled"] else FileFacts.of(path)
+                facts = FileFacts.of(path)
+                if question["settled"] and run.settled.get(path) != facts:
+                    run.settled[path] = facts = settle(path)
             wire.send(facts_message(facts))
         elif ask == "acts":
             # Whoever has a run's key must not hold up a fence that is mended.
@@ -439,6 +461,13 @@ def _opened(path: str) -> Iterator[int]:
         yield file
     finally:
         os.close(file)
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
 
 
 def _certificate(connection: socket.socket) -> bool:

@@ -71,7 +71,11 @@ class StoreOperator(BaseOperator):
     def do_step(self, context: Context) -> Any:
         """Do what this operator is for; returns the task's XCom."""
 
-    def keep_lineage(self, make: Callable[[], Lineage]) -> None:
+    def lineage_so_far(self, cleanup: cycle.Cleanup) -> Lineage | None:
+        """Return what a step that fails has read and written before, of all its attempts; None: nothing."""
+        return None
+
+    def keep_lineage(self, make: Callable[[], Lineage | None]) -> None:
         """Keep what the task read and wrote, where somebody asks for it. What fails there ends no task."""
         if not is_wanted():
             return
@@ -100,7 +104,12 @@ class StoreOperator(BaseOperator):
         from storage_engine.retention.store.context import opened
 
         with opened(self.store) as store:
-            yield cycle.Cleanup(store, run_key(context), request, **means)
+            cleanup = cycle.Cleanup(store, run_key(context), request, **means)
+            try:
+                yield cleanup
+            except Exception:
+                self.keep_lineage(lambda: self.lineage_so_far(cleanup))
+                raise
 
     def emit(self, context: Context, asset: Asset, figures: object) -> None:
         """Have an event of an asset come when the task succeeds, where an alias is among its outlets.

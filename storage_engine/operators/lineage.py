@@ -19,7 +19,7 @@ from storage_engine.model.report.validation import CheckResult, Status, Validati
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    from storage_engine.retention.release.release_result import ReleaseResult
+    from storage_engine.retention.proof.history import SegmentRelease
     from storage_engine.retention.store.managed_store import ManagedStore
 
 OFFSETS = "storageEngine_offsets"
@@ -81,26 +81,26 @@ def is_wanted() -> bool:
     return not is_disabled()
 
 
-def archived(store: ManagedStore, receipts: Sequence[Receipt], lake: str) -> Lineage:
+def archived(store: ManagedStore, receipts: Sequence[Receipt], *lakes: str) -> Lineage:
     """Return the lineage of archiving.
 
-    :param lake: the location of the lake that took them; "": none.
+    :param lakes: the locations of those that took them; "": none.
     """
     ranges = _by_log((one.log, LogSpan(one.base_offset, one.end)) for one in receipts)
     return Lineage(
         store.real_root,
         ranges,
-        written=lake_tables(store, (lake,)) if receipts else (),
+        written=lake_tables(store, lakes) if receipts else (),
         rows=sum(one.row_count for one in receipts),
         # Segments may share a data file.
         size_bytes=sum({one.data_file: one.data_file_bytes for one in receipts}.values()),
     )
 
 
-def released(store: ManagedStore, result: ReleaseResult) -> Lineage:
+def released(store: ManagedStore, deleted: Sequence[SegmentRelease]) -> Lineage:
     """Return the lineage of a release: lakes prove, and logs lose their oldest segments."""
-    ranges = _by_log((one.log, LogSpan(one.base_offset, one.end_offset)) for one in result.deleted)
-    proving = dict.fromkeys(one.lake for one in result.deleted if one.lake)
+    ranges = _by_log((one.log, LogSpan(one.base_offset, one.end_offset)) for one in deleted)
+    proving = dict.fromkeys(one.lake for one in deleted if one.lake)
     return Lineage(store.real_root, ranges, ranges, read=lake_tables(store, tuple(proving)))
 
 

@@ -22,7 +22,7 @@ from storage_engine.exceptions import BadInputError, NotApprovedError, RunStateE
 from storage_engine.hooks.notifiers import AlarmException
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.operators.base import StoreOperator, run_key, starter
-from storage_engine.operators.lineage import released, validated
+from storage_engine.operators.lineage import Lineage, released, validated
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -84,6 +84,11 @@ class StorageEngineReleaseOperator(StoreOperator):
     (:mod:`storage_engine.assets`).
     """
 
+    def lineage_so_far(self, cleanup: cycle.Cleanup) -> Lineage:
+        from storage_engine.retention.report.counts import released_segments
+
+        return released(self.store, released_segments(cleanup.store, cleanup.run_key))
+
     def do_step(self, context: Context) -> Result:
         from storage_engine.retention.lag.unread import loss_count, unread_lines
         from storage_engine.retention.proof.refusing import log_text
@@ -96,7 +101,7 @@ class StorageEngineReleaseOperator(StoreOperator):
                 # Another try would find no other answer.
                 raise AirflowFailException(str(error)) from error
             counts = deleted_counts(cleanup.store, cleanup.run_key) if self.tells else None
-        self.keep_lineage(lambda: released(self.store, result))
+        self.keep_lineage(lambda: released(self.store, result.deleted))
         if counts is not None:
             self.emit(context, segments_deleted(self.storage_engine_conn_id), counts)
         unread = unread_lines(self.store, result.unread, done=True)
@@ -262,14 +267,20 @@ class StorageEngineMaintainOperator(StoreOperator):
     """Removes what has expired of the store's lakes, reports, journal and dead jobs' files.
 
     It may be killed at any instant and run again.
+
+    :param compact: write small data files of the lakes again as larger ones, too.
     """
 
     ui_color = "#e8e8e8"
 
+    def __init__(self, *, compact: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.compact = compact
+
     def do_step(self, context: Context) -> Result:
         from storage_engine.retention.housekeeping.maintaining import maintain_lakes, maintain_store
 
-        lakes = maintain_lakes(self.store)
+        lakes = maintain_lakes(self.store, compact=self.compact)
         done = maintain_store(self.store)
         self.say(task_log.maintenance_lines(lakes, done))
         self.warn(*(notice for lake in lakes for notice in lake.notices), *done.notices)

@@ -31,7 +31,7 @@ from storage_engine.journal.records import Step
 from storage_engine.lake.archive.threads import threads_for
 from storage_engine.model.settings.spark_from import WorkPlace, archive_place
 from storage_engine.operators.base import StoreOperator
-from storage_engine.operators.lineage import archived
+from storage_engine.operators.lineage import Lineage, archived
 from storage_engine.resources import project_path
 
 if TYPE_CHECKING:
@@ -203,17 +203,24 @@ class _ArchivingOperator(StoreSparkOperator):
     """
 
     entry_point = "archive_segments.py"
+    step = Step.ARCHIVE
 
     def __init__(self, *, lake: str = DEFAULT_LAKE, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.lake = lake
 
-    def _emit(self, context: Context, cleanup: cycle.Cleanup, step: Step) -> None:
+    def lineage_so_far(self, cleanup: cycle.Cleanup) -> Lineage:
+        from storage_engine.retention.report.counts import archived_receipts
+
+        by_lake = archived_receipts(cleanup.store, cleanup.run_key, self.step)
+        return archived(self.store, [row for rows in by_lake.values() for row in rows], *by_lake)
+
+    def _emit(self, context: Context, cleanup: cycle.Cleanup) -> None:
         from storage_engine.retention.report.counts import archived_counts
 
         if not self.tells:
             return
-        for counts in archived_counts(cleanup.store, cleanup.run_key, step):
+        for counts in archived_counts(cleanup.store, cleanup.run_key, self.step):
             self.emit(context, segments_archived(self.storage_engine_conn_id), counts)
             second = counts.lake != self.store.lake.location
             self.emit(context, lake_messages(self.lake, second=second), counts)
@@ -266,7 +273,7 @@ class StorageEngineArchiveOperator(_ArchivingOperator):
         with self.cleanup(context, **self._means(context)) as cleanup:
             done = cycle.archive(cleanup)
             try:
-                self._emit(context, cleanup, Step.ARCHIVE)
+                self._emit(context, cleanup)
             except LakeUnavailableError as error:
                 if done.waiver is None:
                     raise
@@ -286,6 +293,8 @@ class StorageEngineArchiveSealedOperator(_ArchivingOperator):
     only when they expire, or not at all. Fails where logs could not be archived, once all others were.
     """
 
+    step = Step.SEALED
+
     def do_step(self, context: Context) -> dict[str, Any]:
         from storage_engine.retention.proof.refusing import archive_error
 
@@ -297,7 +306,7 @@ class StorageEngineArchiveSealedOperator(_ArchivingOperator):
             )
         with self.cleanup(context, **self._means(context)) as cleanup:
             done = cycle.archive_sealed(cleanup)
-            self._emit(context, cleanup, Step.SEALED)
+            self._emit(context, cleanup)
         told = self._tell(done)
         if error := archive_error(cleanup.run_key, self.store.real_root, done.refused, done.wrong_lakes):
             raise error

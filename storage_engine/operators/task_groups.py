@@ -32,6 +32,7 @@ from storage_engine.operators.spark_job import (
     StorageEngineConsumerLagOperator,
 )
 from storage_engine.sensors.cleanup import StorageEngineDueSensor
+from storage_engine.triggers.cleanup import DEFAULT_POLL_SECONDS
 
 Step = Callable[[cycle.Cleanup], object]
 
@@ -76,6 +77,9 @@ def monitored(store: ConfiguredStore, *, sense_for: timedelta) -> None:
         **when_failed(),
         timeout=sense_for,
         soft_fail=True,
+        # An edge worker sees the store's disk, and Airflow's triggerer doesn't: it keeps its slot meanwhile.
+        deferrable=store.executor is None,
+        poke_interval=DEFAULT_POLL_SECONDS if store.executor is None else 60,
         cleanup_dag_id=f"storage_retention__{store.in_dag_ids}",
         archive_dag_id=f"storage_archive__{store.in_dag_ids}",
         outlets=[store_alias(store.conn_id)],

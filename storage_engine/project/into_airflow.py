@@ -23,8 +23,7 @@ from storage_engine.project.settings_text import PAGE, parsed, with_option, with
 from storage_engine.resources import project_path
 
 SECTION, STORES = "storage_engine", "stores"
-VARIABLE = "AIRFLOW__STORAGE_ENGINE__STORES"
-"""By it the environment sets the option, and wins over the file."""
+EDGE_EXECUTOR = "airflow.providers.edge3.executors.EdgeExecutor"
 TEST_VARIABLE = "AIRFLOW__CORE__TEST_CONNECTION"
 TEST_IS_OFF = "Testing connections is disabled in Airflow configuration."
 """What Airflow says where it is."""
@@ -41,7 +40,11 @@ class OwnAirflow:
 
     :param dags_folder: where it reads DAG files from.
     :param stores: the option that lists the stores, as it is in effect.
-    :param set_by_environment: the environment sets that option, whatever the file has.
+    :param by_environment: variables by which the environment sets options, whatever the file has.
+    :param executor: the option ``executor``, as it is in effect.
+    :param has_edge: what edge workers need is installed.
+    :param serves_edge: its API server serves edge workers.
+    :param address: of its API server, as other hosts know it; "": it names none.
     :param may_test: whether it tests connections.
     :param connections: ids of those that were asked for, and are there.
     :param spark_connections: ids of those of the type spark, without Airflow's own that nobody has touched.
@@ -51,10 +54,28 @@ class OwnAirflow:
     settings_file: Path
     dags_folder: Path
     stores: str
-    set_by_environment: bool
+    by_environment: frozenset[str]
     may_test: bool
     connections: frozenset[str]
     spark_connections: frozenset[str] = frozenset()
+    executor: str = ""
+    has_edge: bool = False
+    serves_edge: bool = False
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of Airflow's settings, and the value that it needs."""
+
+    section: str
+    name: str
+    value: str
+
+    @property
+    def variable(self) -> str:
+        """Return the variable by which an environment sets it, and wins over the file."""
+        return f"AIRFLOW__{self.section}__{self.name}".upper()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,34 +105,44 @@ class FileChange:
         return "\n".join((f"changed  {self.path}", *(f"  {line}" for line in [*lines][3:])))
 
 
-def settings_change(airflow: OwnAirflow, stores: str) -> tuple[FileChange, ...]:
+def settings_change(airflow: OwnAirflow, *options: Option) -> tuple[FileChange, ...]:
     """Return the change of the settings file; empty: none is needed.
 
     :raises BadInputError: Airflow would not start with the file as it is.
     """
     path = airflow.settings_file
     before = path.read_bytes()
-    text = before.decode()
-    found = parsed(text, path)
-    if found.get(SECTION, STORES, fallback="").strip() == stores:
-        return ()
-    after = with_option(text, SECTION, STORES, stores)
-    if parsed(after, path).get(SECTION, STORES) != stores:
-        raise BadInputError(
-            f"{path}: can't set {STORES} of [{SECTION}] in it. Nothing was changed. Set {VARIABLE}={stores} "
-            "in the environment of Airflow instead.",
-            page=PAGE,
-        )
-    return (FileChange(path, before, after.encode()),)
+    after = before.decode()
+    for it in options:
+        if parsed(after, path).get(it.section, it.name, fallback="").strip() == it.value:
+            continue
+        after = with_option(after, it.section, it.name, it.value)
+        if parsed(after, path).get(it.section, it.name) != it.value:
+            raise BadInputError(
+                f"{path}: can't set {it.name} of [{it.section}] in it. Nothing was changed. Set "
+                f"{it.variable}={it.value} in the environment of Airflow instead.",
+                page=PAGE,
+            )
+    return (FileChange(path, before, after.encode()),) if after.encode() != before else ()
 
 
-def stores_with(airflow: OwnAirflow, conn_id: str, default: str) -> str:
+def stores_with(airflow: OwnAirflow, conn_id: str, default: str, queue: str | None = None) -> str:
     """Return the option that lists the stores with one more.
 
     :param default: what it has where nobody said anything; it goes where no such connection is.
+    :param queue: of the edge worker that sees its disk; None: another worker does.
     """
     without = default if default not in airflow.connections and default != conn_id else ""
-    return with_store(airflow.stores, conn_id, without=without)
+    places = {} if queue is None else {"queue": queue, "executor": EDGE_EXECUTOR.rpartition(".")[2]}
+    return with_store(airflow.stores, conn_id, without=without, **places)
+
+
+def edge_options(airflow: OwnAirflow) -> tuple[Option, ...]:
+    """Return what an Airflow's settings have to say, so that edge workers get the tasks made for them."""
+    listed = [name.strip() for name in airflow.executor.split(",")]
+    is_there = any(name.rpartition(":")[2].rpartition(".")[2] == "EdgeExecutor" for name in listed)
+    added = () if is_there else (Option("core", "executor", ",".join([*listed, EDGE_EXECUTOR])),)
+    return added if airflow.serves_edge else (*added, Option("edge", "api_enabled", "True"))
 
 
 def dag_changes(folder: Path, *, older_dag_ids: bool) -> tuple[FileChange, ...]:

@@ -62,11 +62,12 @@ def with_option(text: str, section: str, option: str, value: str) -> str:
     return "".join([*lines[:found], said, *lines[behind:]])
 
 
-def with_store(listed: str, conn_id: str, *, without: str = "") -> str:
+def with_store(listed: str, conn_id: str, *, without: str = "", **places: str) -> str:
     """Return the option ``stores`` with one more store, unless it is there.
 
     :param listed: as :func:`~storage_engine.hooks.configured_stores.configured_stores` reads it.
     :param without: what the option has where nobody said anything, and no connection is; "": nothing.
+    :param places: what the store's entry says of where its tasks run, such as ``queue``; it says that then.
     :raises BadInputError: it is no list of stores.
     """
     if listed.lstrip().startswith("["):
@@ -79,8 +80,13 @@ def with_store(listed: str, conn_id: str, *, without: str = "") -> str:
                 "Nothing was changed. Correct it first.",
                 page=PAGE,
             ) from None
-        return listed if conn_id in there else json.dumps([*entries, {"conn_id": conn_id}])
-    names = [name.strip() for name in listed.split(",") if name.strip()]
-    if conn_id in names:
-        return listed
-    return ",".join([*(name for name in names if name != without), conn_id])
+    else:
+        names = [name.strip() for name in listed.split(",") if name.strip()]
+        if not places:
+            return listed if conn_id in names else ",".join([*(it for it in names if it != without), conn_id])
+        there = [it for it in names if it != without or it == conn_id]
+        entries = [{"conn_id": it} for it in there]
+    if conn_id not in there:
+        entries.append({"conn_id": conn_id})
+    found = [{**entry, **places} if entry["conn_id"] == conn_id else entry for entry in entries]
+    return listed if found == entries and conn_id in there else json.dumps(found)

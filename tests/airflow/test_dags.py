@@ -83,6 +83,18 @@ def test_each_store_has_dags_of_its_own_with_its_schedule_queue_and_pool(
             assert [dag.schedule for dag in (near, other)] == [[due("near")], [due("shop (eu)")]]
 
 
+def test_the_tasks_of_a_store_with_an_executor_are_that_ones_and_look_where_its_disk_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entry = {"conn_id": "far", "queue": "host-a", "executor": "LocalExecutor"}
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", json.dumps([entry, {"conn_id": "near"}]))
+    found = dags_of("storage_monitor.py")
+    for name, executor in (("far", "LocalExecutor"), ("near", None)):
+        dag = found[f"storage_monitor__{name}"]
+        assert {task.executor for task in dag.tasks} == {executor}
+        assert dag.get_task("sense").deferrable is (executor is None)
+
+
 def test_connections_separated_by_commas_have_what_is_usual(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", " one, other,one,")
     assert sorted(dags_of("storage_monitor.py")) == ["storage_monitor__one", "storage_monitor__other"]

@@ -155,6 +155,26 @@ def test_a_validation_that_fails_tells_what_is_broken(
     assert False in verdicts
 
 
+@pytest.mark.again
+def test_a_release_that_fails_tells_what_had_gone(
+    expired: Any, registry: Registry[Any], tmp_path: Path
+) -> None:
+    """The second segment can't be removed: the first one is gone, and no other."""
+    log = sorted((expired.root / "commitlog").iterdir())
+    subprocess.run(["chattr", "+i", log[1]], check=True)
+    try:
+        event = events_of(tmp_path / "events", "storage_retention.py")["release"]
+    finally:
+        subprocess.run(["chattr", "-i", log[1]], check=True)
+    assert sorted((expired.root / "commitlog").iterdir()) == log[1:]
+    assert event["eventType"] == "FAIL"
+    check(event, registry)
+    (truncated,) = event["outputs"]
+    assert [(one["start"], one["end"]) for one in truncated["facets"]["storageEngine_offsets"]["ranges"]] == [
+        (0, 1 << 20)
+    ]
+
+
 def test_a_task_without_anything_to_tell_and_an_airflow_without_openlineage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

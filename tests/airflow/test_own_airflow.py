@@ -138,3 +138,20 @@ def test_an_environment_that_sets_the_stores_is_told_what_to_set(airflow: Instal
     assert "export AIRFLOW__STORAGE_ENGINE__STORES=orders,refunds" in said
     assert "with your store's root in the place of /path/to/store" in said
     assert (airflow.home / "airflow.cfg").read_bytes() == settings
+
+
+def test_a_store_of_another_host_goes_to_its_edge_worker_and_nothing_else_does(airflow: Installation) -> None:
+    init = "storage-engine init --airflow --conn-id far --store /not/here --yes --spark-conn-id ''"
+    airflow.run(init, status=2)
+    said = airflow.run(f"{init} --edge broker-a --add-connection")
+    assert "   airflow edge worker --queues broker-a\n" in said
+    assert "connections test far" not in said
+    listed = airflow.run("airflow config get-value storage_engine stores")
+    assert '{"conn_id": "far", "queue": "broker-a", "executor": "EdgeExecutor"}' in listed
+    assert airflow.run("airflow config get-value core executor").startswith(
+        "LocalExecutor,airflow.providers.edge3"
+    )
+    assert '"queue": "broker-a"' in airflow.run("airflow connections get far -o json").replace("\\", "")
+    airflow.run("airflow dags reserialize")
+    assert "No data found" in airflow.run("airflow dags list-import-errors -o plain")
+    assert "Nothing to change" in airflow.run(f"{init} --edge broker-a --add-connection")

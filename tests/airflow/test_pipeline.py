@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.retention.doctor.pipeline_findings import PipelineFacts
+from storage_engine.retention.doctor.pipeline_findings import ComponentFacts, PipelineFacts, QueueFacts
 from tests.services.command_line import run_command
 
 pytestmark = pytest.mark.slow
@@ -178,3 +178,28 @@ def test_where_nobody_can_approve_a_stores_plans_it_is_said(
     assert told(', "approvers": []') == ""
     monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "True")
     assert "none is a second person" in told(', "approvers": []')
+
+
+def test_who_takes_a_stores_queue_is_read_of_edge_workers_alone(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.providers.edge3.models.edge_worker import EdgeWorkerModel
+
+    def queue(**entry: str) -> QueueFacts | None:
+        monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", json.dumps([{"conn_id": "s", **entry}]))
+        return facts_of("s").queue
+
+    assert queue() is None
+    assert queue(queue="broker-a", executor="CeleryExecutor") == QueueFacts("broker-a", None)
+    EdgeWorkerModel.metadata.create_all(session.get_bind())
+    for name, queues in (("db1", ["broker-a"]), ("db2", ["another"]), ("db3", None)):
+        session.add(EdgeWorkerModel(name, "idle", queues, NOW, NOW))
+    session.commit()
+    at_ms = round(NOW.timestamp() * 1000)
+    workers = tuple(ComponentFacts(name, at_ms, "idle") for name in ("db1", "db3"))
+    assert queue(queue="broker-a", executor="EdgeExecutor") == QueueFacts("broker-a", workers)
+    there = {"conn_type": "storage_engine", "extra": {"root": "/not/here", "lake": "/no/lake"}}
+    monkeypatch.setenv("AIRFLOW_CONN_S", json.dumps(there))
+    shown = run_command("doctor", "--conn-id", "s")
+    assert "/not/here" in shown.err
+    assert "queue broker-a: db1 (idle, alive" in " ".join(shown.out.split())

@@ -12,8 +12,12 @@ from urllib.parse import urlsplit
 
 import jsonschema
 import pytest
+import yaml
 
 from storage_engine.get_provider_info import get_provider_info
+
+BASE = "storage_engine.operators.spark_job.StoreSparkOperator"
+"""Of operators, and none itself."""
 
 
 def _airflow_schema(name: str) -> dict[str, Any]:
@@ -83,3 +87,19 @@ def test_only_what_has_a_password_in_it_is_masked() -> None:
     """Airflow masks a sensitive value wherever it stands: of a path, each form and log would lose it."""
     options = get_provider_info()["config"]["storage_engine"]["options"]
     assert [name for name, one in options.items() if one.get("sensitive")] == ["journal_url"]
+
+
+def test_the_registrys_file_lists_each_class_that_the_provider_names() -> None:
+    listed = yaml.safe_load((Path(__file__).parents[2] / ".airflow-registry.yaml").read_text())
+    info = get_provider_info()
+    assert listed["package-name"] == info["package-name"]
+    for part in ("hooks", "operators", "sensors", "triggers"):
+        modules = [importlib.import_module(name) for one in info[part] for name in one["python-modules"]]
+        classes = {
+            f"{module.__name__}.{name}"
+            for module in modules
+            for name, found in vars(module).items()
+            if isinstance(found, type) and found.__module__ == module.__name__ and name[0] != "_"
+        }
+        assert {one["module"] for one in listed[part]} == classes - {BASE}
+        assert all(one["description"] for one in listed[part])

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SMALL = {
     "agent": "b.run(segments=1, segment_bytes=1 << 20)",
-    "archive": "b.run(segments=2, segment_bytes=1 << 20)",
+    "archive": "sys.modules['benchmarks.common'].TURNS = 1; b.run(segments=2, segment_bytes=1 << 20)",
     "console": "b.DAYS = 2; b.START_MS = b.NOW_MS - 2 * b.DAY_MS; b.ROUNDS = 1; b.run()",
     "dag_parse": "b.run(stores=2)",
     "decode": "b.SEGMENT_BYTES = 1 << 20; b.TURNS = 1; b.run()",
@@ -24,7 +24,7 @@ SMALL = {
     "growth": "b.run(commits=20)",
     "journal": "b.DAYS = 2; b.EVENTS = 1_000; b.MANY = 20; b.ROUNDS = 1; b.run()",
     "shared_files": "b.run(80)",
-    "kafka_archive": "b.SEGMENT_BYTES = 1 << 20; b.ROUNDS = 1; b.run()",
+    "kafka_archive": "b.SEGMENT_BYTES = 1 << 20; sys.modules['benchmarks.common'].TURNS = 1; b.run()",
     "kafka_decode": (
         "b.SEGMENT_BYTES, b.TURNS, b.ROUNDS_A_TURN, b.WARM_UP_ROUNDS = 1 << 20, 1, 1, 1; b.run()"
     ),
@@ -33,10 +33,10 @@ SMALL = {
     "kafka_plan": "b.run(topics=3)",
     "kafka_run": "b.run(topics=3)",
     "lag": "b.run(queues=16, groups=3)",
-    "plans": "b.LOGS = 20; b.run()",
+    "plans": "b.LOGS, b.SEGMENTS = 20, 10; sys.modules['benchmarks.common'].TURNS = 1; b.run()",
     # A broker's first cleanup begins when it has run for a minute.
     "put_latency": (
-        "b.ROUNDS, b.ALONE_SECONDS, b.SEGMENTS_A_CYCLE = 1, 2.0, 2; "
+        "b.ROUNDS, b.ALONE_SECONDS, b.SEGMENTS_A_CYCLE, b.LEAVING_FILES = 1, 2.0, 2, 1; "
         "b.SETTINGS['deleteFileBatchMax'] = b.SEGMENTS_A_CYCLE; b.run()"
     ),
     "query": "b.MESSAGES, b.TOPICS, b.SEGMENT_BYTES = 3_000, 10, 1 << 20; b.main()",

@@ -25,9 +25,8 @@ def _completed(*words: str, incomplete: str = "") -> set[str]:
 
 def test_commands_options_choices_and_files_are_completed() -> None:
     assert {"archive", "adopt", "agent", "accept-loss", "approve"} == _completed(incomplete="a")
-    assert {"info", "relocate", "copy", "promote", "rebuild", "upgrade", "keep", "expire"} == _completed(
-        "lake"
-    )
+    of_lake = {"info", "relocate", "copy", "promote", "rebuild", "upgrade", "keep", "expire", "compact"}
+    assert of_lake == _completed("lake")
     assert _completed("verify", incomplete="--le") == {"--level"}
     assert _completed("verify", "--level") == {"receipts", "files", "bytes", "store"}
     assert _completed("completion") == set(SHELLS)

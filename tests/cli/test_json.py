@@ -53,6 +53,7 @@ def _calls(store: Path, lake: Path, tmp_path: Path) -> dict[str, list[object]]:
         "move": ["store", *at],
         "lake keep": ["--lake", lake, "--keep", "30 days"],
         "lake expire": ["--lake", lake],
+        "lake compact": ["--lake", lake],
         "lake info": ["--lake", lake],
         "lake relocate": ["--lake", lake],
         "lake copy": ["--lake", lake, "--to", copy],

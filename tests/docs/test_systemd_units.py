@@ -43,4 +43,4 @@ def test_a_unit_calls_a_command_as_it_is(unit: Path) -> None:
 def test_the_pages_name_each_unit() -> None:
     pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
     assert [unit.name for unit in UNITS if f"systemd/{unit.name}" not in pages] == []
-    assert len(UNITS) == 2
+    assert len(UNITS) == 3

@@ -7,7 +7,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,15 +22,20 @@ PASSWORD = "catalog-secret-0001"
 
 @dataclass
 class Postgres:
-    """The server; it can be killed and started again."""
+    """The server; it can be killed and started again.
+
+    :param via: the words of a command that runs it in its turn.
+    """
 
     work: Path
     port: int = field(default_factory=free_port)
     server: Server | None = None
+    host: str = "127.0.0.1"
+    via: Sequence[str] = ()
 
     @property
     def uri(self) -> str:
-        return f"postgresql+psycopg://{USER}:{PASSWORD}@127.0.0.1:{self.port}/postgres"
+        return f"postgresql+psycopg://{USER}:{PASSWORD}@{self.host}:{self.port}/postgres"
 
     def create(self) -> None:
         """Make the server's files; they belong to an ordinary user, as root may not run it."""
@@ -43,10 +48,12 @@ class Postgres:
         options = ["--auth=scram-sha-256", f"--pwfile={password}", f"--username={USER}"]
         command = [*self._as_user(), _program("initdb"), f"--pgdata={self.work}/data", *options, "--no-sync"]
         subprocess.run(command, check=True, capture_output=True, cwd=self.work)
+        with (self.work / "data" / "pg_hba.conf").open("a") as file:
+            file.write("host all all samenet scram-sha-256\n")
 
     def start(self) -> None:
-        settings = [f"-cport={self.port}", "-clisten_addresses=127.0.0.1", "-cunix_socket_directories="]
-        command = [*self._as_user(), _program("postgres"), "-D", f"{self.work}/data", *settings]
+        settings = [f"-cport={self.port}", f"-clisten_addresses={self.host}", "-cunix_socket_directories="]
+        command = [*self.via, *self._as_user(), _program("postgres"), "-D", f"{self.work}/data", *settings]
         self.server = Server(command, self.work / "postgres.log")
         self.server.wait_until(self._answers)
 
@@ -65,7 +72,7 @@ class Postgres:
         self._client("psql", "--quiet", "--set=ON_ERROR_STOP=1", stdin=dump)
 
     def _client(self, name: str, *options: str, stdin: bytes = b"") -> bytes:
-        where = ["--host=127.0.0.1", f"--port={self.port}", f"--username={USER}", "--dbname=postgres"]
+        where = [f"--host={self.host}", f"--port={self.port}", f"--username={USER}", "--dbname=postgres"]
         ran = subprocess.run(
             [_program(name), *where, *options],
             env={**os.environ, "PGPASSWORD": PASSWORD},
@@ -101,11 +108,11 @@ def _program(name: str) -> str:
 
 
 @contextmanager
-def postgres() -> Iterator[Postgres]:
+def postgres(host: str = "127.0.0.1", via: Sequence[str] = ()) -> Iterator[Postgres]:
     """A server for the duration of the block."""
     # Not below pytest's directories: those are closed to the user that it runs as.
     with tempfile.TemporaryDirectory(prefix="storage-engine-postgres-") as work:
-        server = Postgres(Path(work))
+        server = Postgres(Path(work), host=host, via=via)
         server.create()
         server.start()
         try:

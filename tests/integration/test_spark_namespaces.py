@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -24,15 +25,17 @@ import pytest
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.soundness.receipts import list_stores, receipts
+from tests.integration.edge_airflow import EdgeAirflow
 from tests.integration.object_store import ObjectStore, object_store
+from tests.integration.postgres import postgres
 from tests.integration.secured import certificate
-from tests.integration.server import Server, listens
+from tests.integration.server import Server, free_port, listens
 from tests.integration.spark_cluster import SHORT_LIVED_JVM, standalone
 from tests.rounds import rounds
 
 pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.timeout(3600)]
 
-LAKE, BROKER, SPARK = "10.77.0.1", "10.77.0.2", "10.77.1"
+LAKE, BROKER, SPARK, AIRFLOW = "10.77.0.1", "10.77.0.2", "10.77.1", "10.77.2.1"
 AGENT_PORT = 7443
 PROGRAM = str(Path(sysconfig.get_path("scripts"), "storage-engine"))
 OWNER = 12345
@@ -48,12 +51,22 @@ def inside(namespace: str, *words: object) -> list[str]:
     return ["ip", "netns", "exec", namespace, *map(str, words)]
 
 
+def without(stores: Path) -> list[str]:
+    """Return the words of a command that runs another one, which finds no store."""
+    return ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(stores)]
+
+
 @contextmanager
 def network() -> Iterator[None]:
-    """A bridge here, and a namespace for the broker's host and one for Spark, each with 50 MB/s."""
-    names = {"se-broker": [f"{BROKER}/16"], "se-spark": [f"{SPARK}.{number}/16" for number in (1, 2, 3)]}
+    """A bridge here, and namespaces for the broker's host, Spark and Airflow, each with 50 MB/s."""
+    names = {
+        "se-broker": [f"{BROKER}/16"],
+        "se-spark": [f"{SPARK}.{number}/16" for number in (1, 2, 3)],
+        "se-airflow": [f"{AIRFLOW}/16"],
+    }
+    # Outside of what is undone: where another run of these tests has its network, this one ends here.
+    run("ip", "link", "add", "se-bridge", "type", "bridge")
     try:
-        run("ip", "link", "add", "se-bridge", "type", "bridge")
         run("ip", "address", "add", f"{LAKE}/16", "dev", "se-bridge")
         run("ip", "link", "set", "se-bridge", "up")
         for number, (name, addresses) in enumerate(names.items()):
@@ -83,14 +96,17 @@ class Hosts:
     master: str = ""
     agent: Server | None = None
 
-    def new_lake(self, number: int) -> Path:
-        """Make a lake with its rows in the object store, and its catalog on the broker's host."""
+    def new_lake(self, number: int, catalog: str = "") -> Path:
+        """Make a lake with its rows in the object store.
+
+        :param catalog: URL of its catalog's database; "": a file on the broker's host.
+        """
         directory = self.work / f"lake-{number}"
         directory.mkdir()
         properties = {
             **self.objects.properties(),
             "type": "sql",
-            "uri": f"sqlite:///{directory}/catalog.db",
+            "uri": catalog or f"sqlite:///{directory}/catalog.db",
             "warehouse": f"s3://lake/{number}",
             "s3.connect-timeout": "20",
             "s3.request-timeout": "20",
@@ -162,8 +178,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     }
     lines = [f"{name} {value}" for name, value in settings.items()]
     (work / "conf" / "spark-defaults.conf").write_text("\n".join(lines))
-    hide = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', stores)
-    worker = inside("se-spark", *hide)
+    worker = inside("se-spark", *without(stores))
     with (
         network(),
         object_store(work / "objects", LAKE) as objects,
@@ -229,6 +244,61 @@ def test_a_store_that_no_executor_sees_is_archived_proven_and_deleted(hosts: Hos
     hosts.shell("clean", store, "--lake", lake, "--manual")
     assert len(segments_of(store)) < len(sealed)
     hosts.shell("verify", store, "--lake", lake, "--level", "bytes")
+
+
+def test_airflow_archives_and_deletes_where_only_its_edge_worker_is(hosts: Hosts, sample: Path) -> None:
+    """Airflow's components find no store, and neither do executors; a worker without it says so."""
+    store, queue = hosts.new_store(200, sample), "broker-a"
+    sealed = segments_of(store)
+    hosts.start_agent(store)
+    master, port = hosts.master.rsplit(":", 1)
+    home = _made(hosts.work / "airflow")
+    airflow_host = inside("se-airflow", *without(hosts.stores))
+    with postgres(AIRFLOW, inside("se-airflow")) as server:
+        lake = hosts.new_lake(200, server.uri)
+        settings = {
+            "AIRFLOW__STORAGE_ENGINE__JOURNAL_URL": server.uri,
+            "AIRFLOW__STORAGE_ENGINE__REPORT_DIR": str(home / "reports"),
+        }
+        airflow = EdgeAirflow(home, AIRFLOW, free_port(), server.uri, settings, airflow_host)
+        try:
+            airflow.shell("airflow", "db", "migrate")
+            of_store = ("--conn-id", "a", "--store", store, "--lake", lake, "--spark-conn-id", "cluster")
+            init = ("storage-engine", "init", "--airflow", "--edge", queue, "--add-connection", "--yes")
+            said = airflow.shell(*init, *of_store)
+            exports = [
+                line.strip().removeprefix("export ") for line in said.splitlines() if "export " in line
+            ]
+            told = dict(shlex.split(line)[0].split("=", 1) for line in exports if "…" not in line)
+            assert f"airflow edge worker --queues {queue}" in said
+            api = airflow.start()
+            api.add_connection("cluster", {"conn_type": "spark", "host": master, "port": int(port)})
+            agent = {"address": f"{BROKER}:{AGENT_PORT}", "token_file": str(hosts.work / "token")}
+            more = {"agent": {**agent, "ca_file": str(hosts.work / "broker.pem")}, "spark_from": "0 segments"}
+            known = api.get("/api/v2/connections/a")
+            api.patch(
+                "/api/v2/connections/a",
+                {**known, "extra": json.dumps({**json.loads(known["extra"]), **more})},
+            )
+            dag = "storage_retention__a"
+            with airflow.worker("elsewhere", queue, inside("se-broker", *without(hosts.stores)), told):
+                run = airflow.begin(api, dag, {"manual": True})
+                airflow.eventually(
+                    "a try has failed", lambda: api.task_states(dag, run).get("plan") == "up_for_retry"
+                )
+            (told_why,) = (home / "elsewhere").rglob("task_id=plan/attempt=1.log")
+            assert f"{store}: expected the store's root directory, found nothing" in told_why.read_text()
+            assert segments_of(store) == sealed
+            with airflow.worker("broker-host", queue, inside("se-broker"), {**told, **hosts.environment}):
+                airflow.eventually("the run ends", lambda: api.run_state(dag, run) in ("success", "failed"))
+                seen = airflow.shell("storage-engine", "doctor", "--conn-id", "a", fails=True)
+            assert "queue broker-a: broker-host (" in " ".join(seen.split())
+            assert set(api.task_states(dag, run).values()) == {"success"}
+        finally:
+            airflow.tree.stop()
+        gone = {name: data for name, data in sealed.items() if name not in segments_of(store)}
+        assert len(gone) > 1
+        assert_each_is_there_once(hosts, lake, gone)
 
 
 @pytest.mark.parametrize("number", range(KILLS))

@@ -15,10 +15,12 @@ from pyiceberg.expressions import And, BooleanExpression, EqualTo
 
 from storage_engine.exceptions import BadInputError, LakeMissingError
 from storage_engine.kafka.codec.codec import CODEC
+from storage_engine.lake.archive import archive as archiving
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.file.filters import between
+from storage_engine.lake.gc import compaction
 from storage_engine.lake.gc.garbage import collect, undo
 from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
 from storage_engine.lake.move.copying import copy_lake
@@ -121,6 +123,22 @@ def test_validation_sees_rows_without_bytes_as_they_are(lake: Lake) -> None:
         assert (row.first_row_offset, row.gaps, row.duplicates) == (0, 0, 0)
         assert row.last_row_end == row.row_bytes == row.end_offset
         assert row.found_rows == row.expected_rows
+
+
+def test_a_partition_comes_back_out_of_a_larger_file(
+    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiving, "SHARED_SEGMENT_BYTES", 0)
+    monkeypatch.setattr(compaction, "COMPACTED_LEAST_FILES", 2)
+    lake = new_lake(tmp_path / "lake")
+    rows = archive(lake, node, segments_of(node, *LOGS))
+    before = lake.messages().scan().to_arrow()
+    done = compaction.compact_lake(lake)
+    assert done.larger_files < done.files
+    after = lake.messages().scan().to_arrow()
+    assert sorted(map(str, after.to_pylist())) == sorted(map(str, before.to_pylist()))
+    assert {row.identity for row in receipts(lake, STORE)} == {row.identity for row in rows}
+    comes_back(lake, node, tmp_path)
 
 
 def test_a_moved_lake_is_relocated(node: Path, lake: Lake, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def serving(
     *,
     port: int = 0,
     lease_seconds: float = 60.0,
+    connections: int = 256,
     token: str = TOKEN,
     files: Sequence[FileFacts] | None = None,
 ) -> Iterator[tuple[Agent, AgentAccess]]:
@@ -48,6 +49,7 @@ def serving(
         {str(store): lambda: segment_files(store) if files is None else files},
         listening,
         lease_seconds=lease_seconds,
+        connections=connections,
     )
     thread = threading.Thread(target=agent.serve, daemon=True)
     thread.start()

@@ -532,9 +532,49 @@ def test_bad_input_is_named_before_anything_starts(store: Path, lake: Lake, tmp_
     access = AgentAccess(f"127.0.0.1:{agent.port}", TOKEN, pem.read_text())
     with pytest.raises(AgentError, match="certificate has expired"), run_of(access, jobs_of(lake, store)):
         pass
+    renewed = certificate(tmp_path / "old")[0].read_text()
+    with (
+        pytest.raises(BadInputError, match="expected a store that it serves"),
+        run_of(replace(access, authorities=renewed), jobs_of(lake, store)),
+    ):
+        pass
+    key.write_text("no key")
+    with (
+        pytest.raises(BadInputError, match="expected a store that it serves"),
+        run_of(replace(access, authorities=renewed), jobs_of(lake, store)),
+    ):
+        pass
     agent.close()
     with pytest.raises(AgentError, match="Connection refused"), run_of(access, jobs_of(lake, store)):
         pass
+
+
+def test_a_file_that_stays_as_it_is_is_flushed_once_for_a_run(
+    lake: Lake, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+    settle = server.settle
+    monkeypatch.setattr(server, "settle", lambda path: flushed.append(path) or settle(path))
+    job = jobs_of(lake, store)[0]
+    with serving(store) as (_, access), run_of(access, [job]) as run:
+        files = files_from(run)
+        assert files.settled(job.path) == files.settled(job.path) == FileFacts.of(job.path)
+        assert len(flushed) == 1
+        with Path(job.path).open("r+b") as file:
+            file.write(b"\0")
+        assert files.settled(job.path) == FileFacts.of(job.path)
+        assert len(flushed) == 2
+
+
+def test_one_connection_more_than_an_agent_has_is_closed(lake: Lake, store: Path) -> None:
+    with (
+        serving(store, connections=1) as (agent, access),
+        socket.create_connection(("127.0.0.1", agent.port)),
+        pytest.raises(AgentError),
+        run_of(access, jobs_of(lake, store)),
+    ):
+        pass
+    assert run_command("agent", store, "--listen", "127.0.0.1:0", "--lease", 25 * 86_400).exit_code == 2
 
 
 @pytest.mark.slow

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.project.into_airflow import (
+    EDGE_EXECUTOR,
+    Option,
     OwnAirflow,
     add_words,
     dag_changes,
+    edge_options,
     make,
     settings_change,
     stores_with,
@@ -29,7 +34,7 @@ def airflow(tmp_path: Path) -> OwnAirflow:
         settings_file=tmp_path / "airflow.cfg",
         dags_folder=tmp_path / "dags",
         stores="storage_engine_default",
-        set_by_environment=False,
+        by_environment=frozenset(),
         may_test=False,
         connections=frozenset(),
     )
@@ -79,27 +84,30 @@ def test_older_dag_ids_come_where_they_are_asked_for(airflow: OwnAirflow) -> Non
 def test_the_settings_are_changed_in_one_line_and_kept_as_they_were(airflow: OwnAirflow) -> None:
     airflow.settings_file.chmod(0o640)
     stores = stores_with(airflow, "orders", "storage_engine_default")
-    (change,) = settings_change(airflow, stores)
+    (change,) = settings_change(airflow, Option("storage_engine", "stores", stores))
     assert change.text.splitlines()[1:] == ["  -stores = storage_engine_default", "  +stores = orders"]
     assert "hush" not in change.text
     (copy,) = make((change,))
     assert copy.read_text() == SETTINGS
     assert airflow.settings_file.read_text() == SETTINGS.replace("storage_engine_default", "orders")
     assert {stat.S_IMODE(path.stat().st_mode) for path in (copy, airflow.settings_file)} == {0o640}
-    assert settings_change(airflow, stores) == ()
+    assert settings_change(airflow, Option("storage_engine", "stores", stores)) == ()
 
 
 def test_a_link_to_the_settings_stays_one(airflow: OwnAirflow, tmp_path: Path) -> None:
     real = tmp_path / "etc.cfg"
     airflow.settings_file.rename(real)
     airflow.settings_file.symlink_to(real)
-    make(settings_change(airflow, "orders"))
+    make(settings_change(airflow, Option("storage_engine", "stores", "orders")))
     assert airflow.settings_file.is_symlink()
     assert "stores = orders" in real.read_text()
 
 
 def test_nothing_is_written_where_a_file_has_changed_since_it_was_shown(airflow: OwnAirflow) -> None:
-    changes = (*dag_changes(airflow.dags_folder, older_dag_ids=False), *settings_change(airflow, "orders"))
+    changes = (
+        *dag_changes(airflow.dags_folder, older_dag_ids=False),
+        *settings_change(airflow, Option("storage_engine", "stores", "orders")),
+    )
     airflow.settings_file.write_text(SETTINGS + "mine = 1\n")
     with pytest.raises(BadInputError, match="expected it as it was a moment ago, found it changed"):
         make(changes)
@@ -111,3 +119,19 @@ def test_a_connection_is_added_by_airflows_own_command() -> None:
         *("airflow", "connections", "add", "orders", "--conn-type", "storage_engine"),
         *("--conn-port", "0", "--conn-extra", "{}"),
     ]
+
+
+def test_the_tasks_of_one_store_alone_go_to_an_edge_worker(airflow: OwnAirflow) -> None:
+    others = replace(airflow, stores="orders,payments", executor="LocalExecutor")
+    stores = stores_with(others, "orders", "storage_engine_default", "broker-a")
+    entry = {"conn_id": "orders", "queue": "broker-a", "executor": "EdgeExecutor"}
+    assert json.loads(stores) == [entry, {"conn_id": "payments"}]
+    assert stores_with(replace(others, stores=stores), "orders", "", "broker-a") == stores
+    assert edge_options(others) == (
+        Option("core", "executor", f"LocalExecutor,{EDGE_EXECUTOR}"),
+        Option("edge", "api_enabled", "True"),
+    )
+    (change,) = settings_change(others, *edge_options(others))
+    assert change.after.decode().startswith(f"[core]\nexecutor = LocalExecutor,{EDGE_EXECUTOR}\nfernet_key")
+    for executor in ("EdgeExecutor", f"LocalExecutor,edge:{EDGE_EXECUTOR}"):
+        assert edge_options(replace(others, executor=executor, serves_edge=True)) == ()

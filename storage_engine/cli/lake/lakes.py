@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from storage_engine.cli.lake.compact import compact
 from storage_engine.cli.lake.expire import expire
 from storage_engine.cli.lake.keep import keep
 from storage_engine.cli.lake.witnesses import part_journal, witness_options, witnessed_lake
@@ -78,6 +79,7 @@ def lake() -> None:
 
 lake.add_command(keep)
 lake.add_command(expire)
+lake.add_command(compact)
 
 
 @lake.command()

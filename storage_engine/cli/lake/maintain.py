@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 @command()
 @lake_option()
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, change nothing.")
+@click.option("--compact", is_flag=True, help="Write small data files as larger ones, as lake compact does.")
 @json_option
-def maintain(lake_dir: Path, dry_run: bool, as_json: bool) -> int:
+def maintain(lake_dir: Path, dry_run: bool, compact: bool, as_json: bool) -> int:
     """Remove what has expired: what the lake's rules no longer keep, as lake expire does; snapshots of the
     lake's tables, and then what gc may take; quarantines whose window is over; reports with their Data
     Docs, runs, events and samples of the journal, and files of jobs that were killed.
@@ -38,7 +39,7 @@ def maintain(lake_dir: Path, dry_run: bool, as_json: bool) -> int:
     from storage_engine.retention.housekeeping.maintaining import maintain_directory
 
     # Each part of maintenance is one call and one key of the JSON, in the order in which they run.
-    metadata = _maintain_lake(lake_dir, dry_run=dry_run)
+    metadata = _maintain_lake(lake_dir, dry_run=dry_run, compact=compact)
     history = maintain_directory(
         journal_of(lake_dir),
         lake_dir.absolute() / "reports",
@@ -54,8 +55,9 @@ def maintain(lake_dir: Path, dry_run: bool, as_json: bool) -> int:
     return 0
 
 
-def _maintain_lake(lake_dir: Path, *, dry_run: bool) -> LakeMaintenance | None:
+def _maintain_lake(lake_dir: Path, *, dry_run: bool, compact: bool) -> LakeMaintenance | None:
     from storage_engine.lake.catalog.catalog import open_lake
+    from storage_engine.lake.gc.compaction import maintain_compaction
     from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
     from storage_engine.retention.housekeeping.lake_expiry import maintain_expiry
 
@@ -66,10 +68,11 @@ def _maintain_lake(lake_dir: Path, *, dry_run: bool) -> LakeMaintenance | None:
         # A journal and reports may lie beside no lake.
         return None
     expired = maintain_expiry(lake, target.journal_url, dry_run=dry_run)
+    compacted = maintain_compaction(lake, dry_run=dry_run) if compact else ()
     done = maintain_lake(
         lake, LakePolicy(), clock_ms(), dry_run=dry_run, known_heads=known_heads_of(lake, target.journal_url)
     )
-    return replace(done, notices=(*done.notices, *expired))
+    return replace(done, notices=(*done.notices, *expired, *compacted))
 
 
 def _print_lake(done: LakeMaintenance) -> None:

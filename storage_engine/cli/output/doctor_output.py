@@ -19,11 +19,12 @@ from storage_engine.core.wording import bytes_text, count_text, duration_text, p
 from storage_engine.model.lag.archive_lag import touched_text
 from storage_engine.model.report.diagnosis import Finding, SettingFrom, SettingInEffect, Severity
 from storage_engine.model.store.store import DiskUsage
-from storage_engine.retention.doctor.pipeline_findings import dag_text
+from storage_engine.retention.doctor.pipeline_findings import pipeline_lines
 
 if TYPE_CHECKING:
     from storage_engine.retention.doctor.doctor import Diagnosis
     from storage_engine.retention.doctor.figures import Figures
+    from storage_engine.retention.doctor.pipeline_findings import PipelineFacts
 
 _COLORS = {Severity.URGENT: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _LABEL_WIDTH = 11
@@ -56,6 +57,12 @@ def print_diagnosis(found: Diagnosis, said: Mapping[str, Any]) -> None:
     _print_next(found, said)
 
 
+def print_pipeline(found: PipelineFacts, now_ms: int) -> None:
+    """Print what Airflow knows of a store that isn't here."""
+    for label, text in pipeline_lines(found, now_ms):
+        _echo(label, text, min(terminal_width() or 80, _MOST_COLUMNS))
+
+
 def _about(found: Diagnosis) -> Iterator[tuple[str, str]]:
     from storage_engine.brokers import find_broker
 
@@ -72,8 +79,7 @@ def _about(found: Diagnosis) -> Iterator[tuple[str, str]]:
     if found.runs:
         yield "runs", f"archive and consumer lag {found.runs}"
     if found.pipeline is not None:
-        for dag in found.pipeline.dags:
-            yield "DAG", f"{dag.dag_id}: {dag_text(dag, found.at_ms)}"
+        yield from pipeline_lines(found.pipeline, found.at_ms)
 
 
 def _about_figures(figures: Figures, newest_ms: int | None) -> Iterator[tuple[str, str]]:

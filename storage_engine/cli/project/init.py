@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from storage_engine.cli.output.output import say
 from storage_engine.cli.shell.command import AIRFLOW_GROUP, NAMED, GroupedOption, command
 from storage_engine.cli.shell.values import NamedPath, TargetPath
 from storage_engine.cli.shell.values import time_zone as known_time_zone
-from storage_engine.core.extras import require_provider
+from storage_engine.core.extras import EDGE, require_provider
 from storage_engine.exceptions import BadInputError
 from storage_engine.project import init as project_files
 from storage_engine.project import into_airflow as own
@@ -34,7 +35,17 @@ from storage_engine.project.spark_connection import (
 
 _CONN_ID = re.compile(r"[\w.-]{1,200}")
 """What Airflow's REST API takes for an id."""
-_OF_AIRFLOW = ("conn_id", "broker", "lake_dir", "spark_conn_id", "dags", "env", "add_connection", "yes")
+_OF_AIRFLOW = (
+    "conn_id",
+    "broker",
+    "lake_dir",
+    "spark_conn_id",
+    "dags",
+    "env",
+    "edge",
+    "add_connection",
+    "yes",
+)
 
 
 @command()
@@ -44,12 +55,12 @@ _OF_AIRFLOW = ("conn_id", "broker", "lake_dir", "spark_conn_id", "dags", "env", 
 )
 @click.option(
     "--store",
-    type=NamedPath(exists=True),
+    type=NamedPath(),
     help="The broker's storePathRootDir, for the connection; with --name a node's server.properties, too.",
 )
 @click.option(
     "--broker-conf",
-    type=NamedPath(exists=True, dir_okay=False),
+    type=NamedPath(dir_okay=False),
     help="The broker's own config file, for the connection.",
 )
 @click.option(
@@ -109,6 +120,13 @@ _OF_AIRFLOW = ("conn_id", "broker", "lake_dir", "spark_conn_id", "dags", "env", 
     help="Print the option as an environment variable; edit no airflow.cfg.",
 )
 @click.option(
+    "--edge",
+    cls=GroupedOption,
+    group=AIRFLOW_GROUP,
+    metavar="QUEUE",
+    help="The store's disk is on another host, where an edge worker takes this queue.",
+)
+@click.option(
     "--add-connection",
     cls=GroupedOption,
     group=AIRFLOW_GROUP,
@@ -140,6 +158,8 @@ def init(directory: Path | None, into_airflow: bool, name: str | None, **said: A
 
     With --name it writes --store, --lake, --broker-conf and --broker into stores.toml, and nothing else.
     """
+    if said["edge"] is None or not into_airflow:
+        _check_paths(said["store"], said["broker_conf"])
     if name is not None:
         _write_name(name, directory is not None or into_airflow, **said)
         return
@@ -164,6 +184,13 @@ def init(directory: Path | None, into_airflow: bool, name: str | None, **said: A
         older_dag_ids=said["older_dag_ids"],
     )
     say(project_files.next_steps(project, store_is_known=said["store"] is not None))
+
+
+def _check_paths(*paths: Path | None) -> None:
+    """Make sure that what is named is there; of another host nobody can tell."""
+    for option, path in zip(("--store", "--broker-conf"), paths, strict=True):
+        if path is not None and not path.exists():
+            raise click.BadParameter(f"Path '{path}' does not exist.", param_hint=option)
 
 
 def _write_name(name: str, is_more: bool, store: Path | None, lake_dir: Path | None, **said: Any) -> None:
@@ -205,6 +232,7 @@ def _set_up(
     spark_conn_id: str | None,
     dags: Path | None,
     env: bool,
+    edge: str | None,
     add_connection: bool,
     yes: bool,
     older_dag_ids: bool,
@@ -221,15 +249,20 @@ def _set_up(
     fields = project_files.store_fields(store, broker_conf, time_zone)
     fields |= {"mode": "live", "broker_address": broker} if broker else {}
     fields |= {"lake": str(lake_dir.absolute())} if lake_dir else {}
+    fields |= {"queue": edge} if edge else {}
     with redirect_stdout(sys.stderr):
         airflow = hook.own_airflow(dags, conn_id, SPARK_CONNECTION, *filter(None, [spark_conn_id]))
         spark = propose_spark(spark_conn_id, airflow.spark_connections, airflow.connections)
         fields |= {"spark_conn_id": spark.conn_id}
         hook.check_fields(conn_id, fields)
+    if edge is not None and not airflow.has_edge:
+        raise EDGE.missing("init --edge")
     definition = project_files.store_definition(fields)
-    stores = own.stores_with(airflow, conn_id, project_files.STORE_CONNECTION)
-    by_variable = env or airflow.set_by_environment
-    changes = () if by_variable else own.settings_change(airflow, stores)
+    stores = own.stores_with(airflow, conn_id, project_files.STORE_CONNECTION, edge)
+    listed = own.Option(own.SECTION, own.STORES, stores)
+    options = (listed, *(() if edge is None else own.edge_options(airflow)))
+    by_variable = [it for it in options if env or it.variable in airflow.by_environment]
+    changes = own.settings_change(airflow, *(it for it in options if it not in by_variable))
     changes += own.dag_changes(airflow.dags_folder, older_dag_ids=older_dag_ids)
     adds = add_connection and conn_id not in airflow.connections
     # One that a person names is theirs to make.
@@ -259,10 +292,11 @@ def _set_up(
     say("\nNext, in this order:")
     for number, step in enumerate(
         (
-            *_settings_steps(stores if by_variable and stores != airflow.stores else ""),
+            *_settings_steps([it for it in by_variable if it != listed or stores != airflow.stores]),
             *_connection_steps(conn_id, definition, is_there=is_there, is_known=store is not None),
             *(() if adds_spark else _spark_steps(spark)),
-            *_try_steps(conn_id, hook.dags_of(conn_id), may_test=airflow.may_test),
+            *(() if edge is None else _edge_steps(edge, listed, airflow.address)),
+            *_try_steps(conn_id, hook.dags_of(conn_id), may_test=airflow.may_test, is_here=edge is None),
         ),
         start=1,
     ):
@@ -299,16 +333,32 @@ def _ask() -> None:
         raise click.Abort
 
 
-def _settings_steps(stores: str) -> list[str]:
-    """Return how the option is set where no file is edited.
-
-    :param stores: the option's value; "": it is set.
-    """
-    if not stores:
+def _settings_steps(options: Sequence[own.Option]) -> list[str]:
+    """Return how options are set where no file is edited."""
+    if not options:
         return []
+    what = "these" if len(options) > 1 else "this"
+    lines = [f"   export {it.variable}={shlex.quote(it.value)}" for it in options]
+    return ["\n".join([f"Set {what} in the environment of every part of Airflow:", *lines])]
+
+
+def _edge_steps(queue: str, listed: own.Option, address: str) -> list[str]:
+    """Return how the worker beside the store is started."""
+    url = f"{address.rstrip('/') or 'https://AIRFLOW'}/edge_worker/v1/rpcapi"
+    options = (
+        own.Option("core", "executor", own.EDGE_EXECUTOR),
+        own.Option("edge", "api_url", url),
+        listed,
+    )
+    lines = [f"   export {it.variable}={shlex.quote(it.value)}" for it in options]
+    lines += [
+        "   export AIRFLOW__API_AUTH__JWT_SECRET=…       # of [api_auth], as all parts of Airflow have it",
+        "   export AIRFLOW__STORAGE_ENGINE__JOURNAL_URL=… # PostgreSQL, as all parts of Airflow have it",
+        f"   airflow edge worker --queues {shlex.quote(queue)}",
+    ]
     return [
-        "Set this in the environment of every part of Airflow:\n"
-        f"   export {own.VARIABLE}={shlex.quote(stores)}"
+        "On the store's host, as a user who may delete from the store, and with the packages, DAG files and "
+        "options of [storage_engine] that Airflow has, start:\n" + "\n".join(lines)
     ]
 
 
@@ -327,7 +377,8 @@ def _spark_steps(spark: SparkProposal) -> list[str]:
     return [f"Add the Spark connection:\n   {_add(spark.conn_id, spark_definition({}))}"]
 
 
-def _try_steps(conn_id: str, dags: str, *, may_test: bool) -> list[str]:
+def _try_steps(conn_id: str, dags: str, *, may_test: bool, is_here: bool) -> list[str]:
+    """Return how the store is tried; a test looks at its disk, and so does nothing where that isn't here."""
     named = shlex.quote(conn_id)
     forced = f"storage_forced_cleanup__{named}"
     off = (
@@ -336,10 +387,11 @@ def _try_steps(conn_id: str, dags: str, *, may_test: bool) -> list[str]:
         else f"\n   Without that setting Airflow says: {own.TEST_IS_OFF!r} It is off by default."
     )
     variable = "" if may_test else f"{own.TEST_VARIABLE}=Enabled "
+    test = f"Test it:\n   {variable}airflow connections test {named}{off}"
     return [
         "Make its lake; add --allow-same-disk where it may lie on the store's disk:\n"
         f"   storage-engine init-lake --conn-id {named}",
-        f"Test it:\n   {variable}airflow connections test {named}{off}",
+        *([test] if is_here else []),
         "Restart Airflow, wait until it has read its DAGs, and take a first look; nothing is deleted:\n"
         f"   airflow dags unpause {forced}\n"
         f'   airflow dags trigger {forced} --conf \'{{"reason": "a first look", "dry_run": true}}\'',

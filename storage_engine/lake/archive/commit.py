@@ -374,10 +374,10 @@ def take_out(table: Table, receipt: Receipt) -> ProvenSegment:
     old, codec = data_file_of(table, receipt), find_broker(receipt.broker).codec
     new = f"{old.rpartition('/')[0]}/{data_file_name(receipt.identity, new_attempt())}"
     # Read first: nothing is written for what is lost.
-    _check_rows(table, receipt, old)
+    check_rows(table, receipt, old)
     copy_rows(table.io, old, new, codec.columns, lambda parquet: rows_of_segment(parquet, receipt, old))
     own = replace(receipt, data_file=relative_name(table, new), row_groups=None, moved_to=None)
-    _check_rows(table, own, new)
+    check_rows(table, own, new)
     with parquet_errors(new), open_data_file(table.io, new) as stored, open_rows(stored) as parquet:
         names = {field.name for field in fields(ProvenSegment)} & {field.name for field in fields(Receipt)}
         return ProvenSegment(
@@ -394,7 +394,7 @@ def take_out(table: Table, receipt: Receipt) -> ProvenSegment:
         )
 
 
-def _check_rows(table: Table, receipt: Receipt, location: str) -> None:
+def check_rows(table: Table, receipt: Receipt, location: str) -> None:
     """
     :raises ProofError: the rows in a receipt's data file aren't the segment.
     """

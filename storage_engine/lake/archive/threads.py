@@ -1,4 +1,4 @@
-"""How many segments one process archives at a time: by its processors, its memory and its pace."""
+"""How many segments one process archives or reads at a time: by its processors, its memory and its pace."""
 
 from __future__ import annotations
 
@@ -54,6 +54,13 @@ def threads_here(segment_bytes: int, bytes_per_second: int | None) -> int:
     """Return how many segments of a size this process archives at a time."""
     processors = len(os.sched_getaffinity(0))
     return archive_threads(processors, _memory_bytes(), segment_bytes, bytes_per_second)
+
+
+def reading_threads(segment_bytes: int) -> int:
+    """Return how many segments of a size this process reads back at a time: while one waits for a disk,
+    another works.
+    """
+    return max(_OVERLAPPING, threads_here(segment_bytes, None))
 
 
 @cache

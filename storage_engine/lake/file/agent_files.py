@@ -35,11 +35,11 @@ from storage_engine.lake.file.jobs import AgentAccess, AgentRun, SegmentJob
 from storage_engine.model.store.store import FileFacts
 from storage_engine.same_bytes.own_acts import OwnActs
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 DRIVER: Final = "driver"
 """What who asks for a run calls itself; a task says the run's name."""
 PLAIN: Final = "plain://"
-BLOCK_BYTES: Final = 1 << 20
+BLOCK_BYTES: Final = 256 << 10
 """Sent at a time, with a CRC-32C behind it. Smaller ones cost more calls, larger ones leave the caches."""
 CRC: Final = struct.Struct(">I")
 MOST_PLAN_BYTES: Final = 256 << 20

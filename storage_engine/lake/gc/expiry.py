@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -33,20 +33,21 @@ from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
 from storage_engine.lake.archive.receipt_commit import prepare_receipts
 from storage_engine.lake.archive.transactions import begin
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
-from storage_engine.lake.catalog.names import data_file_of, location_of, proven_files
+from storage_engine.lake.catalog.names import data_file_of, location_of, proven_files, relative_name
 from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import open_rows
 from storage_engine.lake.file.jobs import file_name, slot_prefix, split_data_file_name
 from storage_engine.lake.file.live_files import LiveFile, live_data_files
 from storage_engine.lake.file.manifest_entry import iceberg_data_file, packed_facts
+from storage_engine.lake.gc.garbage_files import TRASH
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
 from storage_engine.lake.soundness.chain import check_links
-from storage_engine.lake.soundness.receipts import receipts_in
+from storage_engine.lake.soundness.receipts import current, receipts_in
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
-from storage_engine.lake.storage.small_files import file_system_of
+from storage_engine.lake.storage.small_files import file_system_of, list_files
 from storage_engine.model.keep.acts import (
     SHOWN_CHARACTERS,
     ActKind,
@@ -112,7 +113,7 @@ def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
     # Of one that is undone the segments may have left again since, by another act.
     if not expiry.is_undone:
         _check_left(expiry)
-        for file in expiry.files:
+        for file in expiry.returning:
             _check_file(messages, file)
 
     def decide(acts: Acts) -> KeepDecision | None:
@@ -173,6 +174,50 @@ def remove_expired(
             record_act(lake, decide)
         going += taken
     return tuple(going)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierFile:
+    """A data file that had rows of segments before another took its place, and that is there still.
+
+    :param segments: of which it has rows.
+    :param in_trash: it lies in gc's trash.
+    """
+
+    file: StoredFile
+    segments: frozenset[SegmentIdentity]
+    in_trash: bool
+
+
+def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[EarlierFile, ...]:
+    """Return the files of segments that compaction, or archiving again, has replaced, but those of acts.
+
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    if not segments:
+        return ()
+    messages, acts, found = lake.messages(), expired_files(read_acts(lake)), list[EarlierFile]()
+    there = {f"data/{it.inside}" for it in list_files(messages.io, f"{messages.location().rstrip('/')}/data")}
+    root = local_path(messages.location())
+    trash = [] if root is None else (root / TRASH).rglob("*.parquet")
+    # Below the directory of its pass a file keeps its path.
+    in_trash = {"/".join(path.relative_to(root / TRASH).parts[1:]) for path in trash if root is not None}
+    for store_id in sorted({it.store_id for it in segments}):
+        history = receipts_in(lake.segments(), store_id, superseded=True)
+        needed = {file.location for row in current(history) for file in proven_files(messages, row)}
+        needed |= {file.location for file in live_data_files(messages, store_id)}
+        names = (there | in_trash) - acts - {relative_name(messages, it) for it in needed}
+        by_file: dict[StoredFile, set[SegmentIdentity]] = {}
+        for row in history:
+            name = relative_name(messages, data_file_of(messages, row))
+            file = StoredFile(name, row.data_file_bytes, row.data_file_sha256)
+            by_file.setdefault(file, set()).add(row.identity)
+        found += [
+            EarlierFile(file, frozenset(of_file), file.location in in_trash)
+            for file, of_file in by_file.items()
+            if file.location in names and not of_file.isdisjoint(segments)
+        ]
+    return tuple(found)
 
 
 def _batches(expiry: RecordedExpiry) -> Iterator[Sequence[SegmentIdentity]]:
@@ -264,7 +309,8 @@ def _next_expiry_step(
     store_id, act = batch[0].store_id, expiry.recorded
     segments, messages = lake.segments(), lake.messages()
     rows, thinned = _rows(segments, batch), _thinned(messages, expiry)
-    files = _located(messages, expiry.recorded.act.decision.files)
+    decision = expiry.recorded.act.decision
+    files = _located(messages, (*decision.files, *decision.replaced))
     removed = files - _located(messages, expiry.files)
     lost = {location_of(messages, name) for name in removed_files(acts)}
     live = live_data_files(messages, store_id, _span(batch))
@@ -284,10 +330,10 @@ def _next_expiry_step(
         # Where one of both files isn't there any more, it is decided again.
         if after.state == EXPIRED
         or data_file_of(messages, row) in lost
-        or (data_file_of(messages, row) in as_archived and _is_there(messages, after))
+        or (data_file_of(messages, row) in as_archived and is_there(messages, after))
     ]
     if changed:
-        return _receipts_step(segments, store_id, changed, act)
+        return receipts_step(segments, store_id, changed, act.sha256)
     gone = {data_file_of(messages, row) for row in of_act if row.state == EXPIRED}
     kept = [it for it in rows if _is_thinned_by(it, thinned) and data_file_of(messages, it) not in lost]
     gone |= {thinned[it.identity].file.location for it in kept}
@@ -301,7 +347,7 @@ def _next_expiry_step(
     leaving = [file.entry for file in live if file.location in gone]
     left = {split_data_file_name(file_name(it.file_path)) for it in leaving}
     taking = [it for it in kept if _name_of(it) in left]
-    return _data_step(messages, act, leaving, taking, live)
+    return data_step(messages, act.sha256, leaving, taking, live)
 
 
 def _shared_with_others(
@@ -325,7 +371,7 @@ def _next_undo_step(
     """Data files first; receipts only when the table has all of them."""
     store_id, act, text = batch[0].store_id, expiry.recorded, _act_text(undo)
     segments, messages = lake.segments(), lake.messages()
-    by_act, files, thinned = _act_text(act), _located(messages, expiry.files), _thinned(messages, expiry)
+    by_act, files, thinned = _act_text(act), _located(messages, expiry.returning), _thinned(messages, expiry)
     live = live_data_files(messages, store_id, _span(batch))
     there = {file.location for file in live}
     rows = _rows(segments, batch)
@@ -341,7 +387,7 @@ def _next_undo_step(
         file = thinned[row.identity].file if row.identity in partly else None
         is_of_file = file in files and row.has_rows and proven_files(messages, row) == (file,)
         if is_of_file and not there.isdisjoint((partly[row.identity], data_file_of(messages, row))):
-            back |= {row.identity: replace(row, act=text)} if _is_there(messages, row) else {}
+            back |= {row.identity: replace(row, act=text)} if is_there(messages, row) else {}
     # What shares a file that comes back and was archived again since comes back there, too: it has its rows.
     shared = {data_file_of(messages, row) for row in back.values() if row.row_groups is not None}
     since = {row.identity: row for row in rows if row.has_rows and row.identity not in back}
@@ -361,10 +407,10 @@ def _next_undo_step(
         if file.location not in named and split_data_file_name(file_name(file.location))[0] in slots
     } - {data_file_of(messages, row) for row in back.values()}
     if back and not lacking and not again:
-        return _receipts_step(segments, store_id, list(back.values()), undo)
+        return receipts_step(segments, store_id, list(back.values()), undo.sha256)
     replaced = again | {partly[row.identity] for row in lacking if row.identity in partly}
     leaving = [file.entry for file in live if file.location in replaced]
-    return _data_step(messages, undo, leaving, lacking, live)
+    return data_step(messages, undo.sha256, leaving, lacking, live)
 
 
 def _as_it_goes(row: Receipt, act: RecordedAct, thinning: Thinning | None) -> Receipt:
@@ -413,7 +459,7 @@ def _is_thinned_by(row: Receipt, thinned: Mapping[SegmentIdentity, Thinning]) ->
     return thinning is not None and row.state == PARTIAL and row.proven_files == (thinning.kept,)
 
 
-def _is_there(messages: Table, row: Receipt) -> bool:
+def is_there(messages: Table, row: Receipt) -> bool:
     """Return whether a receipt's data file is where it says, by its size.
 
     :raises LakeUnavailableError: that can't be told.
@@ -426,15 +472,17 @@ def _is_there(messages: Table, row: Receipt) -> bool:
             return False
 
 
-def _data_step(
+def data_step(
     messages: Table,
-    act: RecordedAct,
+    why: str,
     leaving: Sequence[DataFile],
     taking: Sequence[Receipt],
     live: Sequence[LiveFile],
 ) -> CommitStep | None:
     """Return the commit by which data files leave the table of rows, and those of receipts come.
 
+    :param why: says the same for the same work.
+    :param taking: receipts whose data files come, where the table hasn't them.
     :param live: what the table has now.
     """
     there = {file.location for file in live}
@@ -458,7 +506,7 @@ def _data_step(
         return transaction
 
     names = (*(it.file_path for it in leaving), *(row.data_file for row in taking))
-    return CommitStep(messages, (act.sha256, "data", *names), prepare)
+    return CommitStep(messages, (why, "data", *names), prepare)
 
 
 def _rows(segments: Table, batch: Sequence[SegmentIdentity], *, superseded: bool = False) -> list[Receipt]:
@@ -470,9 +518,10 @@ def _rows(segments: Table, batch: Sequence[SegmentIdentity], *, superseded: bool
     return [row for row in rows if row.identity in of_batch]
 
 
-def _receipts_step(segments: Table, store_id: str, rows: Sequence[Receipt], act: RecordedAct) -> CommitStep:
+def receipts_step(segments: Table, store_id: str, rows: Sequence[Receipt], why: str) -> CommitStep:
+    """Return the commit that appends receipts of one store."""
     head = check_links(segments, store_id)
-    what = (act.sha256, "receipts", *(row.row_hash for row in rows))
+    what = (why, "receipts", *(row.row_hash for row in rows))
     return CommitStep(segments, what, lambda: prepare_receipts(segments, {store_id: head}, rows))
 
 
@@ -498,7 +547,7 @@ def _check_left(expiry: RecordedExpiry) -> None:
     """
     :raises BadInputError: all files of an expiry are gone for good.
     """
-    if not expiry.files:
+    if not expiry.returning:
         raise BadInputError(
             f"undo: expected an act of which files are still there, found {expiry.recorded.sha256}, whose "
             f"{len(expiry.recorded.act.decision.files)} files were removed for good. Nothing was changed. "
@@ -542,7 +591,12 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
         return []
     held, messages, segments = read_held_stores(lake), lake.messages(), lake.segments()
     by_act = _act_text(expiry.recorded)
-    needed: set[str] = set()
+    folders = [f"data/store_id={store_id}/" for store_id in kept]
+    needed = {
+        location_of(messages, file.location)
+        for file in expiry.recorded.act.decision.replaced
+        if any(map(file.location.startswith, folders))
+    }
     thinned = _thinned(messages, expiry)
     for batch in _batches(expiry):
         span = None if _shares(expiry) else _span(batch)
@@ -568,11 +622,18 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
 
 def _last_sound(lake: Lake, expiry: RecordedExpiry, files: Collection[StoredFile]) -> set[StoredFile]:
     """Return those files that have rows which stay, and which no file that was read back now has instead."""
-    replaced = {it.segment: it.file for it in expiry.recorded.act.decision.thinned if it.file in files}
+    decision = expiry.recorded.act.decision
+    by_segment = [*zip(decision.segments, decision.files, strict=False)]
+    by_segment += [(it.segment, it.file) for it in decision.thinned]
+    # Where compaction was quicker than the act, a segment is elsewhere that was to leave.
+    replaced = {segment: file for segment, file in by_segment if file in files}
     unsound: set[StoredFile] = set()
-    for batch in _batches(expiry) if replaced else ():
-        rows = [row for row in _rows(lake.segments(), batch) if row.has_rows and row.identity in replaced]
-        unsound |= {replaced[identity] for identity in broken_receipts(lake, rows, Depth.FILES)}
+    for batch in _batches(expiry) if replaced or decision.replaced else ():
+        rows = [row for row in _rows(lake.segments(), batch) if row.has_rows]
+        rows = [row for row in rows if decision.replaced or row.identity in replaced]
+        broken = broken_receipts(lake, rows, Depth.FILES)
+        unsound |= {replaced[identity] for identity in broken if identity in replaced}
+        unsound.update(decision.replaced if broken else ())
     return unsound
 
 

@@ -29,6 +29,7 @@ from storage_engine.core.durable import NewFile
 from storage_engine.exceptions import RestoreError, StorageEngineError
 from storage_engine.lake.acts.expiries import merged_expiries
 from storage_engine.lake.archive.deletions import read_deletions
+from storage_engine.lake.archive.threads import reading_threads
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.store_places import refuse_target_inside_store
 from storage_engine.lake.coverage.elsewhere import in_either
@@ -75,16 +76,11 @@ from storage_engine.model.proof.receipt import (
 
 T = TypeVar("T")
 
-_THREADS = 2
-
-_BUFFERS = 2
-"""Of a segment: one is filled from the lake while the other is hashed and written."""
-
 _BLOCK_BYTES = 1 << 20
-"""Written and hashed at a time, so that the second of them finds it in the processor's caches."""
+"""Written at a time: for more the kernel takes larger pages, which a virtual machine may not have yet."""
 
 Chunks = Iterator[tuple[int, memoryview]]
-"""A segment's bytes in order, as (position, bytes valid until two more have been asked for)."""
+"""A segment's bytes in order, as (position, bytes valid until the next are asked for)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +255,8 @@ def write_segments(
     for row, path in zip(chosen, paths, strict=True):
         for companion in row.companions:
             _add(wanted, path.with_name(companion.name), companion.sha256, configuration)
-    with restore_target(name) as target, ThreadPoolExecutor(_THREADS, thread_name_prefix="restore") as pool:
+    threads = reading_threads(max(row.size_bytes for row in chosen))
+    with restore_target(name) as target, ThreadPoolExecutor(threads, thread_name_prefix="restore") as pool:
         try:
             finished = frozenset() if config is None else config.FINISHED
             existing = target.look(configuration | set(wanted), finished)
@@ -288,7 +285,7 @@ def write_segments(
                         file.publish()
                 if path not in existing:
                     with target.new_file(path) as file:
-                        _write_segment(source.chunks(receipt), receipt, wanted[path], file, keep_mtime)
+                        _write_segment(source.chunks, receipt, wanted[path], file, keep_mtime)
                         file.publish()
                 if progress is not None:
                     progress(receipt.size_bytes)
@@ -334,7 +331,7 @@ class _Source:
     def chunks(self, receipt: Receipt) -> Chunks:
         """A segment's bytes, in memory that this thread's next segment uses again."""
         if not hasattr(self._per_thread, "memory"):
-            self._per_thread.memory = WindowMemory(_BUFFERS)
+            self._per_thread.memory = WindowMemory()
         place = self._place(receipt)
         if not receipt.is_whole:
             return iter([(origin_of(receipt), filled_segment(self._tables[place], receipt)[0])])
@@ -389,7 +386,8 @@ class _Source:
                 why,
             )
 
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="restore") as pool:
+        threads = reading_threads(max((row.size_bytes for row in partly), default=0))
+        with ThreadPoolExecutor(threads, thread_name_prefix="restore") as pool:
             return dict(zip((row.row_hash for row in partly), pool.map(fill, partly), strict=True))
 
     def _place(self, receipt: Receipt) -> int:
@@ -490,26 +488,27 @@ def _restored(path: Path, receipt: Receipt, sha256: str, existed: bool) -> Resto
     )
 
 
-def _write_segment(chunks: Chunks, receipt: Receipt, sha256: str, new: NewFile, keep_mtime: bool) -> None:
-    digest, origin = hashlib.sha256(), origin_of(receipt)
-    with ThreadPoolExecutor(1, thread_name_prefix="restore-write") as writer:
-        written: Future[None] | None = None
-        for position, chunk in chunks:
-            if written is not None:
-                written.result()
-            # While this is written, the next is read into the other buffer.
-            written = writer.submit(_write_chunk, new.file, digest, position - origin, chunk)
-    if written is not None:
-        written.result()
+def _write_segment(
+    chunks: Callable[[Receipt], Chunks], receipt: Receipt, sha256: str, new: NewFile, keep_mtime: bool
+) -> None:
+    origin = origin_of(receipt)
+    for position, chunk in chunks(receipt):
+        _write_chunk(new.file, position - origin, chunk)
+    if keep_mtime:
+        os.utime(new.file.fileno(), ns=(receipt.source_mtime_ns, receipt.source_mtime_ns))
+    # One hash a byte, of what is in the file: who is to blame for another one is found out afterwards.
+    if (found := new.sha256()) == sha256:
+        return
+    digest = hashlib.sha256()
+    for _, chunk in chunks(receipt):
+        digest.update(chunk)
     if digest.hexdigest() != sha256:
         raise RestoreError(
             f"{receipt.data_file}: expected the bytes of {receipt.log}/{receipt.base_offset:020d} with "
             f"SHA-256 {sha256}, found {digest.hexdigest()}. The file was not restored. The lake "
             "is damaged: run verify, and restore from a second lake if there is one."
         )
-    if keep_mtime:
-        os.utime(new.file.fileno(), ns=(receipt.source_mtime_ns, receipt.source_mtime_ns))
-    _check_written(f"{receipt.log}/{receipt.base_offset:020d}", sha256, new)
+    raise _other_than_written(f"{receipt.log}/{receipt.base_offset:020d}", sha256, found)
 
 
 def _write_companion(companion: Companion, segment: str, new: NewFile, keep_mtime: bool) -> None:
@@ -522,19 +521,20 @@ def _write_companion(companion: Companion, segment: str, new: NewFile, keep_mtim
 def _check_written(what: str, expected: str, new: NewFile) -> None:
     """Make sure, before it gets its name, that the file has what was written to it."""
     if (found := new.sha256()) != expected:
-        raise RestoreError(
-            f"{what}: expected SHA-256 {expected} after writing it, read back {found}. The file was not "
-            "restored. Somebody else writes into the target, or its disk is damaged: restore into another."
-        )
+        raise _other_than_written(what, expected, found)
 
 
-def _write_chunk(file: FileIO, digest: hashlib._Hash, position: int, chunk: memoryview) -> None:
+def _other_than_written(what: str, expected: str, found: str) -> RestoreError:
+    return RestoreError(
+        f"{what}: expected SHA-256 {expected} after writing it, read back {found}. The file was not "
+        "restored. Somebody else writes into the target, or its disk is damaged: restore into another."
+    )
+
+
+def _write_chunk(file: FileIO, position: int, chunk: memoryview) -> None:
     done = 0
     while done < len(chunk):
-        block = chunk[done : done + _BLOCK_BYTES]
-        count = file.write(block)
-        digest.update(block[:count])
-        done += count
+        done += file.write(chunk[done : done + _BLOCK_BYTES])
     _start_writeback(file.fileno(), position, len(chunk))
 
 

@@ -18,6 +18,7 @@ from typing import Protocol
 from storage_engine.brokers import store_called
 from storage_engine.core.long_work import told
 from storage_engine.core.wording import time_text
+from storage_engine.lake.archive.threads import reading_threads
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.coverage import (
     LocalSpan,
@@ -47,7 +48,6 @@ from storage_engine.model.store.known_logs import may_be_one
 
 __all__ = ["Memory", "StoreVerification", "VerifyLevel", "verify"]
 
-_THREADS = 2
 _REMEMBER_EVERY_SECONDS = 1.0
 
 
@@ -185,8 +185,9 @@ class _Turn:
         return choose([*whole, *moved], urgent, self._history, self._reachable, cost_bytes, max_bytes)
 
     def look(self, chosen: Sequence[Receipt]) -> Iterator[SegmentLook]:
-        """Look at segments, two at a time; in the order in which they are done."""
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="verify") as pool:
+        """Look at some segments at a time; in the order in which they are done."""
+        threads = reading_threads(max((receipt.size_bytes for receipt in chosen), default=0))
+        with ThreadPoolExecutor(threads, thread_name_prefix="verify") as pool:
             looks = [pool.submit(self._look_at, receipt) for receipt in chosen]
             try:
                 for look in as_completed(looks):

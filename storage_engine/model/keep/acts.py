@@ -74,6 +74,8 @@ class KeepDecision:
     :param expiry: of an ``undo`` and a ``removed``: SHA-256 of the ``expire`` that it is of.
     :param thinned: of an ``expire``: the segments that leave in part; ``files`` has the files of these, too.
     :param archive: of an ``archive``: whether messages enter the lake, ``yes`` or ``no``.
+    :param replaced: of an ``expire``: the data files that had rows of its segments before ``files``, and are
+        there still; they go with those.
     """
 
     kind: ActKind
@@ -87,6 +89,7 @@ class KeepDecision:
     expiry: str = ""
     thinned: tuple[Thinning, ...] = ()
     archive: str = ""
+    replaced: tuple[StoredFile, ...] = ()
 
     @property
     def taken(self) -> tuple[SegmentIdentity, ...]:
@@ -106,7 +109,7 @@ class KeepDecision:
             raise BadInputError(f"decision: expected the fields of a {self.kind}, found others")
 
 
-_LATER_FIELDS = ("policy", "segments", "files", "expiry", "thinned", "archive")
+_LATER_FIELDS = ("policy", "segments", "files", "expiry", "thinned", "archive", "replaced")
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,12 +282,17 @@ class RecordedExpiry:
     """What an ``expire`` came to so far.
 
     :param is_undone: by an ``undo``.
-    :param files: that aren't gone for good, with their SHA-256.
+    :param files: that aren't gone for good, with their SHA-256; the replaced ones first, which go first.
     """
 
     recorded: RecordedAct
     is_undone: bool
     files: tuple[StoredFile, ...]
+
+    @property
+    def returning(self) -> tuple[StoredFile, ...]:
+        """Return the files that an undo brings back."""
+        return tuple(file for file in self.files if file not in self.recorded.act.decision.replaced)
 
 
 def expiries_of(acts: Sequence[RecordedAct]) -> tuple[RecordedExpiry, ...]:
@@ -301,7 +309,7 @@ def expiries_of(acts: Sequence[RecordedAct]) -> tuple[RecordedExpiry, ...]:
             # Segments that share a data file each name it.
             tuple(
                 file
-                for file in dict.fromkeys(it.act.decision.files)
+                for file in dict.fromkeys((*it.act.decision.replaced, *it.act.decision.files))
                 if file not in removed.get(it.sha256, ())
             ),
         )

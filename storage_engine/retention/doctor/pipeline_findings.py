@@ -15,6 +15,8 @@ _LONG_WAIT_MS = DAY_MS
 _LONG_QUEUED_MS = HOUR_MS
 _LONG_RUN_MS = 6 * HOUR_MS
 _LONG_QUESTION_MS = 18 * HOUR_MS
+_TAKES_TASKS = ("starting", "running", "idle", "maintenance exit")
+"""States of an edge worker; one in maintenance, or on its way out, fetches none."""
 _APPROVE = "approve"
 """Task that asks a second person."""
 
@@ -50,13 +52,29 @@ class DagFacts:
 
 @dataclass(frozen=True, slots=True)
 class ComponentFacts:
-    """A component of Airflow, such as the scheduler.
+    """A component of Airflow, such as the scheduler or an edge worker.
 
     :param heartbeat_ms: the newest of its kind; None: none ever ran.
+    :param state: of an edge worker, in Airflow's word, such as ``idle``.
     """
 
     name: str
     heartbeat_ms: int | None
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFacts:
+    """The queue of the workers that see a store's disk.
+
+    :param workers: edge workers that take it; None: unknown, as other workers are in no table of Airflow's.
+    :param seen_by: host of the last task there that succeeded, and so saw the store; "": none did.
+    """
+
+    name: str
+    workers: tuple[ComponentFacts, ...] | None
+    seen_by: str = ""
+    seen_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +83,7 @@ class PipelineFacts:
     :param import_errors: by file, the first line of why it can't be parsed.
     :param error: why Airflow's database couldn't be read; "" where it could.
     :param approval: why nobody can approve plans of the store, as a clause; "": somebody can, or need not.
+    :param queue: of the store's tasks; None: they are on Airflow's default one.
     """
 
     dags: tuple[DagFacts, ...] = ()
@@ -72,6 +91,7 @@ class PipelineFacts:
     import_errors: tuple[tuple[str, str], ...] = ()
     error: str = ""
     approval: str = ""
+    queue: QueueFacts | None = None
 
 
 def pipeline_findings(found: PipelineFacts, now_ms: int) -> Iterator[Finding]:
@@ -101,9 +121,52 @@ def pipeline_findings(found: PipelineFacts, now_ms: int) -> Iterator[Finding]:
             "give each person an account of Airflow, and name approvers in the store's entry of the option "
             "stores, or an empty list",
         )
+    yield from _of_queue(found.queue, now_ms)
     yield from _missing_and_paused(found.dags)
     for dag in found.dags:
         yield from _of_dag(dag, now_ms)
+
+
+def _of_queue(queue: QueueFacts | None, now_ms: int) -> Iterator[Finding]:
+    if queue is None or queue.workers is None or any(_takes_tasks(one, now_ms) for one in queue.workers):
+        return
+    known = "; ".join(_worker_text(one, now_ms) for one in queue.workers) or "none is known"
+    yield Finding(
+        Severity.URGENT,
+        "edge-worker",
+        f"no edge worker takes the queue {queue.name}, so that no task of the store runs: {known}",
+        f"on the host that has the store's disk: airflow edge worker --queues {queue.name}",
+    )
+
+
+def _takes_tasks(worker: ComponentFacts, now_ms: int) -> bool:
+    is_alive = worker.heartbeat_ms is not None and now_ms - worker.heartbeat_ms <= SILENT_MS
+    return is_alive and worker.state in _TAKES_TASKS
+
+
+def _worker_text(worker: ComponentFacts, now_ms: int) -> str:
+    ago = worker.heartbeat_ms and f", alive {duration_text(max(0, now_ms - worker.heartbeat_ms))} ago"
+    return f"{worker.name} ({worker.state}{ago or ''})"
+
+
+def pipeline_lines(found: PipelineFacts, now_ms: int) -> Iterator[tuple[str, str]]:
+    """Yield what stands of a pipeline among a store's facts, each with its name."""
+    for dag in found.dags:
+        yield "DAG", f"{dag.dag_id}: {dag_text(dag, now_ms)}"
+    if found.queue is not None:
+        yield "queue", _queue_text(found.queue, now_ms)
+
+
+def _queue_text(queue: QueueFacts, now_ms: int) -> str:
+    """Say in a line which workers take a store's tasks, and which host has seen the store."""
+    if queue.workers is None:
+        workers = "unknown which workers take it"
+    else:
+        workers = "; ".join(_worker_text(one, now_ms) for one in queue.workers) or "no edge worker takes it"
+    if queue.seen_at_ms is None:
+        return f"{queue.name}: {workers}; unknown who sees the store, as no task there has succeeded"
+    ago = duration_text(max(0, now_ms - queue.seen_at_ms))
+    return f"{queue.name}: {workers}; {queue.seen_by or 'an unknown host'} saw the store {ago} ago"
 
 
 def _missing_and_paused(dags: Sequence[DagFacts]) -> Iterator[Finding]:

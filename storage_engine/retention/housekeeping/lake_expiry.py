@@ -26,7 +26,7 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.identity import copy_of
 from storage_engine.lake.catalog.names import proven_files, relative_name
 from storage_engine.lake.file.live_files import live_data_files
-from storage_engine.lake.gc.expiry import finish_acts, remove_expired
+from storage_engine.lake.gc.expiry import earlier_files, finish_acts, remove_expired
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
 from storage_engine.lake.gc.thinning import discard_files, thin_segment
 from storage_engine.lake.soundness.chain import check_chain
@@ -169,7 +169,7 @@ def expire_lake(
         finish_acts(lake, kept=_staying(look.judge(read_acts(lake), clock_ms())))
         look = look if _state(lake) == before else look_again()
     if dry_run:
-        verdicts = look.judge(read_acts(lake), clock_ms())
+        verdicts, _ = _with_earlier_files(lake, look.judge(read_acts(lake), clock_ms()))
         removed = () if look.fault else remove_expired(lake, trash_ms=trash_ms, kept=look.kept, dry_run=True)
         return LakeExpiry(lake.location, dry_run, "", verdicts, removed)
     now_ms = read_trusted_clock(lake)
@@ -177,7 +177,7 @@ def expire_lake(
 
     def decide(recorded: Acts) -> KeepDecision | None:
         nonlocal verdicts
-        verdicts = look.judge(recorded, now_ms)
+        verdicts, replaced = _with_earlier_files(lake, look.judge(recorded, now_ms))
         leaving = [verdict.segment for verdict in verdicts if verdict.leaves]
         if not leaving:
             return None
@@ -186,6 +186,7 @@ def expire_lake(
             policy=policy_of(recorded).version,
             segments=tuple(segment.identity for segment in leaving),
             files=tuple(segment.file for segment in leaving),
+            replaced=replaced,
         )
 
     if any(verdict.leaves for verdict in verdicts):
@@ -264,6 +265,38 @@ def _thin(
 
 def _staying(verdicts: Iterable[ExpiryVerdict]) -> frozenset[SegmentIdentity]:
     return frozenset(it.segment.identity for it in verdicts if not (it.leaves or it.is_thinned))
+
+
+def _with_earlier_files(
+    lake: Lake, verdicts: Sequence[ExpiryVerdict]
+) -> tuple[tuple[ExpiryVerdict, ...], tuple[StoredFile, ...]]:
+    """Return the earlier files that leave with segments, and verdicts by which those stay whose can't.
+
+    What has expired is nowhere, so that a segment waits while an earlier file of it has rows that stay, or
+    lies in gc's trash.
+    """
+    leaving = {it.segment.identity: it.segment.file for it in verdicts if it.leaves}
+    has_rows = {it.segment.identity for it in verdicts}
+    earlier = earlier_files(lake, leaving.keys()) if leaving else ()
+    waiting: set[StoredFile] = set()
+    while more := {
+        leaving[segment]
+        for it in earlier
+        for segment in it.segments & leaving.keys()
+        if it.in_trash or (it.segments & has_rows) - leaving.keys()
+    }:
+        waiting |= more
+        leaving = {segment: file for segment, file in leaving.items() if file not in waiting}
+    detail = "gc has yet to take a file that had its rows before: run storage-engine gc --delete"
+    return (
+        tuple(
+            ExpiryVerdict(it.segment, ExpiryReason.SHARED, detail)
+            if it.leaves and it.segment.file in waiting
+            else it
+            for it in verdicts
+        ),
+        tuple(it.file for it in earlier if not it.segments.isdisjoint(leaving.keys())),
+    )
 
 
 def _state(lake: Lake) -> tuple[str, ...]:

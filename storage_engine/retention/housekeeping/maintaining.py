@@ -23,6 +23,7 @@ from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.gc.compaction import maintain_compaction
 from storage_engine.lake.gc.maintenance import LakeMaintenance, LakePolicy, maintain_lake
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.retention.housekeeping.journal_expiry import ExpiredRows, JournalExpiry
@@ -138,12 +139,15 @@ def maintain_store(
     return replace(done, quarantines=emptied, notices=(*done.notices, *unwritten))
 
 
-def maintain_lakes(store: ManagedStore, now_ms: int | None = None) -> tuple[LakeMaintenance, ...]:
+def maintain_lakes(
+    store: ManagedStore, now_ms: int | None = None, *, compact: bool = False
+) -> tuple[LakeMaintenance, ...]:
     """Expire what a store's lakes need no more, and what their rules no longer keep.
 
     Of stores that share a lake, the first one's call does it.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
+    :param compact: write the store's small data files again as larger ones, too.
     :raises StorageEngineError: as ``open_lake`` and ``maintain_lake`` do.
     """
     now_ms = clock_ms() if now_ms is None else now_ms
@@ -155,8 +159,9 @@ def maintain_lakes(store: ManagedStore, now_ms: int | None = None) -> tuple[Lake
         lake = open_lake(config)
         heads = {record.store_id: known.of(lake, lake.segments())}
         expired = maintain_expiry(lake, store.journal_url)
+        compacted = maintain_compaction(lake, record.store_id) if compact else ()
         maintained = maintain_lake(lake, LakePolicy(), now_ms, known_heads=heads)
-        done.append(replace(maintained, notices=(*maintained.notices, *expired)))
+        done.append(replace(maintained, notices=(*maintained.notices, *expired, *compacted)))
     return tuple(done)
 
 

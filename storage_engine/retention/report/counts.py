@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.model.proof.receipt import Receipt
+from storage_engine.retention.proof.history import SegmentRelease, releases
 from storage_engine.retention.proof.proofs import none_reachable, read_proofs
 from storage_engine.retention.release.release_result import ReleaseResult
 from storage_engine.retention.store.context import AnyStore, Context, open_context
@@ -45,8 +46,8 @@ class Counts:
     more_logs: int = field(default=0)
 
 
-def archived_counts(store: AnyStore, run_key: str, step: Step) -> tuple[Counts, ...]:
-    """Return the figures of what a run archived, by lake; of all its attempts, also one that was killed.
+def archived_receipts(store: AnyStore, run_key: str, step: Step) -> Mapping[str, list[Receipt]]:
+    """Return the receipts of what a run archived, by lake; of all its attempts, also one that was killed.
 
     :param step: which step of the run archived.
     :raises LakeUnavailableError: no lake can be read.
@@ -54,15 +55,30 @@ def archived_counts(store: AnyStore, run_key: str, step: Step) -> tuple[Counts, 
     context = open_context(store)
     run = context.journal.find_run(context.record.store_id, run_key)
     if run is None:
-        return ()
+        return {}
     intents = context.journal.events(run, step, Phase.INTENT)
     wanted = {(str(event.payload["log"]), int(event.payload["base_offset"])) for event in intents}
-    by_lake = _receipts(context, wanted)
-    return tuple(
-        _counts([(row.log, row.base_offset, row.end, row.size_bytes) for row in new], new, location)
-        for location, rows in by_lake.items()
+    return {
+        location: new
+        for location, rows in _receipts(context, wanted).items()
         if (new := [row for row in rows if row.proven_at_ms >= run.created_at_ms])
+    }
+
+
+def archived_counts(store: AnyStore, run_key: str, step: Step) -> tuple[Counts, ...]:
+    """Return the figures of :func:`archived_receipts`, by lake."""
+    return tuple(
+        _counts([(row.log, row.base_offset, row.end, row.size_bytes) for row in rows], rows, location)
+        for location, rows in archived_receipts(store, run_key, step).items()
     )
+
+
+def released_segments(store: AnyStore, run_key: str) -> tuple[SegmentRelease, ...]:
+    """Return what a run has deleted until now, whatever became of it."""
+    context = open_context(store)
+    run = context.journal.find_run(context.record.store_id, run_key)
+    done, _ = releases(() if run is None else context.journal.events(run, Step.RELEASE))
+    return tuple(done.values())
 
 
 def deleted_counts(store: AnyStore, run_key: str) -> Counts | None:

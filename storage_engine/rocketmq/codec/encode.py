@@ -96,7 +96,8 @@ def _check_overlap(rows: pa.Table) -> npt.NDArray[np.int32]:
     # Copies: numba compiles another kernel for arrays that can't be written to.
     offsets = np.array(offset_column.to_numpy(), np.int64)
     sizes = np.array(size_column.to_numpy(), np.int32)
-    order = np.argsort(offsets, kind="stable")
+    # Only a row without bytes may begin where another does.
+    order = np.argsort(offsets, kind=None if sizes.all() else "stable")
     place = kernels.first_overlap(order, offsets, sizes)
     if place >= 0:
         before, row = order[place - 1], order[place]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.lake.archive.threads import archive_threads, threads_for, threads_here
+from storage_engine.lake.archive.threads import archive_threads, reading_threads, threads_for, threads_here
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -57,6 +57,9 @@ def test_the_processors_that_this_process_may_use_count() -> None:
     try:
         os.sched_setaffinity(0, {min(allowed)})
         assert threads_here(MIB, None) == 1
+        # One reads while the other waits for a disk.
+        assert reading_threads(MIB) == 2
     finally:
         os.sched_setaffinity(0, allowed)
     assert threads_here(MIB, None) == len(allowed)
+    assert reading_threads(MIB) == max(2, len(allowed))

@@ -526,7 +526,7 @@ def between(filled: Callable[[int], Lake], monkeypatch: pytest.MonkeyPatch) -> t
     lake = filled(2)
     before = every_receipt(lake)[0]
     with monkeypatch.context() as patch:
-        patch.setattr(expiry, "_data_step", lambda *_: None)
+        patch.setattr(expiry, "data_step", lambda *_: None)
         return lake, before, thin(lake, [before], EVENTS, LEDGER)
 
 

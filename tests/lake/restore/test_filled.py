@@ -176,7 +176,7 @@ def test_between_the_commits_of_an_expiry_the_rows_that_go_are_filler(
 ) -> None:
     lake = filled(1)
     with monkeypatch.context() as patch:
-        patch.setattr(expiry, "_data_step", lambda *_: None)
+        patch.setattr(expiry, "data_step", lambda *_: None)
         thin(lake, every_receipt(lake), LEDGER)
     (done,) = restore(lake, STORE, tmp_path / "back", with_filler=True)
     check_filled(Path(done.path).read_bytes(), segments[0].read_bytes(), {LEDGER})

@@ -10,8 +10,10 @@ from storage_engine.retention.doctor.pipeline_findings import (
     DagFacts,
     DagRunFacts,
     PipelineFacts,
+    QueueFacts,
     dag_text,
     pipeline_findings,
+    pipeline_lines,
 )
 
 NOW_MS = 1_800_000_000_000
@@ -60,6 +62,27 @@ def test_where_nobody_can_approve_is_urgent_and_who_waits_for_a_person_is_not_st
     assert told(replace(WELL, dags=(asked,))) == []
     long = replace(run, began_at_ms=NOW_MS - 19 * 3_600_000)
     assert told(replace(WELL, dags=(replace(asked, active=(long,)),))) == [("run-stuck", Severity.URGENT)]
+
+
+def test_a_queue_that_no_edge_worker_takes_is_urgent_and_an_unknown_one_is_not() -> None:
+    def found(workers: tuple[ComponentFacts, ...] | None) -> list[tuple[str, Severity]]:
+        return told(replace(WELL, queue=QueueFacts("q", workers)))
+
+    idle = ComponentFacts("db1", NOW_MS - 20_000, "idle")
+    away = replace(idle, name="db2", state="maintenance mode")
+    assert found((away, idle)) == found(None) == []
+    for workers in ((), (away,), (replace(idle, heartbeat_ms=NOW_MS - 600_000),)):
+        assert found(workers) == [("edge-worker", Severity.URGENT)]
+    lines = {
+        QueueFacts("q", (idle,), "db1", NOW_MS - 60_000): (
+            "q: db1 (idle, alive 20 s ago); db1 saw the store 1 min ago"
+        ),
+        QueueFacts("q", None): (
+            "q: unknown which workers take it; unknown who sees the store, as no task there has succeeded"
+        ),
+    }
+    for queue, line in lines.items():
+        assert list(pipeline_lines(PipelineFacts(queue=queue), NOW_MS)) == [("queue", line)]
 
 
 def test_a_run_that_does_not_get_on_is_named_with_what_to_do() -> None:

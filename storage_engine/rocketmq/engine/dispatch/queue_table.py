@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from storage_engine.exceptions import StoreLayoutError
@@ -15,6 +16,9 @@ from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.queue_files import iter_queues
 
 Writer = QueueWriter | BatchQueueWriter
+
+_SYNCS = 8
+"""At a time: a disk takes what waits for it together."""
 
 _LONGEST_NAME_BYTES = 255
 """Of a directory, on every file system that Linux has."""
@@ -111,8 +115,9 @@ class QueueTable:
 
         :raises OSError: the disk refuses.
         """
-        for files in self.entry_files():
-            files.take_to_disk()
+        with ThreadPoolExecutor(_SYNCS, thread_name_prefix="flush") as pool:
+            for _ in pool.map(EntryFiles.take_to_disk, self.entry_files()):
+                pass
 
     def drop_behind(self, log_end: int) -> None:
         """Remove what lies behind the last entry of a message that is there, durably.

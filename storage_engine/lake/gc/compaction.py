@@ -1,0 +1,680 @@
+"""Small data files of one topic, written again as one larger file, and proven there before they leave.
+
+Two commits: the larger file takes the place of the small ones in the table of rows, and after that the
+receipts name it. Killed between them the receipts name files that the table no longer has. Then whatever
+rests on them waits, verification finds and proves their rows in the table, and the next compaction adds the
+receipts. Where a receipt changed meanwhile, or the larger file doesn't prove it, the files that the receipts
+name come back.
+A small file stays where it is until gc takes it, as its rows are provably in the larger one.
+
+Must never do: remove a data file that a receipt has named; let a file into the table that was not read back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
+from pyiceberg.table import Table
+
+from storage_engine.brokers import find_broker
+from storage_engine.core.clock import DAY_MS
+from storage_engine.core.durable import fsync_path, unlink
+from storage_engine.core.long_work import told
+from storage_engine.core.wording import bytes_text, count_text
+from storage_engine.exceptions import BadInputError, LakeUnavailableError, ProofError, StorageEngineError
+from storage_engine.lake.acts.act_files import read_acts
+from storage_engine.lake.acts.held_stores import read_store_names
+from storage_engine.lake.archive.archive import (
+    SHARED_GROUP_BYTES,
+    SHARED_LEAST_SEGMENTS,
+    SHARED_SEGMENT_BYTES,
+    topic_of,
+)
+from storage_engine.lake.archive.commit import BATCH_SEGMENTS, check_rows
+from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
+from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
+from storage_engine.lake.catalog.names import data_file_of, proven_files, relative_name
+from storage_engine.lake.catalog.tables import SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, has_trees
+from storage_engine.lake.catalog.writing import ready_to_write
+from storage_engine.lake.durable_io import local_path, new_data_file, open_data_file, sha256_of_file
+from storage_engine.lake.file.data_file import (
+    LastGroup,
+    RowCounter,
+    SegmentPart,
+    WindowMemory,
+    open_rows,
+    segment_bytes,
+    segments_in,
+    together,
+    write_groups,
+)
+from storage_engine.lake.file.jobs import file_name, is_shared_name, shared_file_name, slot_prefix
+from storage_engine.lake.file.live_files import LiveFile, live_data_files
+from storage_engine.lake.file.staging import staged_location
+from storage_engine.lake.gc.expiry import data_step, is_there, receipts_step
+from storage_engine.lake.gc.thinning import discard_files
+from storage_engine.lake.soundness.chain import check_chain
+from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipts_in
+from storage_engine.lake.soundness.segment_reader import origin_of, tree_fault, tree_to_compare
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
+from storage_engine.lake.storage.errors import lake_errors, parquet_errors
+from storage_engine.model.keep.acts import expired_files, policy_of
+from storage_engine.model.keep.keep_policy import KeepPolicy, age_begins_ms
+from storage_engine.model.keep.rules import Stream, rule_for
+from storage_engine.model.proof.receipt import (
+    Receipt,
+    SegmentIdentity,
+    proof_version_of,
+    row_groups_text,
+    with_rows,
+)
+
+COMPACTED_FILE_BYTES = 256 << 20
+"""About so large a data file becomes; one of :data:`SHARED_SEGMENT_BYTES` is no small one any more."""
+
+COMPACTED_FILE_SEGMENTS = 10_000
+"""In such a file at most: their receipts are committed together."""
+
+COMPACTED_LEAST_FILES = SHARED_LEAST_SEGMENTS
+"""Fewer small files stay as they are."""
+
+_PART_OF_RULE = 10
+"""Segments of one file are at most this part of their rule's days apart: it leaves with the last one."""
+
+_WHY = "compaction"
+
+
+@dataclass(frozen=True, slots=True)
+class SmallFile:
+    """A data file of the table that may be written again with others.
+
+    :param kind: what those have in common that may lie in one file.
+    :param days: of the rule by which they expire; None: by none.
+    :param newest_ms: from when its newest segment's age counts; None: nobody knows.
+    :param receipts: of all that is in it.
+    """
+
+    location: str
+    size_bytes: int
+    kind: tuple[object, ...]
+    days: int | None
+    newest_ms: int | None
+    receipts: tuple[Receipt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LargerFile:
+    """A data file that takes the place of small ones.
+
+    :param old: the receipts of its segments that counted before.
+    :param new: those that name it; (): it doesn't prove them.
+    """
+
+    location: str
+    old: tuple[Receipt, ...]
+    new: tuple[Receipt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LakeCompaction:
+    """What was done to a lake's small data files, or would be.
+
+    :param files: number of those that were replaced.
+    :param larger_files: number of those that replaced them.
+    :param size_bytes: of the replaced ones.
+    :param faults: what is damaged, and stays as it is.
+    :param notices: what else was left as it is, and why.
+    """
+
+    dry_run: bool
+    files: int = 0
+    larger_files: int = 0
+    size_bytes: int = 0
+    faults: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Return what was done, as a sentence; "": nothing was."""
+        if not self.larger_files:
+            return ""
+        small, larger = count_text(self.files, "small data file"), count_text(self.larger_files, "file")
+        verb = "would become" if self.dry_run else "became"
+        return f"{small}, {bytes_text(self.size_bytes)}, {verb} {larger}"
+
+
+def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = False) -> LakeCompaction:
+    """Write small data files again as larger ones. It may be killed at any instant and run again.
+
+    One that is damaged stays as it is, and so do segments of which something expired or is about to.
+
+    :param store_id: of that store alone; None: of every one.
+    :param dry_run: say what would be done by the tables alone, and change nothing.
+    :raises BadInputError: the lake is of a version without trees.
+    :raises LakeIdentityError: the lake is a copy, or its catalog is older than what lies there.
+    :raises LakeUnavailableError: the lake can't be read or written; what was committed before stays.
+    :raises ReceiptError: a store's chain of receipts is broken.
+    """
+    properties = lake.segments().properties
+    if not has_trees(properties):
+        raise BadInputError(
+            f"{lake.location}: expected a lake of version {SCHEMA_VERSION} or later, found "
+            f"{properties.get(SCHEMA_VERSION_PROPERTY, '1.0')}, in which each segment has a data file of its "
+            "own. Nothing was changed. Run storage-engine lake upgrade, once every host that opens the lake "
+            "has this release."
+        )
+    if not dry_run:
+        ready_to_write(lake)
+    done = LakeCompaction(dry_run)
+    for it in [store_id] if store_id is not None else [store.store_id for store in list_stores(lake)]:
+        faults = [] if dry_run else _finish(lake, it)
+        done = replace(done, faults=(*done.faults, *faults))
+        plan = plan_files(_small_files(lake, it))
+        if dry_run:
+            files = [file for group in plan for file in group]
+            done = replace(
+                done,
+                files=done.files + len(files),
+                larger_files=done.larger_files + len(plan),
+                size_bytes=done.size_bytes + sum(file.size_bytes for file in files),
+            )
+            continue
+        done = _compact_store(lake, plan, done)
+    return done
+
+
+def maintain_compaction(lake: Lake, store_id: str | None = None, *, dry_run: bool = False) -> tuple[str, ...]:
+    """Do what :func:`compact_lake` does, as a part of a lake's maintenance.
+
+    :return: what was done, or why nothing was, as sentences.
+    """
+    if not has_trees(lake.segments().properties):
+        return ()
+    try:
+        done = compact_lake(lake, store_id, dry_run=dry_run)
+    except StorageEngineError as error:
+        return (f"not all small data files became larger ones: {error}",)
+    return (*filter(None, (done.text,)), *done.faults, *done.notices)
+
+
+def plan_files(files: Iterable[SmallFile]) -> list[tuple[SmallFile, ...]]:
+    """Choose small files that become one each. Pure.
+
+    :param files: of one store.
+    """
+    by_kind: dict[tuple[object, ...], list[SmallFile]] = {}
+    for file in files:
+        by_kind.setdefault(file.kind, []).append(file)
+    plan = []
+    for of_kind in by_kind.values():
+        for near in _near_in_time(of_kind):
+            group: list[SmallFile] = []
+            # Each log's segments in their order: who reads a span of one skips the rest.
+            for file in sorted(near, key=_place_of):
+                size_bytes = sum(it.size_bytes for it in group) + file.size_bytes
+                count = sum(len(it.receipts) for it in (*group, file))
+                if group and (size_bytes > COMPACTED_FILE_BYTES or count > COMPACTED_FILE_SEGMENTS):
+                    plan.append(tuple(group))
+                    group = []
+                group.append(file)
+            plan.append(tuple(group))
+    return [group for group in plan if len(group) >= COMPACTED_LEAST_FILES]
+
+
+def _near_in_time(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:
+    """Cut files of one rule where they are too far apart to expire together."""
+    if files[0].days is None:
+        yield list(files)
+        return
+    apart_ms, near = files[0].days * DAY_MS // _PART_OF_RULE, list[SmallFile]()
+    known = [(file.newest_ms, file) for file in files if file.newest_ms is not None]
+    first_ms = 0
+    for newest_ms, file in sorted(known, key=lambda it: it[0]):
+        if near and newest_ms - first_ms > apart_ms:
+            yield near
+            near = []
+        if not near:
+            first_ms = newest_ms
+        near.append(file)
+    if near:
+        yield near
+
+
+def _place_of(file: SmallFile) -> tuple[str, int, int]:
+    first = file.receipts[0]
+    return first.log, first.lineage, first.base_offset
+
+
+def _small_files(lake: Lake, store_id: str) -> Iterator[SmallFile]:
+    """Yield the small files of a store that are as they were archived, with nothing gone or going of them."""
+    acts = read_acts(lake)
+    policy, taken = policy_of(acts), expired_files(acts)
+    names = read_store_names(lake).get(store_id, ()) if policy.rules or policy.holds else ()
+    segments, messages = lake.segments(), lake.messages()
+    history = receipts_in(segments, store_id, superseded=True)
+    check_chain(history)
+    first_proven = first_proven_ms(history)
+    by_file: dict[str, list[Receipt]] = {}
+    for row in current(history):
+        by_file.setdefault(data_file_of(messages, row), []).append(row)
+    live = live_data_files(messages, store_id)
+    listed = Counter(file.location for file in live)
+    for file in live:
+        location, rows = file.location, by_file.get(file.location, [])
+        name = relative_name(messages, location)
+        if name in taken or name == location or listed[location] > 1 or not _is_as_archived(file, rows):
+            continue
+        kinds = {_kind_of(row, names, policy) for row in rows}
+        kind = kinds.pop()
+        if kinds or kind is None:
+            continue
+        newest = [_age_of(row, first_proven) for row in rows]
+        known = [it for it in newest if it is not None]
+        yield SmallFile(
+            location,
+            file.entry.file_size_in_bytes,
+            kind,
+            kind[2],
+            max(known) if len(known) == len(newest) else None,
+            tuple(sorted(rows, key=lambda row: (row.log, row.lineage, row.base_offset))),
+        )
+
+
+def _is_as_archived(file: LiveFile, rows: Sequence[Receipt]) -> bool:
+    """Return whether a small file is as its receipts say, and has no row of which none says so."""
+    return (
+        bool(rows)
+        and file.entry.file_size_in_bytes < SHARED_SEGMENT_BYTES
+        and not file.has_deletes
+        and file.entry.record_count == sum(row.row_count for row in rows)
+        and all(
+            row.is_whole
+            and row.moved_to is None
+            and row.root is not None
+            and row.data_file_bytes == file.entry.file_size_in_bytes
+            for row in rows
+        )
+    )
+
+
+def _kind_of(
+    row: Receipt, names: tuple[str, ...], policy: KeepPolicy
+) -> tuple[str, object, int | None, frozenset[str]] | None:
+    """Return topic, rule with its days, and holds of a segment; None: it shares a file with no other."""
+    topic, broker = topic_of(row.broker, row.log), find_broker(row.broker)
+    if topic is None:
+        return None
+    stream = Stream(row.store_id, names, row.log, topic, broker.is_system_topic(topic))
+    rule = rule_for(policy.rules, stream)
+    held = frozenset(hold.hold_id for hold in policy.holds_of(stream))
+    return topic, rule, None if rule is None else rule.days, held
+
+
+def _age_of(row: Receipt, first_proven: Mapping[SegmentIdentity, int]) -> int | None:
+    return age_begins_ms(
+        broker_sets_times=find_broker(row.broker).sets_times,
+        last_ms=row.last_store_timestamp_ms,
+        first_proven_at_ms=first_proven[row.identity],
+    )
+
+
+def _compact_store(lake: Lake, plan: Sequence[tuple[SmallFile, ...]], done: LakeCompaction) -> LakeCompaction:
+    waiting: list[LargerFile] = []
+
+    def commit() -> None:
+        nonlocal done
+        changed = _commit(lake, waiting)
+        replaced = {
+            (row.data_file, row.data_file_bytes) for it in waiting if it not in changed for row in it.old
+        }
+        done = replace(
+            done,
+            files=done.files + len(replaced),
+            larger_files=done.larger_files + len(waiting) - len(changed),
+            size_bytes=done.size_bytes + sum(size_bytes for _, size_bytes in replaced),
+            notices=(*done.notices, *map(_changed_text, changed)),
+        )
+        waiting.clear()
+
+    table = lake.messages()
+    with told("Compacting", sum(file.size_bytes for group in plan for file in group)) as advance:
+        for group in plan:
+            larger, faults = _write_sound(table, group)
+            done = replace(done, faults=(*done.faults, *faults))
+            waiting += [] if larger is None else [larger]
+            advance(sum(file.size_bytes for file in group))
+            if sum(len(it.old) for it in waiting) >= BATCH_SEGMENTS:
+                commit()
+        if waiting:
+            commit()
+    return done
+
+
+def _changed_text(larger: LargerFile) -> str:
+    first = larger.old[0]
+    return (
+        f"{count_text(len(larger.old), 'segment')} of {first.log} from offset {first.base_offset} on stay in "
+        "small files: somebody archived, expired or proved one of them again meanwhile. Run storage-engine "
+        "lake compact again"
+    )
+
+
+def _write_sound(table: Table, group: Sequence[SmallFile]) -> tuple[LargerFile | None, list[str]]:
+    """Write small files as one, without those that are damaged.
+
+    :return: None where too few are left, or the larger file can't be proven; and what is wrong.
+    :raises LakeUnavailableError: the lake can't be read or written.
+    """
+    try:
+        return _write(table, group), []
+    except (ProofError, LakeUnavailableError) as error:
+        if isinstance(error, LakeUnavailableError) and not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        sound, faults = list[SmallFile](), list[str]()
+        for file in group:
+            try:
+                _check(table, file)
+                sound.append(file)
+            except ProofError as fault:
+                faults.append(str(fault))
+        if not faults:
+            return None, [str(error)]
+    return (_write(table, sound) if len(sound) >= COMPACTED_LEAST_FILES else None), faults
+
+
+def _check(table: Table, file: SmallFile) -> None:
+    """
+    :raises ProofError: a small file is lost, or doesn't prove one of its segments, which it names.
+    """
+    for row in file.receipts:
+        what = f"the segment {row.log}/{row.base_offset:020d} in small files that become one"
+        try:
+            check_rows(table, row, file.location)
+        except ProofError as error:
+            named = "" if f"{row.base_offset:020d}" in str(error) else f" It has {what}."
+            raise ProofError(f"{error}{named} It stays as it is.") from error
+        except LakeUnavailableError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            raise ProofError(f"{file.location}: expected {what}, found no file.") from error
+
+
+def _write(table: Table, group: Sequence[SmallFile]) -> LargerFile:
+    """Write small files as one, prove each segment there, and give it its name. Nothing refers to it yet.
+
+    :raises ProofError: what was read back isn't what was there before.
+    :raises LakeUnavailableError: the lake can't be read or written.
+    """
+    folder = group[0].location.rpartition("/")[0]
+    location = f"{folder}/{shared_file_name(uuid.uuid4().hex, 0)}"
+    path = local_path(location)
+    staged = location if path is None else staged_location(location)
+    columns = find_broker(group[0].receipts[0].broker).codec.columns
+    placed: list[tuple[Receipt, range]] = []
+    try:
+        with lake_errors(location, "write a data file"), new_data_file(table.io, staged) as sink:
+            write_groups(columns, _groups(table, group, placed), sink)
+        new = _prove(table, placed, location, staged)
+        if path is not None:
+            with lake_errors(location, "publish a data file"):
+                os.rename(str(local_path(staged)), path)  # noqa: PTH104  # as kill tests count it
+                fsync_path(path.parent)
+        return LargerFile(location, tuple(row for row, _ in placed), new)
+    except BaseException:
+        if path is None:
+            discard_files(table, [location])
+        else:
+            unlink(str(local_path(staged)))
+        raise
+
+
+def _groups(
+    table: Table, files: Sequence[SmallFile], placed: list[tuple[Receipt, range]]
+) -> Iterator[pa.Table]:
+    """Yield rows of small files, a table a row group: small row groups together, each segment's in one run.
+
+    :param placed: takes the receipts, with the row groups that have their rows.
+    """
+    waiting: list[pa.Table] = []
+    waiting_bytes = number = 0
+    schema: pa.Schema | None = None
+    for file in files:
+        with (
+            parquet_errors(file.location),
+            open_data_file(table.io, file.location) as stored,
+            open_rows(stored) as parquet,
+        ):
+            every_group = range(parquet.num_row_groups)
+            parts = [(row, every_group if row.groups is None else row.groups) for row in file.receipts]
+            # A segment of several row groups shares none: it is read a window at a time.
+            alone = {group for _, groups in parts if len(groups) > 1 for group in groups}
+            places: dict[int, int] = {}
+            for group in every_group:
+                rows = parquet.read_row_group(group, use_threads=False)
+                schema = schema or rows.schema
+                if rows.schema != schema:
+                    raise ProofError(
+                        f"{file.location}: expected the columns of {files[0].location}, found others: "
+                        "another release wrote it. These small files stay as they are."
+                    )
+                size_bytes = int(rows["size"].to_numpy().sum())
+                is_alone = group in alone
+                if waiting and (is_alone or waiting_bytes + size_bytes > SHARED_GROUP_BYTES):
+                    yield together(waiting)
+                    waiting, waiting_bytes, number = [], 0, number + 1
+                places[group] = number
+                if is_alone:
+                    yield rows
+                    number += 1
+                else:
+                    waiting.append(rows)
+                    waiting_bytes += size_bytes
+                del rows
+        placed += [(row, range(places[groups.start], places[groups.stop - 1] + 1)) for row, groups in parts]
+    if waiting:
+        yield together(waiting)
+
+
+def _prove(
+    table: Table, placed: Sequence[tuple[Receipt, range]], location: str, stored_at: str
+) -> tuple[Receipt, ...]:
+    """Prove segments in a data file, and return the receipts that name it, no links of a chain yet.
+
+    :param placed: their receipts, with the row groups that have their rows.
+    :param stored_at: where the file lies until it has its name.
+    :raises ProofError: it isn't them.
+    :raises LakeUnavailableError: it can't be read.
+    """
+    memory = WindowMemory()
+    with (
+        parquet_errors(location),
+        open_data_file(table.io, stored_at) as stored,
+        open_rows(stored) as parquet,
+    ):
+        rows = LastGroup(parquet)
+        for receipt, groups in placed:
+            if fault := _fault(
+                receipt, SegmentPart(rows, receipt.identity, groups, location), location, memory
+            ):
+                raise ProofError(
+                    f"{location}: expected the segment {receipt.log}/{receipt.base_offset:020d} as it was "
+                    f"proven in {receipt.data_file}, found {fault}. No receipt was changed, and that "
+                    "file stays. Run storage-engine verify --level bytes: the disk or the codec is at "
+                    "fault."
+                )
+        count = sum(receipt.row_count for receipt, _ in placed)
+        if parquet.metadata.num_rows != count:
+            raise ProofError(f"{location}: expected {count} rows, found {parquet.metadata.num_rows}.")
+        size_bytes, sha256 = stored.size(), sha256_of_file(stored)
+    return tuple(
+        replace(
+            receipt,
+            data_file=relative_name(table, location),
+            data_file_bytes=size_bytes,
+            data_file_sha256=sha256,
+            row_groups=row_groups_text(groups),
+            moved_to=None,
+            proof_version=proof_version_of(receipt.root),
+            proven_at_ms=time.time_ns() // 1_000_000,
+        )
+        for receipt, groups in placed
+    )
+
+
+def _fault(receipt: Receipt, part: SegmentPart, location: str, memory: WindowMemory) -> str:
+    """Return how rows differ from the segment that was proven; "" where they don't."""
+    codec = find_broker(receipt.broker).codec
+    digest, counter, leaves = hashlib.sha256(), RowCounter(codec.columns), tree_to_compare(receipt, location)
+    origin, size_bytes = origin_of(receipt), receipt.size_bytes
+    for _, chunk in segment_bytes(part, codec, origin, size_bytes, location, counter, memory, leaves):
+        digest.update(chunk)
+    if digest.hexdigest() != receipt.sha256:
+        return "other bytes"
+    stats = counter.stats()
+    if (stats.row_count, stats.message_count) != (receipt.row_count, receipt.message_count):
+        return f"{stats.row_count} rows with {stats.message_count} messages"
+    return tree_fault(receipt, leaves)
+
+
+def _commit(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile]:
+    """Let larger files take the place of small ones; or put those back, where that isn't right any more.
+
+    :param files: of one store.
+    :return: those that don't count: somebody changed a receipt meanwhile.
+    """
+    with CHANGE_LOCK:
+        commit_steps(lake, partial(_next_step, lake, files))
+    segments, messages = lake.segments(), lake.messages()
+    rows = _rows(segments, files)
+    live = live_data_files(messages, files[0].old[0].store_id, _span(files))
+    needed = {file.location for file in live}
+    needed |= {file.location for row in rows.values() for file in proven_files(messages, row)}
+    changed = [
+        it for it in files if not all(_names(messages, rows.get(row.identity), it.location) for row in it.old)
+    ]
+    for file in changed:
+        # Rows that expired are in no other file that anybody would remove.
+        staying = with_rows(row for old in file.old if (row := rows.get(old.identity)) is not None)
+        if file.location not in needed and not broken_receipts(lake, staying, Depth.FILES):
+            discard_files(messages, [file.location])
+    return changed
+
+
+def _span(files: Sequence[LargerFile]) -> tuple[int, int]:
+    offsets = [row.base_offset for file in files for row in file.old]
+    return min(offsets), max(offsets)
+
+
+def _rows(segments: Table, files: Sequence[LargerFile]) -> dict[SegmentIdentity, Receipt]:
+    """Return the receipts that count of what lies in larger files."""
+    store_id = files[0].old[0].store_id
+    rows = receipts_in(segments, store_id, base_offsets=_span(files), with_ended=True)
+    return {row.identity: row for row in rows}
+
+
+def _names(messages: Table, row: Receipt | None, location: str) -> bool:
+    """Return whether a receipt says that a data file has the rows, as we have put them there."""
+    return row is not None and row.moved_to is None and data_file_of(messages, row) == location
+
+
+def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
+    """Return what is next: data files first; receipts only when the table has all of them.
+
+    What is to come is asked of the very tables that the commit is then bound to.
+    """
+    store_id = files[0].old[0].store_id
+    taken, segments, messages = expired_files(read_acts(lake)), lake.segments(), lake.messages()
+    rows, live = _rows(segments, files), live_data_files(messages, store_id, _span(files))
+    there = {file.location: file for file in live}
+    leaving: list[str] = []
+    taking: list[Receipt] = []
+    receipts: list[Receipt] = []
+    for file in files:
+        now = [rows.get(old.identity) for old in file.old]
+        named = [_names(messages, row, file.location) for row in now]
+        is_planned = bool(file.new) and all(
+            is_named or (row is not None and row.row_hash == old.row_hash)
+            for row, old, is_named in zip(now, file.old, named, strict=True)
+        )
+        if file.location in there:
+            if is_planned:
+                receipts += [new for new, is_named in zip(file.new, named, strict=True) if not is_named]
+            elif (back := _going_back(messages, file, now, there)) is not None:
+                leaving.append(file.location)
+                taking += back
+            continue
+        sources = {data_file_of(messages, old): old for old in file.old}
+        if (
+            is_planned
+            and not any(named)
+            and all(it in there and not there[it].has_deletes for it in sources)
+            and taken.isdisjoint(old.data_file for old in sources.values())
+            and is_there(messages, file.new[0])
+        ):
+            leaving += sources
+            taking.append(file.new[0])
+    if leaving or taking:
+        entries = [there[it].entry for it in leaving]
+        return data_step(messages, _WHY, entries, taking, live)
+    return receipts_step(segments, store_id, receipts, _WHY) if receipts else None
+
+
+def _going_back(
+    messages: Table, file: LargerFile, now: Sequence[Receipt | None], there: Mapping[str, LiveFile]
+) -> list[Receipt] | None:
+    """Return receipts whose data files come back in the place of a larger one; None: that one stays.
+
+    It stays where a receipt rests on it, or a file that is to come back isn't there.
+    """
+    rows = [row for row in now if row is not None and row.has_rows]
+    if any(file.location == it.location for row in rows for it in proven_files(messages, row)):
+        return None
+    lacking = [row for row in rows if data_file_of(messages, row) not in there]
+    return lacking if all(is_there(messages, row) for row in lacking) else None
+
+
+def _finish(lake: Lake, store_id: str) -> list[str]:
+    """Go on with larger files of which the table has the rows, and not all receipts: a compaction was killed.
+
+    :return: what is wrong with those that don't prove their segments.
+    """
+    faults = []
+    segments, messages = lake.segments(), lake.messages()
+    rows = receipts_in(segments, store_id, with_ended=True)
+    by_slot = {slot_prefix(row.identity): row for row in rows}
+    named = Counter[str]()
+    for row in rows:
+        named[data_file_of(messages, row)] += row.row_count if row.moved_to is None else 0
+    there = {file.location: file for file in live_data_files(messages, store_id)}
+    for at, live in there.items():
+        if not is_shared_name(file_name(at)) or live.has_deletes or named[at] == live.entry.record_count:
+            continue
+        new: tuple[Receipt, ...] = ()
+        try:
+            found = segments_in(messages.io, at)
+        except ProofError as error:
+            faults.append(str(error))
+            continue
+        old = [(by_slot.get(slot_prefix(identity)), groups) for identity, groups in found.items()]
+        placed = [(row, groups) for row, groups in old if row is not None]
+        if len(placed) < len(old):
+            # Archiving goes on with what it has put there.
+            continue
+        lacking = [row for row, _ in placed if not _names(messages, row, at)]
+        is_elsewhere = any(data_file_of(messages, row) in there for row in lacking)
+        try:
+            if not is_elsewhere and all(row.is_whole for row, _ in placed):
+                new = _prove(messages, placed, at, at)
+        except ProofError as error:
+            faults.append(str(error))
+        _commit(lake, [LargerFile(at, tuple(row for row, _ in placed), new)])
+    return faults
