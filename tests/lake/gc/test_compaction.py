@@ -34,6 +34,7 @@ from storage_engine.lake.gc.garbage_files import TRASH
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
 from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
 from storage_engine.lake.move.copying import copy_lake
+from storage_engine.lake.move.promoting import promote
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.lake.soundness.soundness import Depth
@@ -508,6 +509,21 @@ def test_a_copy_has_what_became_one(small: Lake, segments: list[Path], tmp_path:
     assert (found.overall, shared(copy)) == (Status.OK, True)
     with pytest.raises(LakeIdentityError, match="a copy"):
         compact_lake(copy)
+
+
+def test_killed_between_its_commits_a_copy_has_every_row(
+    small: Lake, segments: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    to = small.config.local(tmp_path / "copy")
+    copy_lake(small, to)
+    killed_between(small, monkeypatch)
+    assert copy_lake(small, to).waiting == 0
+    assert rows_of(open_lake(to)) == rows_of(small)
+    promote(open_lake(to), "anna", "the original burnt")
+    copy = open_lake(to)
+    compact_lake(copy)
+    assert shared(copy)
+    check(copy, segments, tmp_path / "back")
 
 
 @pytest.mark.parametrize("seed", range(rounds("STORAGE_ENGINE_COMPACTION_HISTORIES", 2, 100)))
