@@ -323,14 +323,12 @@ def _next_expiry_step(
         for row in of_act
         if row.has_rows
         and (
-            (row.identity in may_leave and data_file_of(messages, row) not in kept_whole)
+            (row.identity in may_leave and data_file_of(messages, row) in as_archived - kept_whole)
             or removed.issuperset(proven_files(messages, row))
         )
         for after in (_as_it_goes(row, act, thinned.get(row.identity)),)
         # Where one of both files isn't there any more, it is decided again.
-        if after.state == EXPIRED
-        or data_file_of(messages, row) in lost
-        or (data_file_of(messages, row) in as_archived and is_there(messages, after))
+        if after.state == EXPIRED or data_file_of(messages, row) in lost or is_there(messages, after)
     ]
     if changed:
         return receipts_step(segments, store_id, changed, act.sha256)
