@@ -227,7 +227,20 @@ def plan_files(files: Iterable[SmallFile]) -> list[tuple[SmallFile, ...]]:
                     group = []
                 group.append(file)
             plan.append(tuple(group))
+    plan = [_without_largest(group) for group in plan]
     return [group for group in plan if len(group) >= COMPACTED_LEAST_FILES]
+
+
+def _without_largest(group: tuple[SmallFile, ...]) -> tuple[SmallFile, ...]:
+    """Leave out each file that has more than twice the segments of all smaller ones: what runs each day
+    writes a segment, and its receipt, again a few times, and not each day.
+    """
+    while group:
+        *counts, most = sorted(len(file.receipts) for file in group)
+        if most <= 2 * sum(counts):
+            break
+        group = tuple(file for file in group if len(file.receipts) < most)
+    return group
 
 
 def _near_in_time(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:

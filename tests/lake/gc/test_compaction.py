@@ -344,6 +344,20 @@ def test_a_file_has_what_expires_together_each_log_in_its_order() -> None:
     assert plan_files(large[:1]) == []
 
 
+def test_a_segment_is_written_again_a_few_times_however_often_it_runs() -> None:
+    files, written, count = list[SmallFile](), 0, 200
+    for number in range(count):
+        files.append(small_file(number, size_bytes=1))
+        for group in plan_files(files):
+            rows = tuple(row for file in group for row in file.receipts)
+            written += len(rows)
+            files = [it for it in files if it not in group]
+            files.append(replace(group[0], location=f"larger-{written}", size_bytes=len(rows), receipts=rows))
+    # Each day a file with all others would be 100 times.
+    assert written < 10 * count
+    assert len(files) < 10
+
+
 def test_held_and_unheld_segments_never_mix(small: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "topic_of", lambda broker, log: "orders")
     record_act(small, lambda acts: decide_hold(acts, Scope(log="other"), "a case"))
