@@ -396,6 +396,29 @@ def test_without_room_nothing_is_changed(
     check(small, segments, tmp_path / "back")
 
 
+@pytest.mark.parametrize("full_at", ["second file", "commit"])
+def test_without_room_for_all_of_them_the_larger_files_go(
+    small: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, full_at: str
+) -> None:
+    before, files = live(small), sorted(tmp_path.rglob("*.par*"))
+    writes, names = iter(range(2)), ["write_groups"] if full_at == "second file" else []
+
+    def full(*arguments: object) -> None:
+        if full_at == "commit" or next(writes):
+            raise OSError(28, "No space left on device", "shared.parquet")
+        write(*arguments)
+
+    write = compaction.write_groups
+    with monkeypatch.context() as patched:
+        # Each file becomes one.
+        patched.setattr(compaction, "COMPACTED_LEAST_FILES", 1)
+        patched.setattr(compaction, "plan_files", lambda files: [(file,) for file in files])
+        patched.setattr(*((compaction, "write_groups") if names else (expiry, "begin")), full)
+        with pytest.raises(LakeUnavailableError, match="No space left"):
+            compact_lake(small)
+    assert (live(small), sorted(tmp_path.rglob("*.par*"))) == (before, files)
+
+
 def test_two_compactions_at_once_add_the_rows_once(
     small: Lake, segments: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
