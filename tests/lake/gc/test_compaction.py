@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import ModuleType
 
 import pytest
 
@@ -19,6 +21,7 @@ from storage_engine.lake.archive import archive as archiving
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.file.jobs import shared_file_name
 from storage_engine.lake.gc import compaction, expiry
 from storage_engine.lake.gc.compaction import (
     LakeCompaction,
@@ -396,24 +399,22 @@ def test_without_room_nothing_is_changed(
     check(small, segments, tmp_path / "back")
 
 
-@pytest.mark.parametrize("full_at", ["second file", "commit"])
+@pytest.mark.parametrize("full_at", [(compaction, "write_groups"), (expiry, "begin")], ids=["file", "commit"])
 def test_without_room_for_all_of_them_the_larger_files_go(
-    small: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, full_at: str
+    small: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, full_at: tuple[ModuleType, str]
 ) -> None:
     before, files = live(small), sorted(tmp_path.rglob("*.par*"))
-    writes, names = iter(range(2)), ["write_groups"] if full_at == "second file" else []
+    calls, call = iter([full_at[0] is compaction, False]), getattr(*full_at)
 
-    def full(*arguments: object) -> None:
-        if full_at == "commit" or next(writes):
+    def full(*arguments: object) -> object:
+        if not next(calls):
             raise OSError(28, "No space left on device", "shared.parquet")
-        write(*arguments)
+        return call(*arguments)
 
-    write = compaction.write_groups
     with monkeypatch.context() as patched:
-        # Each file becomes one.
         patched.setattr(compaction, "COMPACTED_LEAST_FILES", 1)
         patched.setattr(compaction, "plan_files", lambda files: [(file,) for file in files])
-        patched.setattr(*((compaction, "write_groups") if names else (expiry, "begin")), full)
+        patched.setattr(*full_at, full)
         with pytest.raises(LakeUnavailableError, match="No space left"):
             compact_lake(small)
     assert (live(small), sorted(tmp_path.rglob("*.par*"))) == (before, files)
@@ -518,6 +519,24 @@ def test_a_segment_waits_while_gc_has_yet_to_take_what_was_replaced(past: Lake) 
     assert "gc --delete" in done.verdicts[0].detail
     trash.unlink()
     assert len(expire_all(past, trash_ms=0).removed) == 3
+    assert data_paths(past) == []
+
+
+@pytest.mark.parametrize("suffix", ["", ".0123456789abcdef.partial"])
+def test_a_segment_waits_while_a_file_of_a_killed_run_has_its_rows(past: Lake, suffix: str) -> None:
+    larger = Path(live(past)[0].removeprefix("file://"))
+    left = larger.with_name(shared_file_name("0" * 32, 0) + suffix)
+    shutil.copyfile(larger, left)
+    larger.with_name(shared_file_name("1" * 32, 0) + ".0123456789abcdef.partial").write_bytes(b"PAR1torn")
+    done = expire_all(past)
+    assert done.leaving == ()
+    assert {verdict.reason for verdict in done.verdicts} == {ExpiryReason.SHARED}
+    make_old(left)
+    collect(past, grace_ms=0, delete=True)
+    assert not left.exists()
+    assert expire_all(past).leaving == ()
+    collect(past, grace_ms=0, delete=True, trash_ms=0)
+    assert len(expire_all(past, trash_ms=0).removed) == 4
     assert data_paths(past) == []
 
 
