@@ -17,6 +17,7 @@ from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.acts import act_files
 from storage_engine.lake.acts.act_files import read_acts, record_act
+from storage_engine.lake.acts.held_stores import read_store_names
 from storage_engine.lake.archive import archive as archiving
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
@@ -39,7 +40,7 @@ from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
 from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.promoting import promote
 from storage_engine.lake.move.rebuilding import rebuild
-from storage_engine.lake.soundness.receipts import receipt_history, receipts
+from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.verify.reproof import reprove
@@ -374,6 +375,19 @@ def test_held_and_unheld_segments_never_mix(small: Lake, monkeypatch: pytest.Mon
     assert compact_lake(small, dry_run=True).files == 2
 
 
+def test_a_renamed_store_keeps_its_newest_name(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rules go by it, and what is moved was archived under the one before."""
+    for path, name in zip(segments, ("staging", "staging", "prod"), strict=True):
+        archive_all(lake, [replace(job, store_name=name) for job in make_jobs(lake, path)])
+    monkeypatch.setattr(compaction, "plan_files", lambda files: [tuple(files)[:2]])
+    for change in (run, lambda lake: expire(lake, receipts(lake, STORE)[:2])):
+        change(lake)
+        assert read_store_names(lake)[STORE][-2:] == ("staging", "prod")
+        assert [store.store_name for store in list_stores(lake)] == ["prod"]
+
+
 def test_an_older_lake_says_what_it_lacks(small: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "has_trees", lambda properties: False)
     with pytest.raises(BadInputError, match="storage-engine lake upgrade"):
@@ -628,9 +642,8 @@ def test_whatever_the_order_each_row_is_there_once(
                 compact_lake(lake)
 
     def expire_shared() -> None:
-        files = [name.partition("/messages/")[2] for name in live(lake)]
-        if rows := [row for row in receipts(lake, STORE) if row.data_file in files]:
-            # All of a file that the table has, as rules have it.
+        if rows := receipts(lake, STORE):
+            # All of a file, as rules have it; of one that has left the table nothing goes.
             name = random.choice(rows).data_file
             acts.append(expire(lake, [row for row in rows if row.data_file == name]))
             record_act(lake, lambda acts: decide_rule(acts, Scope(), None))
