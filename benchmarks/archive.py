@@ -167,21 +167,17 @@ def measure_restore(lake: Lake, paths: list[Path], directory: Path) -> dict[str,
     packed.mkdir()
     run_beside([f"zstd -q -1 {path} -o {packed / path.name}.zst" for path in paths])
 
-    def restored(name: str, *, files_only: bool = True, new: bool = True) -> None:
-        if new:
-            shutil.rmtree(directory / name, ignore_errors=True)
+    def restored(name: str, *, files_only: bool = True) -> None:
         restore(lake, "store-0", directory / name, files_only=files_only)
 
+    def clear(name: str) -> None:
+        shutil.rmtree(directory / name, ignore_errors=True)
+
     def empty() -> None:
-        shutil.rmtree(target, ignore_errors=True)
+        clear(target.name)
         target.mkdir()
 
-    def copy() -> None:
-        empty()
-        run_beside([f"cp {' '.join(map(str, paths))} {target} && sync {target}/* {target}"])
-
     def unpack() -> None:
-        empty()
         each = [
             f"zstd -q -d {packed / path.name}.zst -o {target / path.name} && "
             f"openssl dgst -sha256 {target / path.name} && sync {target / path.name}"
@@ -193,12 +189,20 @@ def measure_restore(lake: Lake, paths: list[Path], directory: Path) -> dict[str,
     return in_turns(
         {
             "restore": lambda: restored("restored"),
-            "again": lambda: restored("restored", new=False),
+            "again": lambda: restored("restored"),
             "verify": lambda: verify(lake, VerifyLevel.BYTES, store_id="store-0"),
             "served": lambda: restored("served", files_only=False),
-            "cp_and_sync": copy,
+            "cp_and_sync": lambda: run_beside(
+                [f"cp {' '.join(map(str, paths))} {target} && sync {target}/* {target}"]
+            ),
             "zstd_and_openssl": unpack,
-        }
+        },
+        {
+            "restore": lambda: clear("restored"),
+            "served": lambda: clear("served"),
+            "cp_and_sync": empty,
+            "zstd_and_openssl": empty,
+        },
     )
 
 

@@ -77,12 +77,15 @@ class RestoreTarget:
                 os.unlink(path.name, dir_fd=directory)
 
     def sha256(self, path: Path) -> str:
-        """SHA-256 of a file, in hex."""
+        """Flush a file that is there to disk, with its names, and return its SHA-256, in hex."""
         with (
             target_errors(self._name / path),
-            self._directory(path.parent) as directory,
+            # A restore that was killed, or whoever copied it, may not have come to that.
+            self._directory(path.parent, make=True) as directory,
             io.FileIO(os.open(path.name, _OPEN_FILE, dir_fd=directory)) as file,
         ):
+            os.fsync(file.fileno())
+            os.fsync(directory)
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     @contextmanager

@@ -179,21 +179,33 @@ def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
         if one.state is not QuarantineState.EMPTYING:
             journal.record(run, Step.EMPTY_QUARANTINE, Phase.INTENT, [(WHOLE, {"detail": why})], lease=lease)
         gone = Contents()
-        # Set aside outside of its store, a file goes at once, as its broker would have it.
-        shrunk = None if find_broker(keeper.record.broker).undo_outside else lambda: journal.renew(lease)
-        for place in one.places:
-            if reason := _held(keeper):
-                # A person's word since it began: what is left stays, and the next run asks again.
-                record_stays(journal, run, one, reason, now_ms, lease)
-                return f"the rest of the quarantine of run {run_key} stays, though {why}: {reason}"
-            gone += remove(place, shrunk)
+
+        def look() -> None:
             journal.renew(lease)
+            if reason := _held(keeper):
+                raise _HeldError(reason)
+
+        # Set aside outside of its store, a file goes at once, as its broker would have it.
+        before_steps = None if find_broker(keeper.record.broker).undo_outside else look
+        try:
+            for place in one.places:
+                look()
+                gone += remove(place, before_steps)
+        except _HeldError as held:
+            # A person's word since it began: what is left stays, and the next run asks again.
+            record_stays(journal, run, one, str(held), now_ms, lease)
+            return f"the rest of the quarantine of run {run_key} stays, though {why}: {held}"
+        journal.renew(lease)
         said = {"detail": why, "files": gone.files, "size_bytes": gone.size_bytes, "at_ms": clock_ms()}
         journal.record(run, Step.EMPTY_QUARANTINE, Phase.RESULT, [(WHOLE, said)])
     return (
         f"the quarantine of run {run_key} was emptied, {count_text(gone.files, 'file')}, "
         f"{bytes_text(gone.size_bytes)}: {why}"
     )
+
+
+class _HeldError(Exception):
+    """Why what is left of a quarantine stays, as words of a sentence."""
 
 
 def _reason_to_stay(keeper: Keeper, run: Run, one: Quarantine, lease: Lease) -> str:

@@ -20,12 +20,18 @@ from pathlib import Path
 from storage_engine.core import durable
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import QuarantineError
+from storage_engine.same_bytes.mounts import mount_of
 
 MANIFEST = "run.json"
 """In a run's directory: whose it is, for a person and for ``inspect``."""
 
 STEP_BYTES = 64 << 20
 """By which a large file shrinks before it goes: a broker on the same disk waits for no more at a time."""
+
+LEASED_KINDS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs"})
+"""File systems on which a lease tells of everybody who has a file open or mapped. An overlay's tells of no
+mapping, nor of who comes by another mount; behind FUSE or a network are others.
+"""
 
 _PAUSE_SECONDS = 0.05
 _SHRINKING = ".shrinking"
@@ -165,19 +171,21 @@ def contents(place: Place) -> Contents:
         return Contents()
 
 
-def remove(place: Place, shrunk: Callable[[], object] | None = None) -> Contents:
+def remove(place: Place, before_steps: Callable[[], object] | None = None) -> Contents:
     """Remove a run's directory with all that is in it, and directories above it that are empty then.
 
-    :param shrunk: called after each large file, which goes in steps; None: each goes at once.
+    :param before_steps: called before each large file, which goes in steps; None: each goes at once.
     :return: what was in it.
     """
     *above, name = place.parts
     parent = Place(place.base, tuple(above))
     try:
         with opened(parent) as directory:
-            removed = _remove(name, directory, shrunk)
+            removed = _remove(name, directory, before_steps)
             os.fsync(directory)
     except FileNotFoundError:
+        if place.directory.exists():
+            raise
         return Contents()
     remove_empty(parent)
     return removed
@@ -294,24 +302,23 @@ def _count(directory: int, *, inner: bool = False) -> Contents:
 
 
 def _remove(
-    name: str, directory: int, shrunk: Callable[[], object] | None, *, inner: bool = False
+    name: str, directory: int, before_steps: Callable[[], object] | None, *, inner: bool = False
 ) -> Contents:
     """Remove a file, a link or a directory with all that is in it."""
     status = _lstat(name, directory)
     if status is None:
         return Contents()
     if not stat.S_ISDIR(status.st_mode):
-        if shrunk is not None and stat.S_ISREG(status.st_mode) and status.st_size > STEP_BYTES:
+        if before_steps is not None and stat.S_ISREG(status.st_mode) and status.st_size > STEP_BYTES:
+            before_steps()
             name = _shrink(name, directory)
-            shrunk()
-        os.unlink(name, dir_fd=directory)
-        return Contents(1, status.st_size)
+        return Contents(1, status.st_size) if durable.unlink(name, dir_fd=directory) else Contents()
     removed = Contents()
     descriptor, names = _listed(name, directory)
     try:
         # The manifest last: what a kill leaves still says whose it is.
         for below in sorted(names, key=lambda one: one == MANIFEST):
-            gone = _remove(below, descriptor, shrunk, inner=True)
+            gone = _remove(below, descriptor, before_steps, inner=True)
             removed += Contents() if below == MANIFEST and not inner else gone
     finally:
         os.close(descriptor)
@@ -323,13 +330,14 @@ def _shrink(name: str, directory: int) -> str:
     """Cut a file shorter in steps, which is about to be removed.
 
     Only where it has no other name, and nobody has it open or mapped, in whatever container: else the kernel
-    refuses a lease of it. Who opens it meanwhile waits, and what is left goes at once. It gets another name
-    first, durably: what a kill leaves is not taken for the whole file.
+    refuses a lease of it. Who opens or links it meanwhile ends that, and what is left goes at once. It gets
+    another name first, durably: what a kill leaves, or a link of it has, is not taken for the whole file.
 
     :return: its name.
     """
+    mount = mount_of(f"/proc/self/fd/{directory}")
     # Elsewhere than on Linux there are no such leases.
-    if not hasattr(fcntl, "F_SETLEASE"):
+    if mount is None or mount.kind not in LEASED_KINDS or not hasattr(fcntl, "F_SETLEASE"):
         return name
     with suppress(OSError):
         descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | _NO_LINK, dir_fd=directory)
@@ -337,8 +345,7 @@ def _shrink(name: str, directory: int) -> str:
             # That somebody waits is told by a signal, by default by one that ends the process.
             fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
             fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-            status = os.fstat(descriptor)
-            if status.st_nlink != 1:
+            if not _is_ours_alone(descriptor, name, directory):
                 return name
             if not name.endswith(_SHRINKING):
                 if _lstat(name + _SHRINKING, directory) is not None:
@@ -346,14 +353,26 @@ def _shrink(name: str, directory: int) -> str:
                 os.rename(name, name + _SHRINKING, src_dir_fd=directory, dst_dir_fd=directory)
                 name += _SHRINKING
                 os.fsync(directory)
-            for size_bytes in range(status.st_size - STEP_BYTES, 0, -STEP_BYTES):
-                if fcntl.fcntl(descriptor, fcntl.F_GETLEASE) != fcntl.F_WRLCK:
+            for size_bytes in range(os.fstat(descriptor).st_size - STEP_BYTES, 0, -STEP_BYTES):
+                # Again: to link a file, or to move it, breaks no lease.
+                if not _is_ours_alone(descriptor, name, directory):
                     break
                 os.ftruncate(descriptor, size_bytes)
                 time.sleep(_PAUSE_SECONDS)
         finally:
             os.close(descriptor)
     return name
+
+
+def _is_ours_alone(descriptor: int, name: str, directory: int) -> bool:
+    """Return whether a file with a lease has this name, no other one, and nobody waits to open it."""
+    mine, found = os.fstat(descriptor), _lstat(name, directory)
+    return (
+        found is not None
+        and os.path.samestat(mine, found)
+        and mine.st_nlink == 1
+        and fcntl.fcntl(descriptor, fcntl.F_GETLEASE) == fcntl.F_WRLCK
+    )
 
 
 def _remove_directories(name: str, directory: int) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -96,6 +97,21 @@ def test_an_interrupted_restore_goes_on_and_keeps_what_is_right(
     assert [segment.existed for segment in again] == [True, False, True]
     assert sorted(path.name for path in target.iterdir()) == [path.name for path in segments]
     assert (target / segments[1].name).read_bytes() == segments[1].read_bytes()
+
+
+def test_what_is_there_already_is_on_disk_when_a_restore_ends(
+    lake: Lake, archived: tuple[Receipt, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, flush, flushed = tmp_path / "restored", os.fsync, set[int]()
+    restore(lake, "store-1", target, files_only=True)
+
+    def noted(descriptor: int) -> None:
+        flushed.add(os.fstat(descriptor).st_ino)
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    assert all(segment.existed for segment in restore(lake, "store-1", target, files_only=True))
+    assert {path.stat().st_ino for path in (target, *target.rglob("*"))} <= flushed
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +30,7 @@ from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.model.store.store import DiskUsage
 from storage_engine.retention import steps
 from storage_engine.retention.housekeeping.maintaining import maintain_directory, maintain_store
-from storage_engine.retention.quarantine import emptying
+from storage_engine.retention.quarantine import emptying, tree
 from storage_engine.retention.quarantine import undo as undoing
 from storage_engine.retention.quarantine.emptying import expired_or_in_the_way
 from storage_engine.retention.quarantine.records import quarantines
@@ -397,6 +398,30 @@ def test_a_hold_that_is_recorded_while_a_quarantine_is_emptied_keeps_what_is_lef
     assert sentence.startswith("the rest of the quarantine of run r stays, though its window was over")
     assert "holds everything, by " in sentence
     assert aside(store) == ["r"]
+
+
+def test_a_hold_that_is_recorded_while_a_file_shrinks_keeps_the_others(
+    managed: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "STEP_BYTES", MIB // 2)
+    store = managed(policy=Policy(undo_window_hours=24))
+    clean(store, "r", 2)
+    commitlog = quarantine_of_root(store) / "r" / "commitlog"
+    segments = sorted(commitlog.iterdir())
+    unlink, gone = os.unlink, list[Path]()
+
+    def unlinked(name: str, *more: Any, **named: Any) -> None:
+        unlink(name, *more, **named)
+        if not gone and len(left := list(commitlog.iterdir())) < len(segments):
+            gone.extend(set(segments) - set(left))
+            record_act(open_lake(store.lake), lambda acts: decide_hold(acts, Scope(), "case 7"))
+
+    monkeypatch.setattr(os, "unlink", unlinked)
+    later_ms = clock_ms() + DAY_MS + 60_000
+    (sentence,) = maintain_store(store, later_ms).quarantines
+    assert sentence.startswith("the rest of the quarantine of run r stays, though its window was over")
+    assert len(gone) == 1
+    assert list(commitlog.iterdir()) == [path for path in segments if path not in gone]
 
 
 def test_a_hold_of_a_lake_that_is_not_named_any_more_keeps(

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from storage_engine.journal.journal import clock_ms
+from storage_engine.retention.quarantine.tree import LEASED_KINDS
+from storage_engine.same_bytes.mounts import mount_of
 from tests.rounds import rounds
 from tests.services.runners import told_by
 
@@ -44,5 +46,7 @@ def test_a_killed_quarantine_ends_as_an_undisturbed_one(
         assert seen["end"] == {"store": seen["pristine"], "quarantines": ["undone"]}
     else:
         assert seen["end"]["quarantines"] == ["emptied"]
-        assert sum(operation.startswith("maintain: ftruncate") for operation in seen["operations"]) >= 3
+        cuts = sum(operation.startswith("maintain: ftruncate") for operation in seen["operations"])
+        mount = mount_of(tmp_path)
+        assert cuts >= 3 or mount is None or mount.kind not in LEASED_KINDS
         assert seen["end"]["store"].items() < seen["pristine"].items()
