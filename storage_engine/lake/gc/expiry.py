@@ -25,7 +25,7 @@ from pyiceberg.table import Table, Transaction
 from storage_engine.brokers import find_broker
 from storage_engine.core import durable
 from storage_engine.core.clock import DAY_MS, clock_ms
-from storage_engine.exceptions import BadInputError, ProofError
+from storage_engine.exceptions import BadInputError, LakeUnavailableError, ProofError
 from storage_engine.lake.acts.act_files import Acts, read_acts, read_trusted_clock, record_act
 from storage_engine.lake.acts.held_stores import held_stores, read_held_stores
 from storage_engine.lake.archive.commit import BATCH_SEGMENTS
@@ -242,8 +242,10 @@ def _slots_in(messages: Table, location: str) -> list[tuple[str, str]]:
         return [split_data_file_name(name)]
     try:
         return [(slot_prefix(it), "") for it in segments_in(messages.io, location)]
-    except ProofError:
-        # Nobody finished it.
+    except (ProofError, LakeUnavailableError) as error:
+        if isinstance(error, LakeUnavailableError) and not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        # Nobody finished it yet, or its run gave it another name meanwhile.
         return []
 
 

@@ -87,6 +87,7 @@ def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
     :raises BadInputError: the place is inside the lake, another one, or a broker's store, or around a lake.
     :raises LakeIdentityError: something else is in the place.
     :raises LakeUnavailableError: either can't be read or written, or a data file isn't as it was proven.
+    :raises ProofError: a data file that no receipt names is damaged.
     :raises ReceiptError: the lake lacks receipts that the copy has, or has others.
     """
     _check_apart(lake, to)
