@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
+from types import MappingProxyType
 
 from storage_engine.core.nearest import meant
 from storage_engine.exceptions import BadInputError, ReceiptError
@@ -20,8 +22,8 @@ from storage_engine.kafka.format.partition_metadata import cluster_of, topic_of
 from storage_engine.lake.acts.expiries import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake, has_no_broker
 from storage_engine.lake.soundness.chain import row_fault
-from storage_engine.lake.soundness.receipts import list_stores, receipts
-from storage_engine.model.proof.receipt import NO_EXPIRIES, Receipt, end_text, ended, whole
+from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history
+from storage_engine.model.proof.receipt import NO_EXPIRIES, Receipt, SegmentIdentity, end_text, ended, whole
 
 _ID_SHOWN = 8
 """Letters of an older topic's id behind its name."""
@@ -126,8 +128,17 @@ def read_archive(lake: Lake, cluster: str | None) -> Archive:
             f"lake {lake.location}: expected one of Kafka, found one of {lake.broker}, whose consumers speak "
             "another protocol. Nothing was started. Export its messages, or restore its segments."
         )
-    rows = tuple(_newest_lineages(lake))
-    return archive_of(rows, cluster, lake.location, merged_expiries([(lake, ended(rows))]))
+    stores = {store.store_id: store for store in list_stores(lake)}
+    histories = [receipt_history(lake, store_id) for store_id in stores]
+    rows = tuple(
+        row
+        for history in histories
+        for row in current(history)
+        if row.lineage == stores[row.store_id].log_lineages[row.log]
+    )
+    first_proven = first_proven_ms(row for history in histories for row in history)
+    expiries = merged_expiries([(lake, ended(rows))])
+    return archive_of(rows, cluster, lake.location, expiries, first_proven)
 
 
 def archive_of(
@@ -135,13 +146,20 @@ def archive_of(
     cluster: str | None,
     location: str,
     expiries: Mapping[str, str] = NO_EXPIRIES,
+    first_proven: Mapping[SegmentIdentity, int] = MappingProxyType({}),
 ) -> Archive:
     """Return the partitions that receipts are of. Pure.
 
     :param rows: those that count, of every log's newest lineage; of what expired nothing is served.
     :param location: of the lake, for messages.
     :param expiries: by which policy and since when something expired, by the act's SHA-256.
+<<<<<<< HEAD
     :raises BadInputError: the cluster isn't the one, or isn't there; or nothing is.
+=======
+    :param first_proven: when each segment was proven for the first time; by default by its receipt. The topic
+        of which one was so last has its name, whatever was proven again or compacted since.
+    :raises BadInputError: the cluster isn't the one, or isn't there.
+>>>>>>> R2-compact
     """
     logs: dict[str, list[Receipt]] = defaultdict(list)
     unnamed = set()
@@ -164,22 +182,16 @@ def archive_of(
     newest: dict[str, tuple[int, str]] = {}
     names: dict[str, str] = {}
     for topic_id, of_id in of_topic.items():
-        last = max((row for log_id in of_id for row in logs[log_id]), key=lambda row: row.proven_at_ms)
+        proven = ((first_proven.get(it.identity, it.proven_at_ms), it) for at in of_id for it in logs[at])
+        proven_ms, last = max(proven, key=itemgetter(0))
         names[topic_id] = _directory(last).topic
-        newest[names[topic_id]] = max(newest.get(names[topic_id], (-1, "")), (last.proven_at_ms, topic_id))
+        newest[names[topic_id]] = max(newest.get(names[topic_id], (-1, "")), (proven_ms, topic_id))
     topics: dict[str, dict[int, ArchivedPartition]] = {}
     for topic_id, name in names.items():
         shown = name if newest[name][1] == topic_id else f"{name}@{topic_id[:_ID_SHOWN]}"
         found = [_partition(shown, logs[log_id], expiries, topic_id) for log_id in of_topic[topic_id]]
         topics[shown] = {one.number: one for one in found}
     return Archive(chosen, topics, tuple(sorted(unnamed)))
-
-
-def _newest_lineages(lake: Lake) -> Iterable[Receipt]:
-    for store in list_stores(lake):
-        for row in receipts(lake, store.store_id, with_ended=True):
-            if row.lineage == store.log_lineages[row.log]:
-                yield row
 
 
 def _cluster(clusters: set[str], asked: str | None, location: str) -> str:

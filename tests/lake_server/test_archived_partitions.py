@@ -139,6 +139,11 @@ def test_the_newest_topic_of_a_name_has_it() -> None:
     older = receipt(0, 10, log_id=f"{CLUSTER}/{OTHER_ID}/0", lineage=1, proven_at_ms=1)
     topics = archive(older, receipt(0, 5, proven_at_ms=2)).topics
     assert {name: one[0].end for name, one in topics.items()} == {"orders": 5, f"orders@{OTHER_ID[:8]}": 10}
+    # The older one became part of a larger file since.
+    again = receipt(0, 10, log_id=older.log_id, lineage=1, proven_at_ms=3)
+    rows = (again, receipt(0, 5, proven_at_ms=2))
+    assert archive_of(rows, None, "LAKE", first_proven={again.identity: 1}).topics.keys() == topics.keys()
+    assert archive_of(rows, None, "LAKE", first_proven={again.identity: 1}).topics["orders"][0].end == 5
 
 
 def test_a_log_without_a_topic_id_is_named() -> None:

@@ -70,14 +70,19 @@ def read_store_names(lake: Lake) -> dict[str, tuple[str, ...]]:
     :raises LakeUnavailableError: the receipts can't be read.
     """
     table = lake.segments()
-    columns = ("store_id", "store_name", "broker", "store_root", "sequence")
+    slot = ("store_id", "lineage", "log", "base_offset", "store_name")
     with metadata_errors(table.location(), "read receipts"):
-        receipts = table.scan(selected_fields=columns).to_arrow().sort_by("sequence")
+        columns = (*slot, "broker", "store_root", "sequence")
+        receipts = table.scan(selected_fields=columns).to_arrow()
     places = receipts.group_by(["store_id", "broker", "store_root"], use_threads=False).aggregate([])
     by_place = (
         (row["store_id"], store_called(None, row["broker"], row["store_root"])) for row in places.to_pylist()
     )
-    given = ((row["store_id"], row["store_name"]) for row in receipts.to_pylist())
+    # Who proves a segment again, moves it or lets it go repeats the name that its store had before.
+    first = receipts.group_by(list(slot), use_threads=False).aggregate([("sequence", "min")])
+    names = first.group_by(["store_id", "store_name"], use_threads=False).aggregate([("sequence_min", "max")])
+    ordered = names.sort_by("sequence_min_max").to_pylist()
+    given = ((row["store_id"], row["store_name"]) for row in ordered)
     return newest_last((*by_place, *given))
 
 

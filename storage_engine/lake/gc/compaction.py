@@ -18,6 +18,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -227,7 +228,20 @@ def plan_files(files: Iterable[SmallFile]) -> list[tuple[SmallFile, ...]]:
                     group = []
                 group.append(file)
             plan.append(tuple(group))
+    plan = [_without_largest(group) for group in plan]
     return [group for group in plan if len(group) >= COMPACTED_LEAST_FILES]
+
+
+def _without_largest(group: tuple[SmallFile, ...]) -> tuple[SmallFile, ...]:
+    """Leave out each file that has more than twice the segments of all smaller ones: what runs each day
+    writes a segment, and its receipt, again a few times, and not each day.
+    """
+    while group:
+        *counts, most = sorted(len(file.receipts) for file in group)
+        if most <= 2 * sum(counts):
+            break
+        group = tuple(file for file in group if len(file.receipts) < most)
+    return group
 
 
 def _near_in_time(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:
@@ -346,16 +360,22 @@ def _compact_store(lake: Lake, plan: Sequence[tuple[SmallFile, ...]], done: Lake
         waiting.clear()
 
     table = lake.messages()
-    with told("Compacting", sum(file.size_bytes for group in plan for file in group)) as advance:
-        for group in plan:
-            larger, faults = _write_sound(table, group)
-            done = replace(done, faults=(*done.faults, *faults))
-            waiting += [] if larger is None else [larger]
-            advance(sum(file.size_bytes for file in group))
-            if sum(len(it.old) for it in waiting) >= BATCH_SEGMENTS:
+    try:
+        with told("Compacting", sum(file.size_bytes for group in plan for file in group)) as advance:
+            for group in plan:
+                larger, faults = _write_sound(table, group)
+                done = replace(done, faults=(*done.faults, *faults))
+                waiting += [] if larger is None else [larger]
+                advance(sum(file.size_bytes for file in group))
+                if sum(len(it.old) for it in waiting) >= BATCH_SEGMENTS:
+                    commit()
+            if waiting:
                 commit()
-        if waiting:
-            commit()
+    except LakeUnavailableError:
+        # Without room the next run would leave as many again.
+        with suppress(StorageEngineError):
+            _discard_changed(lake, waiting)
+        raise
     return done
 
 
@@ -553,6 +573,16 @@ def _commit(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile]:
     """
     with CHANGE_LOCK:
         commit_steps(lake, partial(_next_step, lake, files))
+    return _discard_changed(lake, files)
+
+
+def _discard_changed(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile]:
+    """Remove larger files to which nothing refers.
+
+    :return: those that don't count.
+    """
+    if not files:
+        return []
     segments, messages = lake.segments(), lake.messages()
     rows = _rows(segments, files)
     live = live_data_files(messages, files[0].old[0].store_id, _span(files))

@@ -25,7 +25,7 @@ from pyiceberg.table import Table, Transaction
 from storage_engine.brokers import find_broker
 from storage_engine.core import durable
 from storage_engine.core.clock import DAY_MS, clock_ms
-from storage_engine.exceptions import BadInputError, ProofError
+from storage_engine.exceptions import BadInputError, LakeUnavailableError, ProofError
 from storage_engine.lake.acts.act_files import Acts, read_acts, read_trusted_clock, record_act
 from storage_engine.lake.acts.held_stores import held_stores, read_held_stores
 from storage_engine.lake.archive.commit import BATCH_SEGMENTS
@@ -36,10 +36,11 @@ from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.catalog.names import data_file_of, location_of, proven_files, relative_name
 from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
-from storage_engine.lake.file.data_file import open_rows
-from storage_engine.lake.file.jobs import file_name, slot_prefix, split_data_file_name
+from storage_engine.lake.file.data_file import open_rows, segments_in
+from storage_engine.lake.file.jobs import file_name, is_shared_name, slot_prefix, split_data_file_name
 from storage_engine.lake.file.live_files import LiveFile, live_data_files
 from storage_engine.lake.file.manifest_entry import iceberg_data_file, packed_facts
+from storage_engine.lake.file.staging import PARTIAL_SUFFIX, final_name
 from storage_engine.lake.gc.garbage_files import TRASH
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
 from storage_engine.lake.soundness.chain import check_links
@@ -181,16 +182,18 @@ class EarlierFile:
     """A data file that had rows of segments before another took its place, and that is there still.
 
     :param segments: of which it has rows.
-    :param in_trash: it lies in gc's trash.
+    :param for_gc: no act can take it: it lies in gc's trash, or no receipt says what it is.
     """
 
     file: StoredFile
     segments: frozenset[SegmentIdentity]
-    in_trash: bool
+    for_gc: bool
 
 
 def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[EarlierFile, ...]:
     """Return the files of segments that compaction, or archiving again, has replaced, but those of acts.
+
+    A run that was killed before its commit leaves such a file, too, which no receipt names.
 
     :raises LakeUnavailableError: the lake can't be read.
     """
@@ -199,14 +202,16 @@ def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[Ea
     messages, acts, found = lake.messages(), expired_files(read_acts(lake)), list[EarlierFile]()
     there = {f"data/{it.inside}" for it in list_files(messages.io, f"{messages.location().rstrip('/')}/data")}
     root = local_path(messages.location())
-    trash = [] if root is None else (root / TRASH).rglob("*.parquet")
+    trash = [] if root is None else (root / TRASH).rglob("*.parquet*")
     # Below the directory of its pass a file keeps its path.
-    in_trash = {"/".join(path.relative_to(root / TRASH).parts[1:]) for path in trash if root is not None}
+    in_trash = {
+        "/".join(path.relative_to(root / TRASH).parts[1:]): str(path) for path in trash if root is not None
+    }
     for store_id in sorted({it.store_id for it in segments}):
         history = receipts_in(lake.segments(), store_id, superseded=True)
         needed = {file.location for row in current(history) for file in proven_files(messages, row)}
         needed |= {file.location for file in live_data_files(messages, store_id)}
-        names = (there | in_trash) - acts - {relative_name(messages, it) for it in needed}
+        names = (there | in_trash.keys()) - acts - {relative_name(messages, it) for it in needed}
         by_file: dict[StoredFile, set[SegmentIdentity]] = {}
         for row in history:
             name = relative_name(messages, data_file_of(messages, row))
@@ -217,7 +222,31 @@ def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[Ea
             for file, of_file in by_file.items()
             if file.location in names and not of_file.isdisjoint(segments)
         ]
+        slots = {key: it.identity for it in history for key in (_name_of(it), (slot_prefix(it.identity), ""))}
+        for name in names - {file.location for file in by_file}:
+            if name.startswith(f"data/store_id={store_id}/"):
+                inside = _slots_in(messages, in_trash.get(name, location_of(messages, name)))
+                of_name = frozenset(slots[it] for it in inside if it in slots)
+                found += [EarlierFile(StoredFile(name, 0, ""), of_name, for_gc=True)] if of_name else []
     return tuple(found)
+
+
+def _slots_in(messages: Table, location: str) -> list[tuple[str, str]]:
+    """Return the segments that a file without a receipt has rows of, as their own files' names begin.
+
+    :raises LakeUnavailableError: it can't be read.
+    """
+    name = file_name(location)
+    name = final_name(name) if name.endswith(PARTIAL_SUFFIX) else name
+    if not is_shared_name(name):
+        return [split_data_file_name(name)]
+    try:
+        return [(slot_prefix(it), "") for it in segments_in(messages.io, location)]
+    except (ProofError, LakeUnavailableError) as error:
+        if isinstance(error, LakeUnavailableError) and not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        # Nobody finished it yet, or its run gave it another name meanwhile.
+        return []
 
 
 def _batches(expiry: RecordedExpiry) -> Iterator[Sequence[SegmentIdentity]]:
@@ -323,14 +352,12 @@ def _next_expiry_step(
         for row in of_act
         if row.has_rows
         and (
-            (row.identity in may_leave and data_file_of(messages, row) not in kept_whole)
+            (row.identity in may_leave and data_file_of(messages, row) in as_archived - kept_whole)
             or removed.issuperset(proven_files(messages, row))
         )
         for after in (_as_it_goes(row, act, thinned.get(row.identity)),)
         # Where one of both files isn't there any more, it is decided again.
-        if after.state == EXPIRED
-        or data_file_of(messages, row) in lost
-        or (data_file_of(messages, row) in as_archived and is_there(messages, after))
+        if after.state == EXPIRED or data_file_of(messages, row) in lost or is_there(messages, after)
     ]
     if changed:
         return receipts_step(segments, store_id, changed, act.sha256)

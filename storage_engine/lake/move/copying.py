@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from storage_engine.lake.catalog.place import is_catalog_there, own_directory, s
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files
 from storage_engine.lake.catalog.pointers import make_catalog_tables, read_pointers, repoint
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS
+from storage_engine.lake.file.data_file import segments_in
 from storage_engine.lake.file.jobs import file_name, is_own_name, slot_prefix, split_data_file_name
 from storage_engine.lake.file.staging import PARTIAL_SUFFIX
 from storage_engine.lake.move.file_copy import copy_file
@@ -66,7 +67,7 @@ class Copied:
     :param copy_of: UUID of the lake that was copied.
     :param file_count: data files that were copied now.
     :param receipt_count: receipts that the copy has now.
-    :param waiting: data files whose receipts the lake lacked at that moment; the next copy has them.
+    :param waiting: data files of segments without receipts at that moment; the next copy has them.
     """
 
     location: str
@@ -86,6 +87,7 @@ def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
     :raises BadInputError: the place is inside the lake, another one, or a broker's store, or around a lake.
     :raises LakeIdentityError: something else is in the place.
     :raises LakeUnavailableError: either can't be read or written, or a data file isn't as it was proven.
+    :raises ProofError: a data file that no receipt names is damaged.
     :raises ReceiptError: the lake lacks receipts that the copy has, or has others.
     """
     _check_apart(lake, to)
@@ -100,10 +102,14 @@ def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
         _check_continues(there, rows)
         messages = source[lake.rows_table]
         hashes = proven_hashes(messages, rows)
+        # Where a segment has a receipt, a compaction was killed between its commits: its rows are here alone.
+        known = {replace(row.identity, sha256="") for row in rows}
         waiting = frozenset(
             location
             for location in live_files(messages)
-            if location not in hashes and is_own_name(file_name(location))
+            if location not in hashes
+            and is_own_name(file_name(location))
+            and known.isdisjoint(segments_in(messages.io, location))
         )
         work = _Work(lake, to, source, there, rows, hashes, waiting)
         if not work.is_done():
@@ -117,7 +123,7 @@ class _Work:
 
     :param there: the copy's tables; None: it has none yet.
     :param hashes: SHA-256 of each file that a receipt rests on, by location.
-    :param waiting: data files of the lake that have no receipt yet.
+    :param waiting: data files of the lake whose segments have no receipt yet.
     """
 
     def __init__(

@@ -28,9 +28,10 @@ from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, whole
 
 @dataclass(frozen=True, slots=True)
 class StoreSummary:
-    """What the lake holds of one store. Root, host, name and broker are those of its newest receipt; host and
-    name are None where an older version wrote that. ``log_lineages`` has each log's newest lineage. What
-    expired is in neither ``segment_count`` nor ``size_bytes``.
+    """What the lake holds of one store. Root, host, name and broker are those of the segment that was proven
+    for the first time last, at ``newest_proof_ms``; host and name are None where an older version wrote that.
+    ``log_lineages`` has each log's newest lineage. What expired is in neither ``segment_count`` nor
+    ``size_bytes``.
     """
 
     store_id: str
@@ -138,7 +139,12 @@ def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
         later = ("store_host", "store_name", "state")
         columns += [name for name in later if name in table.schema().column_names]
         rows = read_rows(table, AlwaysTrue(), columns).sort_by("sequence").to_pylist()
-    last = {tuple(row[name] for name in identity): row for row in rows}
+    last: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in identity)
+        # Who proves a segment again, moves it or lets it go knows nothing newer of its store.
+        row["proven_at_ms"] = last.get(key, row)["proven_at_ms"]
+        last[key] = row
     by_store: dict[str, list[dict[str, Any]]] = {}
     for row in last.values():
         by_store.setdefault(row["store_id"], []).append(row)

@@ -272,8 +272,8 @@ def _with_earlier_files(
 ) -> tuple[tuple[ExpiryVerdict, ...], tuple[StoredFile, ...]]:
     """Return the earlier files that leave with segments, and verdicts by which those stay whose can't.
 
-    What has expired is nowhere, so that a segment waits while an earlier file of it has rows that stay, or
-    lies in gc's trash.
+    What has expired is nowhere, so that a segment waits while an earlier file of it has rows that stay, or is
+    for gc to take.
     """
     leaving = {it.segment.identity: it.segment.file for it in verdicts if it.leaves}
     has_rows = {it.segment.identity for it in verdicts}
@@ -283,11 +283,11 @@ def _with_earlier_files(
         leaving[segment]
         for it in earlier
         for segment in it.segments & leaving.keys()
-        if it.in_trash or (it.segments & has_rows) - leaving.keys()
+        if it.for_gc or (it.segments & has_rows) - leaving.keys()
     }:
         waiting |= more
         leaving = {segment: file for segment, file in leaving.items() if file not in waiting}
-    detail = "gc has yet to take a file that had its rows before: run storage-engine gc --delete"
+    detail = "gc has yet to take another file that has its rows: run storage-engine gc --delete"
     return (
         tuple(
             ExpiryVerdict(it.segment, ExpiryReason.SHARED, detail)
