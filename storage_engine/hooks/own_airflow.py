@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from sqlalchemy import select
 from storage_engine.core.extras import EDGE
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION, DEFAULT_LAKE, in_dag_ids
-from storage_engine.hooks.connection import managed_store
+from storage_engine.hooks.connection import managed_store, store_queue
 from storage_engine.hooks.storage_engine import SPARK_TYPE, airflow_home, section_defaults
 from storage_engine.project.into_airflow import SECTION, STORES, OwnAirflow, add_words
 from storage_engine.project.settings_text import PAGE
@@ -64,6 +65,19 @@ def check_fields(conn_id: str, extra: Mapping[str, Any]) -> None:
     :raises BadInputError: a field that can't be used; names it.
     """
     managed_store(conn_id, extra, None, section_defaults())
+
+
+def queue_of(conn_id: str) -> str | None:
+    """Return the queue that a connection names, which is there; None: none."""
+    return store_queue(BaseHook.get_connection(conn_id).extra_dejson)
+
+
+def lake_elsewhere() -> str:
+    """Return, for a shell elsewhere, the lake's directory of connections that name none; "": none."""
+    said = section_defaults().lake
+    if said.lstrip().startswith("{"):
+        return ""
+    return shlex.quote(said) if said else '"$AIRFLOW_HOME"/storage_engine/lake'
 
 
 def add_connection(conn_id: str, definition: Mapping[str, Any]) -> None:
