@@ -25,7 +25,7 @@ from storage_engine.model.report.diagnosis import (
     by_severity,
 )
 from storage_engine.model.store.store import DiskUsage
-from storage_engine.retention.doctor.pipeline_findings import pipeline_findings, pipeline_lines
+from storage_engine.retention.doctor.pipeline_findings import pipeline_findings
 
 if TYPE_CHECKING:
     from storage_engine.retention.doctor.doctor import Diagnosis
@@ -66,7 +66,7 @@ def print_diagnosis(found: Diagnosis, said: Mapping[str, Any]) -> None:
 def print_pipeline(found: PipelineFacts, said: Mapping[str, Any], now_ms: int) -> None:
     """Print what Airflow knows of a store that isn't here, and what is wrong with that."""
     width = min(terminal_width() or 80, _MOST_COLUMNS)
-    for label, text in pipeline_lines(found, now_ms):
+    for label, text in found.lines(now_ms):
         _echo(label, text, width)
     for finding in by_severity([*pipeline_findings(found, now_ms)]):
         _print_finding(finding, said, width)
@@ -88,7 +88,7 @@ def _about(found: Diagnosis) -> Iterator[tuple[str, str]]:
     if found.runs:
         yield "runs", f"archive and consumer lag {found.runs}"
     if found.pipeline is not None:
-        yield from pipeline_lines(found.pipeline, found.at_ms)
+        yield from found.pipeline.lines(found.at_ms)
 
 
 def _about_figures(figures: Figures, newest_ms: int | None) -> Iterator[tuple[str, str]]:
