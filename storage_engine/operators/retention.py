@@ -13,6 +13,7 @@ from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     AirflowSkipException,
     SkipMixin,
+    Stats,
     conf,
 )
 
@@ -223,9 +224,6 @@ class StorageEngineMonitorOperator(StoreOperator):
         if not (datadog or statsd or otel):
             return
         drops_tags = statsd and not (datadog or influxdb)
-        # It opens a socket, which no DAG file that is parsed does.
-        from airflow.providers.common.compat.sdk import Stats
-
         from storage_engine.console.metrics import read_samples
         from storage_engine.journal.reading.queries import JournalReader
 
