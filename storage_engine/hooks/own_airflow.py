@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -70,14 +69,6 @@ def check_fields(conn_id: str, extra: Mapping[str, Any]) -> None:
 def queue_of(conn_id: str) -> str | None:
     """Return the queue that a connection names, which is there; None: none."""
     return store_queue(BaseHook.get_connection(conn_id).extra_dejson)
-
-
-def lake_elsewhere() -> str:
-    """Return, for a shell elsewhere, the lake's directory of connections that name none; "": none."""
-    said = section_defaults().lake
-    if said.lstrip().startswith("{"):
-        return ""
-    return shlex.quote(said) if said else '"$AIRFLOW_HOME"/storage_engine/lake'
 
 
 def add_connection(conn_id: str, definition: Mapping[str, Any]) -> None:

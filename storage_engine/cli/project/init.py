@@ -392,11 +392,24 @@ def _spark_steps(spark: SparkProposal) -> list[str]:
     return [f"Add the Spark connection:\n   {_add(spark.conn_id, spark_definition({}))}"]
 
 
-def _try_steps(conn_id: str, hook: Any, lake_dir: Path | None, *, may_test: bool, is_here: bool) -> list[str]:
-    """Return how the store is tried.
+def _lake_step(conn_id: str, hook: Any, lake_dir: Path | None, *, is_here: bool) -> str:
+    """Return how the store's lake is made; a directory is one of the store's host."""
+    place = str(lake_dir.absolute()) if lake_dir else hook.section_defaults().lake
+    if is_here or place.lstrip().startswith("{"):
+        return (
+            "Make its lake; add --allow-same-disk where it may lie on the store's disk:\n"
+            f"   storage-engine init-lake --conn-id {shlex.quote(conn_id)}"
+        )
+    usual = '"$AIRFLOW_HOME"/storage_engine'
+    around, directory = ("", shlex.quote(place)) if place else (f"   mkdir -p {usual}\n", f"{usual}/lake")
+    return (
+        f"Make its lake on that host, as the same user:\n{around}"
+        f"   storage-engine init-lake --lake {directory}"
+    )
 
-    :param is_here: a test looks at its disk, and a directory of its lake is its host's.
-    """
+
+def _try_steps(conn_id: str, hook: Any, lake_dir: Path | None, *, may_test: bool, is_here: bool) -> list[str]:
+    """Return how the store is tried; a test looks at its disk, and so does nothing where that isn't here."""
     named = shlex.quote(conn_id)
     forced = f"storage_forced_cleanup__{named}"
     off = (
@@ -406,17 +419,8 @@ def _try_steps(conn_id: str, hook: Any, lake_dir: Path | None, *, may_test: bool
     )
     variable = "" if may_test else f"{own.TEST_VARIABLE}=Enabled "
     test = f"Test it:\n   {variable}airflow connections test {named}{off}"
-    directory = (
-        "" if is_here else shlex.quote(str(lake_dir.absolute())) if lake_dir else hook.lake_elsewhere()
-    )
-    make = (
-        f"Make its lake on that host, as the same user:\n   storage-engine init-lake --lake {directory}"
-        if directory
-        else "Make its lake; add --allow-same-disk where it may lie on the store's disk:\n"
-        f"   storage-engine init-lake --conn-id {named}"
-    )
     return [
-        make,
+        _lake_step(conn_id, hook, lake_dir, is_here=is_here),
         *([test] if is_here else []),
         "Restart Airflow, wait until it has read its DAGs, and take a first look; nothing is deleted:\n"
         f"   airflow dags unpause {forced}\n"
