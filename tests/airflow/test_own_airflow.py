@@ -147,7 +147,7 @@ def test_a_store_of_another_host_goes_to_its_edge_worker_and_nothing_else_does(a
     said = airflow.run(f"{init} --edge broker-a --add-connection")
     assert "   airflow edge worker --queues broker-a\n" in said
     assert "connections test far" not in said
-    assert '\n   mkdir -p "$AIRFLOW_HOME"/storage_engine\n   storage-engine init-lake --lake "$AIRFLOW_' in said
+    assert '\n   mkdir -p "$AIRFLOW_HOME"/storage_engine\n   storage-engine init-lake --lake "$AI' in said
     listed = airflow.run("airflow config get-value storage_engine stores")
     assert '{"conn_id": "far", "queue": "broker-a", "executor": "EdgeExecutor"}' in listed
     assert airflow.run("airflow config get-value core executor").startswith(
