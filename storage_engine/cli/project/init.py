@@ -252,7 +252,7 @@ def _set_up(
             f"expected the name of one queue, without spaces and commas, found {edge!r}", param_hint="--edge"
         )
     hook = _airflow_hook()
-    fields = project_files.store_fields(store, broker_conf, time_zone)
+    fields = project_files.store_fields(store, broker_conf, time_zone, is_here=edge is None)
     fields |= {"mode": "live", "broker_address": broker} if broker else {}
     fields |= {"lake": str(lake_dir.absolute())} if lake_dir else {}
     fields |= {"queue": edge} if edge else {}
