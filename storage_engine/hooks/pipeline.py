@@ -129,6 +129,11 @@ def _approval(conn_id: str) -> str:
     simple = "SimpleAuthManager" in conf.get("core", "auth_manager", fallback="")
     if simple and conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False):
         return "simple_auth_manager_all_admins makes all users one, so that none is a second person"
+    named = [one.id for one in store.approvers]
+    if simple and named:
+        users = {it.partition(":")[0] for it in conf.getlist("core", "simple_auth_manager_users")}
+        if users.isdisjoint(named):
+            return f"none of its approvers is in simple_auth_manager_users: {', '.join(named)}"
     return ""
 
 

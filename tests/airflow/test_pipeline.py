@@ -177,6 +177,10 @@ def test_where_nobody_can_approve_a_stores_plans_it_is_said(
     assert "names no approvers" in told("")
     assert told("", asks=False) == ""
     assert told(', "approvers": []') == ""
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "ann:admin, bob:user")
+    ghost = '{"id": "ghost", "name": "ghost"}'
+    assert told(f', "approvers": [{ghost}]').endswith("is in simple_auth_manager_users: ghost")
+    assert told(f', "approvers": [{ghost}, {ghost.replace("ghost", "bob")}]') == ""
     monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "True")
     assert "none is a second person" in told(', "approvers": []')
 
