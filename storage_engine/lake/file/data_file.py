@@ -433,7 +433,7 @@ class LastGroup:
     def __init__(self, parquet: pq.ParquetFile) -> None:
         self._parquet = parquet
         self._last: tuple[object, pa.Table] | None = None
-        # Asked for by each segment; the footer makes new ones each time.
+        # Asked for by each segment; the footer makes them again each time.
         self.metadata, self.schema_arrow = parquet.metadata, parquet.schema_arrow
 
     @property
