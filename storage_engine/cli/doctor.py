@@ -58,7 +58,7 @@ def doctor(managed: ManagedStore | None, as_json: bool) -> int:
     except StoreNotFoundError:
         # Where an edge worker sees the store, Airflow's hosts don't: what Airflow knows is said all the same.
         if pipeline is not None and pipeline.queue is not None and not as_json:
-            print_pipeline(pipeline, clock_ms())
+            print_pipeline(pipeline, said_by(context), clock_ms())
         raise
     if lake_missing:
         found = _without_lake(found, str(lake_dir))

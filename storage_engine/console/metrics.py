@@ -54,14 +54,16 @@ class MetricSample:
 def read_samples(reader: JournalReader, names: Iterable[str] | None, now_ms: int) -> Iterator[MetricSample]:
     """Yield what the journal knows of stores, by a bounded number of queries a store.
 
-    :param names: of these stores alone, by :func:`name_of`; None: of all.
+    :param names: of these stores alone, by :func:`name_of` or by their ids; None: of all.
     :raises JournalUnavailableError: the journal can't be read.
     """
     wanted = None if names is None else tuple(names)
 
     def read(connection: Connection) -> list[tuple[StoreSummary, Standing]]:
         summaries = read_summaries(connection, None, now_ms)
-        asked = [one for one in summaries if wanted is None or name_of(one) in wanted]
+        asked = [
+            one for one in summaries if wanted is None or not {name_of(one), one.store_id}.isdisjoint(wanted)
+        ]
         return [(one, read_standing(connection, one.store_id, now_ms)) for one in asked]
 
     for summary, standing in reader.read(read):

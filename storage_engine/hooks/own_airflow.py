@@ -18,7 +18,7 @@ from sqlalchemy import select
 from storage_engine.core.extras import EDGE
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION, DEFAULT_LAKE, in_dag_ids
-from storage_engine.hooks.connection import managed_store
+from storage_engine.hooks.connection import managed_store, store_queue
 from storage_engine.hooks.storage_engine import SPARK_TYPE, airflow_home, section_defaults
 from storage_engine.project.into_airflow import SECTION, STORES, OwnAirflow, add_words
 from storage_engine.project.settings_text import PAGE
@@ -64,6 +64,11 @@ def check_fields(conn_id: str, extra: Mapping[str, Any]) -> None:
     :raises BadInputError: a field that can't be used; names it.
     """
     managed_store(conn_id, extra, None, section_defaults())
+
+
+def queue_of(conn_id: str) -> str | None:
+    """Return the queue that a connection names, which is there; None: none."""
+    return store_queue(BaseHook.get_connection(conn_id).extra_dejson)
 
 
 def add_connection(conn_id: str, definition: Mapping[str, Any]) -> None:

@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import PurePath
 from typing import Any
 
-from airflow.providers.common.compat.sdk import conf
-from sqlalchemy import func, inspect, select
+from airflow.providers.common.compat.sdk import XCOM_RETURN_KEY, conf
+from sqlalchemy import and_, func, inspect, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from storage_engine.core.extras import EDGE
@@ -39,6 +39,7 @@ _NEEDED = _OF_STORE[:2]
 _COMPONENTS = {"SchedulerJob": "scheduler", "TriggererJob": "triggerer", "DagProcessorJob": "dag-processor"}
 _LOOKING = ("plan", "monitor")
 """Tasks that succeed only where the store's disk is."""
+_KEY_OF_TASK = ("dag_id", "run_id", "task_id", "map_index")
 _WAITING = ("deferred", "up_for_reschedule", "awaiting_input")
 _MOST_WAITS = 20
 _ACTIVE = ("queued", "running")
@@ -79,11 +80,15 @@ def read_pipeline(
 def _queue(session: Any, store: ConfiguredStore | None, dag_ids: Sequence[str]) -> QueueFacts | None:
     """Read who takes a store's queue, and where a task has seen the store."""
     from airflow.models.taskinstance import TaskInstance
+    from airflow.models.xcom import XComModel
 
     if store is None or store.queue is None:
         return None
+    # One that a person marked as a success left no result.
+    of_task = (getattr(XComModel, it) == getattr(TaskInstance, it) for it in _KEY_OF_TASK)
     last = session.execute(
         select(TaskInstance.hostname, TaskInstance.end_date)
+        .join(XComModel, and_(XComModel.key == XCOM_RETURN_KEY, *of_task))
         .where(
             TaskInstance.dag_id.in_(dag_ids),
             TaskInstance.task_id.in_(_LOOKING),
@@ -93,7 +98,10 @@ def _queue(session: Any, store: ConfiguredStore | None, dag_ids: Sequence[str]) 
         .order_by(TaskInstance.end_date.desc())
         .limit(1)
     ).first()
-    executor = store.executor or conf.get("core", "executor").partition(",")[0]
+    named = [it.strip() for it in conf.get("core", "executor").split(",")]
+    executor = store.executor or named[0]
+    # It may be called by an alias of its own.
+    executor = next((it for it in named if it.startswith(f"{executor}:")), executor)
     is_edge = executor.rpartition(":")[2].rpartition(".")[2] == "EdgeExecutor"
     workers = _edge_workers(session, store.queue) if is_edge else None
     return QueueFacts(store.queue, workers, *((last.hostname or "", _ms(last.end_date)) if last else ()))
@@ -121,6 +129,11 @@ def _approval(conn_id: str) -> str:
     simple = "SimpleAuthManager" in conf.get("core", "auth_manager", fallback="")
     if simple and conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False):
         return "simple_auth_manager_all_admins makes all users one, so that none is a second person"
+    named = [one.id for one in store.approvers]
+    if simple and named:
+        users = {it.partition(":")[0] for it in conf.getlist("core", "simple_auth_manager_users")}
+        if users.isdisjoint(named):
+            return f"none of its approvers is in simple_auth_manager_users: {', '.join(named)}"
     return ""
 
 

@@ -218,15 +218,25 @@ def connection_definitions(
     return found if spark is None else {**found, spark: spark_definition(spark_conf)}
 
 
-def store_fields(store_root: Path | None, broker_conf: Path | None, time_zone: str | None) -> dict[str, Any]:
+def store_fields(
+    store_root: Path | None, broker_conf: Path | None, time_zone: str | None, *, is_here: bool = True
+) -> dict[str, Any]:
     """Return the fields of a store's connection; a placeholder where no store is given.
 
     Airflow's form for editing shows only the fields that a connection has, so it gets all of them.
+
+    :param is_here: the store is on this host, where links and the kind of its files can be looked at.
     """
+    # A command's help needs none of what this imports.
+    from storage_engine.brokers import broker_of, default_broker
+
+    place = Path.resolve if is_here else Path.absolute
+    broker = broker_of(store_root) if store_root and is_here else default_broker()
     return {
         **{name: field["schema"].get("default") for name, field in form_fields().items()},
-        "root": str(store_root.resolve()) if store_root else "/path/to/store",
-        "broker_conf": str(broker_conf.resolve()) if broker_conf else None,
+        **({} if broker == default_broker() else {"broker_type": broker}),
+        "root": str(place(store_root)) if store_root else "/path/to/store",
+        "broker_conf": str(place(broker_conf)) if broker_conf else None,
         "time_zone": time_zone,
     }
 

@@ -139,9 +139,12 @@ def stores_with(airflow: OwnAirflow, conn_id: str, default: str, queue: str | No
 
 def edge_options(airflow: OwnAirflow) -> tuple[Option, ...]:
     """Return what an Airflow's settings have to say, so that edge workers get the tasks made for them."""
-    listed = [name.strip() for name in airflow.executor.split(",")]
+    # Those of teams stand behind, each team's with a name.
+    common, *of_teams = airflow.executor.split(";")
+    listed = [name.strip() for name in common.split(",")]
     is_there = any(name.rpartition(":")[2].rpartition(".")[2] == "EdgeExecutor" for name in listed)
-    added = () if is_there else (Option("core", "executor", ",".join([*listed, EDGE_EXECUTOR])),)
+    every = ";".join([",".join([*listed, EDGE_EXECUTOR]), *of_teams])
+    added = () if is_there else (Option("core", "executor", every),)
     return added if airflow.serves_edge else (*added, Option("edge", "api_enabled", "True"))
 
 

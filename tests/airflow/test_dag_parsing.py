@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+# Airflow's Spark operator imports it, and it opens a socket then, to know whether there is IPv6.
+import requests  # noqa: F401
 from airflow.dag_processing.dagbag import DagBag
 from airflow.providers.common.compat.sdk import BaseHook, Connection
 from airflow.serialization.serialized_objects import DagSerialization

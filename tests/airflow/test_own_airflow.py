@@ -142,10 +142,12 @@ def test_an_environment_that_sets_the_stores_is_told_what_to_set(airflow: Instal
 
 def test_a_store_of_another_host_goes_to_its_edge_worker_and_nothing_else_does(airflow: Installation) -> None:
     init = "storage-engine init --airflow --conn-id far --store /not/here --yes --spark-conn-id ''"
-    airflow.run(init, status=2)
+    for wrong in ("", "--edge ''", "--edge a,b"):
+        airflow.run(f"{init} {wrong}", status=2)
     said = airflow.run(f"{init} --edge broker-a --add-connection")
     assert "   airflow edge worker --queues broker-a\n" in said
     assert "connections test far" not in said
+    assert '\n   mkdir -p "$AIRFLOW_HOME"/storage_engine\n   storage-engine init-lake --lake "$AI' in said
     listed = airflow.run("airflow config get-value storage_engine stores")
     assert '{"conn_id": "far", "queue": "broker-a", "executor": "EdgeExecutor"}' in listed
     assert airflow.run("airflow config get-value core executor").startswith(
@@ -154,4 +156,9 @@ def test_a_store_of_another_host_goes_to_its_edge_worker_and_nothing_else_does(a
     assert '"queue": "broker-a"' in airflow.run("airflow connections get far -o json").replace("\\", "")
     airflow.run("airflow dags reserialize")
     assert "No data found" in airflow.run("airflow dags list-import-errors -o plain")
-    assert "Nothing to change" in airflow.run(f"{init} --edge broker-a --add-connection")
+    again = airflow.run(f"{init} --edge broker-a --add-connection")
+    assert "Nothing to change" in again
+    assert "Set the field queue" not in again
+    moved = airflow.run(f"{init} --edge broker-b --lake /lakes/far")
+    assert "Set the field queue of the connection far, which was there before, to broker-b" in moved
+    assert "init-lake --lake /lakes/far" in moved

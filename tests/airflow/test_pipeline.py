@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -176,6 +177,10 @@ def test_where_nobody_can_approve_a_stores_plans_it_is_said(
     assert "names no approvers" in told("")
     assert told("", asks=False) == ""
     assert told(', "approvers": []') == ""
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "ann:admin, bob:user")
+    ghost = '{"id": "ghost", "name": "ghost"}'
+    assert told(f', "approvers": [{ghost}]').endswith("is in simple_auth_manager_users: ghost")
+    assert told(f', "approvers": [{ghost}, {ghost.replace("ghost", "bob")}]') == ""
     monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "True")
     assert "none is a second person" in told(', "approvers": []')
 
@@ -198,8 +203,40 @@ def test_who_takes_a_stores_queue_is_read_of_edge_workers_alone(
     at_ms = round(NOW.timestamp() * 1000)
     workers = tuple(ComponentFacts(name, at_ms, "idle") for name in ("db1", "db3"))
     assert queue(queue="broker-a", executor="EdgeExecutor") == QueueFacts("broker-a", workers)
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "LocalExecutor,far:airflow.providers.edge3.EdgeExecutor")
+    assert queue(queue="broker-a", executor="far") == QueueFacts("broker-a", workers)
     there = {"conn_type": "storage_engine", "extra": {"root": "/not/here", "lake": "/no/lake"}}
     monkeypatch.setenv("AIRFLOW_CONN_S", json.dumps(there))
     shown = run_command("doctor", "--conn-id", "s")
     assert "/not/here" in shown.err
     assert "queue broker-a: db1 (idle, alive" in " ".join(shown.out.split())
+    assert "URGENT     Airflow knows no DAG storage_retention__s" in shown.out
+
+
+def test_a_host_has_seen_a_store_where_a_task_left_its_result(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person may mark a task as a success that failed there, or that never ran."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.xcom import XComModel
+    from sqlalchemy import insert, select
+
+    entry = {"conn_id": "s", "queue": "broker-a", "executor": "EdgeExecutor"}
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", json.dumps([entry]))
+    dag_id = "storage_retention__s"
+    add_dag(session, dag_id)
+    for run_id, host, hours in (("first", "db1", 2), ("marked", "db2", 1)):
+        ended = NOW - timedelta(hours=hours)
+        add_run(session, dag_id, run_id, "success", ended)
+        task = {"id": uuid4(), "dag_id": dag_id, "run_id": run_id, "task_id": "plan", "map_index": -1}
+        more = {"state": "success", "hostname": host, "queue": "broker-a", "end_date": ended}
+        must = {"try_number": 1, "max_tries": 0, "pool": "default_pool", "pool_slots": 1}
+        session.execute(insert(TaskInstance.__table__).values(**task, **more, **must))
+    key = select(DagRun.id).where(DagRun.run_id == "first").scalar_subquery()
+    of_first = {"dag_run_id": key, "dag_id": dag_id, "run_id": "first", "task_id": "plan", "map_index": -1}
+    session.execute(insert(XComModel.__table__).values(**of_first, key="return_value", timestamp=NOW))
+    session.commit()
+    found = facts_of("s").queue
+    assert found is not None
+    assert found.seen_by == "db1"

@@ -133,5 +133,7 @@ def test_the_tasks_of_one_store_alone_go_to_an_edge_worker(airflow: OwnAirflow) 
     )
     (change,) = settings_change(others, *edge_options(others))
     assert change.after.decode().startswith(f"[core]\nexecutor = LocalExecutor,{EDGE_EXECUTOR}\nfernet_key")
+    with_team = edge_options(replace(others, executor="LocalExecutor;team=CeleryExecutor"))
+    assert with_team[0].value == f"LocalExecutor,{EDGE_EXECUTOR};team=CeleryExecutor"
     for executor in ("EdgeExecutor", f"LocalExecutor,edge:{EDGE_EXECUTOR}"):
         assert edge_options(replace(others, executor=executor, serves_edge=True)) == ()

@@ -17,9 +17,15 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.next_commands import with_arguments
 from storage_engine.core.wording import bytes_text, count_text, duration_text, printable, time_text
 from storage_engine.model.lag.archive_lag import touched_text
-from storage_engine.model.report.diagnosis import Finding, SettingFrom, SettingInEffect, Severity
+from storage_engine.model.report.diagnosis import (
+    Finding,
+    SettingFrom,
+    SettingInEffect,
+    Severity,
+    by_severity,
+)
 from storage_engine.model.store.store import DiskUsage
-from storage_engine.retention.doctor.pipeline_findings import pipeline_lines
+from storage_engine.retention.doctor.pipeline_findings import pipeline_findings
 
 if TYPE_CHECKING:
     from storage_engine.retention.doctor.doctor import Diagnosis
@@ -57,10 +63,13 @@ def print_diagnosis(found: Diagnosis, said: Mapping[str, Any]) -> None:
     _print_next(found, said)
 
 
-def print_pipeline(found: PipelineFacts, now_ms: int) -> None:
-    """Print what Airflow knows of a store that isn't here."""
-    for label, text in pipeline_lines(found, now_ms):
-        _echo(label, text, min(terminal_width() or 80, _MOST_COLUMNS))
+def print_pipeline(found: PipelineFacts, said: Mapping[str, Any], now_ms: int) -> None:
+    """Print what Airflow knows of a store that isn't here, and what is wrong with that."""
+    width = min(terminal_width() or 80, _MOST_COLUMNS)
+    for label, text in found.lines(now_ms):
+        _echo(label, text, width)
+    for finding in by_severity([*pipeline_findings(found, now_ms)]):
+        _print_finding(finding, said, width)
 
 
 def _about(found: Diagnosis) -> Iterator[tuple[str, str]]:
@@ -79,7 +88,7 @@ def _about(found: Diagnosis) -> Iterator[tuple[str, str]]:
     if found.runs:
         yield "runs", f"archive and consumer lag {found.runs}"
     if found.pipeline is not None:
-        yield from pipeline_lines(found.pipeline, found.at_ms)
+        yield from found.pipeline.lines(found.at_ms)
 
 
 def _about_figures(figures: Figures, newest_ms: int | None) -> Iterator[tuple[str, str]]:

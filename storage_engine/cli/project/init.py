@@ -35,6 +35,8 @@ from storage_engine.project.spark_connection import (
 
 _CONN_ID = re.compile(r"[\w.-]{1,200}")
 """What Airflow's REST API takes for an id."""
+_QUEUE = re.compile(r"[^\s,]+")
+"""A worker takes several queues, with commas between them."""
 _OF_AIRFLOW = (
     "conn_id",
     "broker",
@@ -245,8 +247,12 @@ def _set_up(
         )
     if add_connection and store is None:
         raise click.UsageError("--add-connection: expected --store DIRECTORY with it.")
+    if edge is not None and not _QUEUE.fullmatch(edge):
+        raise click.BadParameter(
+            f"expected the name of one queue, without spaces and commas, found {edge!r}", param_hint="--edge"
+        )
     hook = _airflow_hook()
-    fields = project_files.store_fields(store, broker_conf, time_zone)
+    fields = project_files.store_fields(store, broker_conf, time_zone, is_here=edge is None)
     fields |= {"mode": "live", "broker_address": broker} if broker else {}
     fields |= {"lake": str(lake_dir.absolute())} if lake_dir else {}
     fields |= {"queue": edge} if edge else {}
@@ -287,6 +293,7 @@ def _set_up(
         with redirect_stdout(sys.stderr):
             hook.add_connection(spark.conn_id, spark_definition({}))
     is_there = adds or conn_id in airflow.connections
+    is_misplaced = edge is not None and is_there and not adds and hook.queue_of(conn_id) != edge
     if changes or adds or adds_spark:
         say("Done.")
     say("\nNext, in this order:")
@@ -295,8 +302,9 @@ def _set_up(
             *_settings_steps([it for it in by_variable if it != listed or stores != airflow.stores]),
             *_connection_steps(conn_id, definition, is_there=is_there, is_known=store is not None),
             *(() if adds_spark else _spark_steps(spark)),
+            *([_queue_step(conn_id, str(edge))] if is_misplaced else ()),
             *(() if edge is None else _edge_steps(edge, listed, airflow.address)),
-            *_try_steps(conn_id, hook.dags_of(conn_id), may_test=airflow.may_test, is_here=edge is None),
+            *_try_steps(conn_id, hook, lake_dir, may_test=airflow.may_test, is_here=edge is None),
         ),
         start=1,
     ):
@@ -342,6 +350,13 @@ def _settings_steps(options: Sequence[own.Option]) -> list[str]:
     return ["\n".join([f"Set {what} in the environment of every part of Airflow:", *lines])]
 
 
+def _queue_step(conn_id: str, queue: str) -> str:
+    return (
+        f"Set the field queue of the connection {conn_id}, which was there before, to {queue}: a task on "
+        "another queue than it names is refused."
+    )
+
+
 def _edge_steps(queue: str, listed: own.Option, address: str) -> list[str]:
     """Return how the worker beside the store is started."""
     url = f"{address.rstrip('/') or 'https://AIRFLOW'}/edge_worker/v1/rpcapi"
@@ -377,7 +392,23 @@ def _spark_steps(spark: SparkProposal) -> list[str]:
     return [f"Add the Spark connection:\n   {_add(spark.conn_id, spark_definition({}))}"]
 
 
-def _try_steps(conn_id: str, dags: str, *, may_test: bool, is_here: bool) -> list[str]:
+def _lake_step(conn_id: str, hook: Any, lake_dir: Path | None, *, is_here: bool) -> str:
+    """Return how the store's lake is made; a directory is one of the store's host."""
+    place = str(lake_dir.absolute()) if lake_dir else hook.section_defaults().lake
+    if is_here or place.lstrip().startswith("{"):
+        return (
+            "Make its lake; add --allow-same-disk where it may lie on the store's disk:\n"
+            f"   storage-engine init-lake --conn-id {shlex.quote(conn_id)}"
+        )
+    usual = '"$AIRFLOW_HOME"/storage_engine'
+    around, directory = ("", shlex.quote(place)) if place else (f"   mkdir -p {usual}\n", f"{usual}/lake")
+    return (
+        f"Make its lake on that host, as the same user:\n{around}"
+        f"   storage-engine init-lake --lake {directory}"
+    )
+
+
+def _try_steps(conn_id: str, hook: Any, lake_dir: Path | None, *, may_test: bool, is_here: bool) -> list[str]:
     """Return how the store is tried; a test looks at its disk, and so does nothing where that isn't here."""
     named = shlex.quote(conn_id)
     forced = f"storage_forced_cleanup__{named}"
@@ -389,14 +420,13 @@ def _try_steps(conn_id: str, dags: str, *, may_test: bool, is_here: bool) -> lis
     variable = "" if may_test else f"{own.TEST_VARIABLE}=Enabled "
     test = f"Test it:\n   {variable}airflow connections test {named}{off}"
     return [
-        "Make its lake; add --allow-same-disk where it may lie on the store's disk:\n"
-        f"   storage-engine init-lake --conn-id {named}",
+        _lake_step(conn_id, hook, lake_dir, is_here=is_here),
         *([test] if is_here else []),
         "Restart Airflow, wait until it has read its DAGs, and take a first look; nothing is deleted:\n"
         f"   airflow dags unpause {forced}\n"
         f'   airflow dags trigger {forced} --conf \'{{"reason": "a first look", "dry_run": true}}\'',
         "Let it work by its schedule, which archives, proves and then deletes:\n"
-        f"   airflow dags unpause --yes --treat-dag-id-as-regex {shlex.quote(dags)}",
+        f"   airflow dags unpause --yes --treat-dag-id-as-regex {shlex.quote(hook.dags_of(conn_id))}",
     ]
 
 

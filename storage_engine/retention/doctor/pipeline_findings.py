@@ -93,6 +93,13 @@ class PipelineFacts:
     approval: str = ""
     queue: QueueFacts | None = None
 
+    def lines(self, now_ms: int) -> Iterator[tuple[str, str]]:
+        """Yield what stands of it among a store's facts, each with its name."""
+        for dag in self.dags:
+            yield "DAG", f"{dag.dag_id}: {dag_text(dag, now_ms)}"
+        if self.queue is not None:
+            yield "queue", _queue_text(self.queue, now_ms)
+
 
 def pipeline_findings(found: PipelineFacts, now_ms: int) -> Iterator[Finding]:
     """Judge a pipeline."""
@@ -147,14 +154,6 @@ def _takes_tasks(worker: ComponentFacts, now_ms: int) -> bool:
 def _worker_text(worker: ComponentFacts, now_ms: int) -> str:
     ago = worker.heartbeat_ms and f", alive {duration_text(max(0, now_ms - worker.heartbeat_ms))} ago"
     return f"{worker.name} ({worker.state}{ago or ''})"
-
-
-def pipeline_lines(found: PipelineFacts, now_ms: int) -> Iterator[tuple[str, str]]:
-    """Yield what stands of a pipeline among a store's facts, each with its name."""
-    for dag in found.dags:
-        yield "DAG", f"{dag.dag_id}: {dag_text(dag, now_ms)}"
-    if found.queue is not None:
-        yield "queue", _queue_text(found.queue, now_ms)
 
 
 def _queue_text(queue: QueueFacts, now_ms: int) -> str:

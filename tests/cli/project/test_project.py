@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+from storage_engine.project.init import STORE_CONNECTION
+from tests.kafka_fixture import unpack
 
 
 def test_init_puts_a_project_in_place_and_says_what_comes_next(cli, archived, tmp_path) -> None:
@@ -21,6 +25,13 @@ def test_init_refuses_a_store_that_is_not_there_and_an_unknown_zone(cli, archive
     assert zone.exit_code == 2
     assert "Mars/Base" in zone.err
     assert not (tmp_path / "project").exists()
+
+
+def test_the_connection_says_whose_store_it_is(cli, tmp_path) -> None:
+    logs = unpack(tmp_path / "node") / "logs"
+    assert cli("init", tmp_path / "project", "--store", logs).exit_code == 0
+    (file,) = (tmp_path / "project").glob("connections.json")
+    assert json.loads(json.loads(file.read_text())[STORE_CONNECTION]["extra"])["broker_type"] == "kafka"
 
 
 def test_constraints_are_those_of_this_release(cli) -> None:

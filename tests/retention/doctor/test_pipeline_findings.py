@@ -13,7 +13,6 @@ from storage_engine.retention.doctor.pipeline_findings import (
     QueueFacts,
     dag_text,
     pipeline_findings,
-    pipeline_lines,
 )
 
 NOW_MS = 1_800_000_000_000
@@ -82,7 +81,7 @@ def test_a_queue_that_no_edge_worker_takes_is_urgent_and_an_unknown_one_is_not()
         ),
     }
     for queue, line in lines.items():
-        assert list(pipeline_lines(PipelineFacts(queue=queue), NOW_MS)) == [("queue", line)]
+        assert list(PipelineFacts(queue=queue).lines(NOW_MS)) == [("queue", line)]
 
 
 def test_a_run_that_does_not_get_on_is_named_with_what_to_do() -> None:
