@@ -153,13 +153,9 @@ def archive_of(
     :param rows: those that count, of every log's newest lineage; of what expired nothing is served.
     :param location: of the lake, for messages.
     :param expiries: by which policy and since when something expired, by the act's SHA-256.
-<<<<<<< HEAD
-    :raises BadInputError: the cluster isn't the one, or isn't there; or nothing is.
-=======
     :param first_proven: when each segment was proven for the first time; by default by its receipt. The topic
         of which one was so last has its name, whatever was proven again or compacted since.
-    :raises BadInputError: the cluster isn't the one, or isn't there.
->>>>>>> R2-compact
+    :raises BadInputError: the cluster isn't the one, or isn't there; or nothing is.
     """
     logs: dict[str, list[Receipt]] = defaultdict(list)
     unnamed = set()

@@ -72,6 +72,17 @@ def test_a_hole_and_a_wrong_name_are_facts_not_errors(store_copy: StoreCopy) -> 
     assert next(s for s in facts.segments if s.name == "1.bak").first_frame_offset == 2 << 20
 
 
+def test_a_link_in_the_place_of_a_queue_file_is_a_fact_no_error(
+    store_copy: StoreCopy, tmp_path: Path
+) -> None:
+    root = store_copy("clean-stop")
+    path = root / "consumequeue" / "tx_topic" / "0" / ("0" * 20)
+    path.symlink_to(path.rename(tmp_path / "elsewhere"))
+    for scope in (BOUNDARIES, EVERYTHING):
+        (row,) = (row for row in facts_of(root, scope).queue_files if row.queue.endswith("tx_topic/0"))
+        assert (row.start_offset, row.end_offset) == (-1, -1)
+
+
 def test_damaged_bytes_are_counted(store_copy: StoreCopy) -> None:
     root = store_copy("clean-stop")
     segment = root / "commitlog" / ("0" * 20)

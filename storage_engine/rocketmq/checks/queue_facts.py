@@ -108,7 +108,7 @@ class _Row:
 
 
 def _read(queue: _Queue, log: LogReader, full: bool) -> _Row:
-    found = list_raw_files((queue.path,))
+    found = list_raw_files((queue.path,), refuse_links=False)
     named = readable_files(found, unit_bytes=queue.format.dtype.itemsize)
     return _Row(
         tuple(_file_facts(queue, found)),
@@ -129,7 +129,8 @@ def _is_sound(row: _Row) -> bool:
 
 
 def _left_over_now(queue: _Queue, minimum: int) -> int:
-    files = readable_files(list_raw_files((queue.path,)), unit_bytes=queue.format.dtype.itemsize)
+    found = list_raw_files((queue.path,), refuse_links=False)
+    files = readable_files(found, unit_bytes=queue.format.dtype.itemsize)
     return _left_over(queue, files, minimum)
 
 
@@ -161,7 +162,7 @@ def missing_entries(
 
 
 def _readable_files(path: Path, form: EntryFormat) -> tuple[MappedFile, ...]:
-    return readable_files(list_raw_files((path,)), unit_bytes=form.dtype.itemsize)
+    return readable_files(list_raw_files((path,), refuse_links=False), unit_bytes=form.dtype.itemsize)
 
 
 def _matched(

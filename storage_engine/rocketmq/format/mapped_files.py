@@ -71,7 +71,7 @@ def has_directory(topic: str) -> bool:
     )
 
 
-def list_raw_files(directories: Sequence[Path]) -> tuple[tuple[Path, int], ...]:
+def list_raw_files(directories: Sequence[Path], *, refuse_links: bool = True) -> tuple[tuple[Path, int], ...]:
     """(path, size) of every file, in the order of names, whatever is wrong with it.
 
     A missing directory has none, and directories inside are no files. What is no ordinary file (a pipe, a
@@ -79,12 +79,13 @@ def list_raw_files(directories: Sequence[Path]) -> tuple[tuple[Path, int], ...]:
     count: the broker removes it when it opens the store (MappedFileQueue#doLoad), or is about to give it its
     size.
 
+    :param refuse_links: False: a symbolic link has the size -1, too.
     :raises StoreBusyError: files keep going away while they are listed.
     :raises StoreLayoutError: one is a symbolic link.
     """
     found: list[tuple[Path, int]] = []
     for directory in directories:
-        found += _list_directory(directory)
+        found += _list_directory(directory, refuse_links=refuse_links)
     found.sort(key=lambda item: (item[0].name, str(item[0])))
     if found and found[-1][1] == 0:
         found.pop()
@@ -105,7 +106,7 @@ def check_not_emptied(queue: Path) -> None:
             )
 
 
-def _list_directory(directory: Path) -> list[tuple[Path, int]]:
+def _list_directory(directory: Path, *, refuse_links: bool = True) -> list[tuple[Path, int]]:
     for _ in range(_LISTINGS):
         try:
             entries = os.scandir(directory)
@@ -114,10 +115,11 @@ def _list_directory(directory: Path) -> list[tuple[Path, int]]:
         found = []
         with entries, suppress(FileNotFoundError):
             for entry in entries:
-                if entry.is_symlink():
+                if entry.is_symlink() and refuse_links:
                     raise symbolic_link(entry.path)
                 # of a file that goes away meanwhile others may have gone that were listed: look again
-                if (size := size_bytes_of(entry)) is not None:
+                size = -1 if entry.is_symlink() else size_bytes_of(entry)
+                if size is not None:
                     found.append((Path(entry.path), size))
             return found
     raise StoreBusyError(f"{directory}: files went away each time that it was listed: somebody deletes them.")
