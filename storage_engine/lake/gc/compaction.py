@@ -52,6 +52,7 @@ from storage_engine.lake.file.data_file import (
     SegmentPart,
     WindowMemory,
     open_rows,
+    opened_rows,
     segment_bytes,
     segments_in,
     together,
@@ -468,11 +469,7 @@ def _groups(
     waiting_bytes = number = 0
     schema: pa.Schema | None = None
     for file in files:
-        with (
-            parquet_errors(file.location),
-            open_data_file(table.io, file.location) as stored,
-            open_rows(stored) as parquet,
-        ):
+        with opened_rows(table.io, file.location) as parquet:
             every_group = range(parquet.num_row_groups)
             parts = [(row, every_group if row.groups is None else row.groups) for row in file.receipts]
             # A segment of several row groups shares none: it is read a window at a time.

@@ -36,7 +36,7 @@ from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.catalog.names import data_file_of, location_of, proven_files, relative_name
 from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
-from storage_engine.lake.file.data_file import open_rows, segments_in
+from storage_engine.lake.file.data_file import opened_rows, segments_in
 from storage_engine.lake.file.jobs import file_name, is_shared_name, slot_prefix, split_data_file_name
 from storage_engine.lake.file.live_files import LiveFile, live_data_files
 from storage_engine.lake.file.manifest_entry import iceberg_data_file, packed_facts
@@ -47,7 +47,7 @@ from storage_engine.lake.soundness.chain import check_links
 from storage_engine.lake.soundness.receipts import current, receipts_in
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.lake.storage.errors import lake_errors, parquet_errors
+from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.lake.storage.small_files import file_system_of, list_files
 from storage_engine.model.keep.acts import (
     SHOWN_CHARACTERS,
@@ -562,11 +562,7 @@ def _act_text(act: RecordedAct) -> str:
 
 
 def _facts_of(messages: Table, location: str, broker: str) -> bytes:
-    with (
-        parquet_errors(location),
-        open_data_file(messages.io, location) as stored,
-        open_rows(stored) as parquet,
-    ):
+    with opened_rows(messages.io, location) as parquet:
         return packed_facts(parquet.metadata, find_broker(broker).codec)
 
 

@@ -151,6 +151,18 @@ def killed_between(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row.row_groups is None for row in receipts(lake, STORE))
 
 
+def act_before_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[Lake], object]) -> None:
+    """Have something done once, when the larger files are written and before they are committed."""
+    commit = compaction._commit
+
+    def acted_first(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile]:
+        monkeypatch.setattr(compaction, "_commit", commit)
+        act(lake)
+        return commit(lake, files)
+
+    monkeypatch.setattr(compaction, "_commit", acted_first)
+
+
 def _killed(*_arguments: object) -> None:
     raise KeyboardInterrupt
 
@@ -276,13 +288,7 @@ def test_a_receipt_that_changed_meanwhile_keeps_the_small_files(
     small: Lake, segments: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     before = live(small)
-    commit = compaction._commit
-
-    def expired_first(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile]:
-        expire(lake, receipts(lake, STORE)[:1])
-        return commit(lake, files)
-
-    monkeypatch.setattr(compaction, "_commit", expired_first)
+    act_before_commit(monkeypatch, lambda lake: expire(lake, receipts(lake, STORE)[:1]))
     done = compact_lake(small)
     assert "meanwhile" in done.notices[0]
     assert states(small) == ["expired", None, None]
@@ -437,14 +443,8 @@ def test_without_room_for_all_of_them_the_larger_files_go(
 def test_two_compactions_at_once_add_the_rows_once(
     small: Lake, segments: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    commit, beside = compaction._commit, list[LakeCompaction]()
-
-    def second_first(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile]:
-        monkeypatch.setattr(compaction, "_commit", commit)
-        beside.append(compact_lake(open_lake(lake.config)))
-        return commit(lake, files)
-
-    monkeypatch.setattr(compaction, "_commit", second_first)
+    beside = list[LakeCompaction]()
+    act_before_commit(monkeypatch, lambda lake: beside.append(compact_lake(open_lake(lake.config))))
     done = compact_lake(small)
     assert (beside[0].files, done.files, len(done.notices)) == (3, 0, 1)
     assert shared(small)
@@ -459,14 +459,12 @@ def test_a_segment_that_is_archived_again_meanwhile_is_there_once(
     tmp_path: Path,
 ) -> None:
     path = Path(live(small)[1].removeprefix("file://"))
-    commit = compaction._commit
 
-    def archived_first(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile]:
+    def damage_and_archive(lake: Lake) -> None:
         path.write_bytes(b"damaged")
         archive_all(lake, make_jobs(lake, *segments))
-        return commit(lake, files)
 
-    monkeypatch.setattr(compaction, "_commit", archived_first)
+    act_before_commit(monkeypatch, damage_and_archive)
     assert "meanwhile" in compact_lake(small).notices[0]
     assert [row.row_groups for row in check(small, segments, tmp_path / "back")] == [None] * 3
 
