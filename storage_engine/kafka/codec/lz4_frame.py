@@ -133,6 +133,8 @@ def _rest_of_record(content: memoryview) -> int:
                 break
         else:
             return 1
+        # An int of 32 bits there: what a fifth byte has above them is cut off.
+        size &= _MASK
         at += (size >> 1) ^ -(size & 1)
         if size & 1 or shift > 35:
             return 1
