@@ -176,6 +176,7 @@ def _classes(path: Path) -> Iterator[str]:
             yield from _described(ast.get_docstring(node) or "")
             for member in node.body:
                 said = ast.get_docstring(member) if isinstance(member, ast.FunctionDef) else None
+                said = "" if (said or "").startswith(":") else said
                 if isinstance(member, ast.FunctionDef) and said and not member.name.startswith("_"):
                     arguments = [one.arg for one in (*member.args.args, *member.args.kwonlyargs)][1:]
                     summary = inspect.cleandoc(said).split("\n\n")[0]
@@ -185,7 +186,9 @@ def _classes(path: Path) -> Iterator[str]:
 
 def _described(said: str) -> Iterator[str]:
     text, *fields = re.split(r"^:(?=param |return|raises )", inspect.cleandoc(said), flags=re.MULTILINE)
-    yield f"{_plain(text.strip())}\n"
+    # The rest is for who reads the code.
+    summary = text.strip().split("\n\n")[0]
+    yield f"{_plain(summary)}\n"
     rows = []
     for one in fields:
         name, _, meaning = one.partition(":")
