@@ -35,7 +35,9 @@ def test_a_section_names_every_option_of_its_command_and_no_other(name: str) -> 
     (also,) = re.findall(r"^\| also \| (.*) \|$", SECTIONS[name], re.M) or [""]
     common = re.findall(r"--[a-z-]+", also)
     assert {*re.findall(r"^\| `(--[a-z-]+)", SECTIONS[name], re.M), *common} == options
-    described = re.search(r"^## Options of several commands\n(.*?)(?=^## )", DOCUMENT.read_text(), re.M | re.S)
+    described = re.search(
+        r"^## Options of several commands\n(.*?)(?=^## )", DOCUMENT.read_text(), re.M | re.S
+    )
     assert described is not None
     assert set(common) <= set(re.findall(r"^\| `(--[a-z-]+)", described[1], re.M))
 
