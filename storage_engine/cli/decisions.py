@@ -204,8 +204,8 @@ def adopt(
     "--leave-unproven",
     type=click.IntRange(min=1),
     metavar="AT-MOST",
-    help="With --reason: leave so many segments at most, which another journal holds, to the broker though it "
-    "deletes them within a day and no lake proves them.",
+    help="With --reason: leave so many segments at most, which another journal holds, to the broker though "
+    "it deletes them within a day and no lake proves them.",
 )
 @json_option
 def move(name: str, managed: ManagedStore, reason: str, leave_unproven: int | None, as_json: bool) -> int:

@@ -66,8 +66,8 @@ def _segments(
     "serving",
     type=NamedPath(dir_okay=False),
     multiple=True,
-    help="Who is to serve it: its broker.conf, or a stopped node's server.properties; with more replicas each "
-    "node, first the one to restore for.",
+    help="Who is to serve it: its broker.conf, or a stopped node's server.properties; with more replicas "
+    "each node, first the one to restore for.",
 )
 @click.option(
     "--files-only",
