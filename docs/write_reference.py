@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -26,6 +27,8 @@ from storage_engine.model.settings.store_settings import STORE_SETTINGS
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 _EVERYWHERE = ("help", "quiet", "wait")
+_SEVERAL = 3
+"""Of so many commands an option is described once."""
 _KINDS = ("hooks", "operators", "sensors", "triggers")
 
 
@@ -42,18 +45,53 @@ def commands() -> dict[str, click.Command]:
     return found
 
 
-def options_table(options: Iterable[click.Parameter]) -> str:
-    """Return the table of a command's options; empty where it has none of its own."""
-    rows = [
-        f"| `{_shown(option)}` | {_told(option)} |"
-        for option in options
-        if isinstance(option, click.Option) and option.name not in _EVERYWHERE
-    ]
+def own_options(command: click.Command) -> Iterator[click.Option]:
+    """Yield a command's options but those that every store's command takes."""
+    for option in command.params:
+        is_shared = option in (*SHARED_STORE_OPTIONS, *LIVE_OPTIONS)
+        if isinstance(option, click.Option) and option.name not in _EVERYWHERE and not is_shared:
+            yield option
+
+
+def common_rows(every: Iterable[click.Command]) -> list[str]:
+    """Return the rows of options that mean the same to several commands, the most frequent first."""
+    counts = Counter(
+        (_name(option), _row(option)) for command in every for option in own_options(command)
+    ).most_common()
+    # Of an option that means several things, the most frequent one.
+    meanings = dict(reversed([pair for pair, count in counts if count >= _SEVERAL]))
+    return [row for (name, row), _ in counts if meanings.get(name) == row]
+
+
+def options_table(options: Iterable[click.Option], common: Container[str] = ()) -> str:
+    """Return the table of options; empty where there are none.
+
+    :param common: rows that stand in a table of their own; the last row here names these options.
+    """
+    rows: list[str] = []
+    also: list[str] = []
+    for option in options:
+        row = _row(option)
+        required = " Required." if option.required else ""
+        if row in common:
+            also.append(f"`{_name(option)}`{' (required)' if required else ''}")
+        else:
+            rows.append(row.removesuffix(" |") + f"{required} |")
+    if also:
+        rows.append(f"| also | {', '.join(also)} |")
     return "\n".join(["| option | |", "|---|---|", *rows, ""]) if rows else ""
 
 
+def _row(option: click.Option) -> str:
+    return f"| `{_shown(option)}` | {_told(option)} |"
+
+
+def _name(option: click.Option) -> str:
+    return max(option.opts, key=len)
+
+
 def _shown(option: click.Option) -> str:
-    name = max(option.opts, key=len)
+    name = _name(option)
     if option.is_flag:
         return name
     metavar = option.make_metavar(click.Context(cli)).removeprefix("[").removesuffix("]")
@@ -64,8 +102,6 @@ def _shown(option: click.Option) -> str:
 def _told(option: click.Option) -> str:
     text = " ".join((option.help or "").split())
     text = text if text.endswith(".") or not text else f"{text}."
-    if option.required:
-        text += " Required."
     shown = option.default if isinstance(option.type, click.Choice | click.types.FloatParamType) else None
     return f"{text} Default: `{shown}`." if isinstance(shown, str | float) else text
 
@@ -73,12 +109,11 @@ def _told(option: click.Option) -> str:
 def with_options(page: str) -> str:
     """Return the page of commands with each section's table as the code has it."""
     every = commands()
-    tables = {
-        name: options_table(p for p in command.params if p not in (*SHARED_STORE_OPTIONS, *LIVE_OPTIONS))
-        for name, command in every.items()
-    }
+    common = common_rows(every.values())
+    tables = {name: options_table(own_options(command), common) for name, command in every.items()}
     tables["Options of a store"] = options_table(SHARED_STORE_OPTIONS)
     tables["Beside a running broker"] = options_table(LIVE_OPTIONS)
+    tables["Options of several commands"] = "\n".join(["| option | |", "|---|---|", *common, ""])
 
     def renewed(section: re.Match[str]) -> str:
         heading, text = section[1], section[2]
@@ -141,6 +176,7 @@ def _classes(path: Path) -> Iterator[str]:
             yield from _described(ast.get_docstring(node) or "")
             for member in node.body:
                 said = ast.get_docstring(member) if isinstance(member, ast.FunctionDef) else None
+                said = "" if (said or "").startswith(":") else said
                 if isinstance(member, ast.FunctionDef) and said and not member.name.startswith("_"):
                     arguments = [one.arg for one in (*member.args.args, *member.args.kwonlyargs)][1:]
                     summary = inspect.cleandoc(said).split("\n\n")[0]
@@ -150,7 +186,9 @@ def _classes(path: Path) -> Iterator[str]:
 
 def _described(said: str) -> Iterator[str]:
     text, *fields = re.split(r"^:(?=param |return|raises )", inspect.cleandoc(said), flags=re.MULTILINE)
-    yield f"{_plain(text.strip())}\n"
+    # The rest is for who reads the code.
+    summary = text.strip().split("\n\n")[0]
+    yield f"{_plain(summary)}\n"
     rows = []
     for one in fields:
         name, _, meaning = one.partition(":")

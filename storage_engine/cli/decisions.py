@@ -167,7 +167,7 @@ def accept_loss(
 @click.option(
     "--force",
     is_flag=True,
-    help="Also where nothing contradicts what is archived. Then what is still on disk is archived once more.",
+    help="Also where nothing contradicts what is archived; what is still on disk is archived once more.",
 )
 @json_option
 def adopt(
@@ -204,8 +204,8 @@ def adopt(
     "--leave-unproven",
     type=click.IntRange(min=1),
     metavar="AT-MOST",
-    help="Leave so many segments at most, which another journal holds, to the broker though it deletes them "
-    "within a day and no lake proves them. Needs --reason.",
+    help="With --reason: leave so many segments at most, which another journal holds, to the broker though "
+    "it deletes them within a day and no lake proves them.",
 )
 @json_option
 def move(name: str, managed: ManagedStore, reason: str, leave_unproven: int | None, as_json: bool) -> int:

@@ -32,7 +32,14 @@ def test_a_section_names_every_option_of_its_command_and_no_other(name: str) -> 
     shared = (*SHARED_STORE_OPTIONS, *LIVE_OPTIONS)
     named = [p for p in command.params if isinstance(p, click.Option) and p not in shared]
     options = {option for p in named for option in p.opts}
-    assert set(re.findall(r"^\| `(--[a-z-]+)", SECTIONS[name], re.M)) == options
+    (also,) = re.findall(r"^\| also \| (.*) \|$", SECTIONS[name], re.M) or [""]
+    common = re.findall(r"--[a-z-]+", also)
+    assert {*re.findall(r"^\| `(--[a-z-]+)", SECTIONS[name], re.M), *common} == options
+    described = re.search(
+        r"^## Options of several commands\n(.*?)(?=^## )", DOCUMENT.read_text(), re.M | re.S
+    )
+    assert described is not None
+    assert set(common) <= set(re.findall(r"^\| `(--[a-z-]+)", described[1], re.M))
 
 
 @pytest.mark.parametrize(

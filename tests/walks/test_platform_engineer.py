@@ -49,7 +49,7 @@ def test_an_own_airflow_comes_to_its_first_proven_deletion(tmp_path: Path, wheel
     engineer.reads(PAGE)
     (install,) = commands(PAGE, "pip install")
     engineer.installs(*re.findall(r"airflow-provider-storage-engine", install))
-    (init,) = commands(PAGE, "init --airflow")
+    (init,) = (line for line in commands(PAGE, "init --airflow") if "--edge" not in line)
     init = init.replace("/data/rocketmq/store", str(sample.root))
     init = init.replace("/opt/rocketmq/conf/broker.conf", str(sample.broker_conf))
     said = engineer.types(f"{init} --yes")

@@ -36,8 +36,8 @@ _METADATA = (GarbageKind.MANIFEST, GarbageKind.MANIFEST_LIST, GarbageKind.METADA
     default=24.0,
     show_default=True,
     metavar="HOURS",
-    help="Leave files alone that were modified in the last HOURS, at least 1, and 24 to take any from an "
-    "object store: an attempt may be running. Data files of other programs are left alone for 24 at least.",
+    help="Leave files alone that were modified in the last HOURS, at least 1; on an object store and of "
+    "other programs at least 24.",
 )
 @click.option(
     "--trash-days",

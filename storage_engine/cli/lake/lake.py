@@ -245,8 +245,8 @@ def _archive(
 @click.option(
     "--renew",
     is_flag=True,
-    help="From level bytes on: where another engine has put rows into other files and they prove their "
-    "segment still, add a receipt that says so. Without it nothing in the lake is changed.",
+    help="From level bytes on: add a receipt where another engine has put rows into other files and they "
+    "prove their segment still.",
 )
 @json_option
 def verify(

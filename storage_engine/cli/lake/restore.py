@@ -66,9 +66,8 @@ def _segments(
     "serving",
     type=NamedPath(dir_okay=False),
     multiple=True,
-    help="Who is to serve it, by its own file: broker.conf, whose sizes queues and index get; or a stopped "
-    "node's server.properties, and a whole log directory is made. With more replicas each node, first the "
-    "one to restore for.",
+    help="Who is to serve it: its broker.conf, or a stopped node's server.properties; with more replicas "
+    "each node, first the one to restore for.",
 )
 @click.option(
     "--files-only",
@@ -78,8 +77,7 @@ def _segments(
 @click.option(
     "--with-filler",
     is_flag=True,
-    help="Also segments of which some topics are gone. Empty frames, which no broker serves, stand for these "
-    "messages, so that such a file isn't the archived one.",
+    help="Also segments of which some topics are gone, with empty frames in the place of their messages.",
 )
 @click.option(
     "--keep-mtime",
@@ -335,8 +333,7 @@ def _format_of(target: Path, said: str | None) -> ExportFormat:
     "--format",
     "file_format",
     type=click.Choice([file_format.value for file_format in ExportFormat]),
-    help="parquet: typed columns; jsonl: one JSON object a line. Default: as the name ends, .parquet or "
-    ".jsonl; a name without an ending is for parquet.",
+    help="parquet: typed columns; jsonl: one JSON object a line; default: as the name ends, else parquet.",
 )
 @click.option("--decompress", is_flag=True, help="Take off the compression that producers put on bodies.")
 @json_option

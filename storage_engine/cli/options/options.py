@@ -27,8 +27,7 @@ _JOURNAL = "journal.db"
 """In a lake's directory, of the stores that a person at a shell manages."""
 
 REPLICAS_STOPPED = (
-    "Say that every other node with a replica is stopped, and how you know it. Without it, what other nodes "
-    "have stays."
+    "Say how you know that every other node with a replica is stopped; without it, what they have stays."
 )
 """Help of the option by which a person answers for what this node can't tell."""
 

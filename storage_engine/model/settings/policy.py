@@ -147,9 +147,8 @@ class Policy:
     )
     approval: ApprovalPolicy = setting(
         ApprovalPolicy.NONE,
-        "Whose plans a second person has to approve before anything is deleted. forced: those that ignore "
-        "age, go below the minimum retention, or go by a waiver. What a store once had stands until two "
-        "persons lower it.",
+        "Which plans a second person has to approve before anything is deleted; forced: those that ignore "
+        "age, go below the minimum retention, or go by a waiver.",
     )
     undo_window_hours: int | None = setting(
         None,
@@ -159,8 +158,8 @@ class Policy:
     )
     undo_directories: tuple[str, ...] = setting(
         (),
-        "Of stores of Kafka, with undo_window_hours: where quarantines lie. One directory on the file "
-        "system of each log directory, outside of all of them.",
+        "Of stores of Kafka, with undo_window_hours: one directory for quarantines on the file system of "
+        "each log directory, outside of all of them.",
     )
     shield: ShieldMode = setting(
         ShieldMode.AUTO,

@@ -333,8 +333,7 @@ STORE_SETTINGS = (
     _broker_setting(
         "hold_hours",
         Kind.WHOLE_NUMBER,
-        "A hold that nobody renews for so long is over. It must outlast a release, which reads data "
-        "files again.",
+        "A hold ends so long after its last renewal; it must outlast a release, which reads files again.",
         option="--hold-hours",
         argument="HOURS",
         empty="24",
@@ -368,8 +367,7 @@ STORE_SETTINGS = (
     _broker_setting(
         "accept_version",
         Kind.TEXT,
-        "A release of the broker that nobody tried, such as 5.6.0: it may delete what "
-        "is proven nevertheless. It counts for that release alone, also without the option, until unmanage.",
+        "A broker release that was not tried, such as 5.6.0, may delete what is proven, until unmanage.",
         option="--accept-version",
         argument="VERSION",
         live=True,
