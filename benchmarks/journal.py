@@ -21,13 +21,12 @@ from sqlalchemy import Connection, Select, insert, select
 
 from benchmarks.common import Bench, report
 from storage_engine import cycle
-from storage_engine.journal.journal import Journal
+from storage_engine.journal.journal import Journal, put_levels
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.records import Phase, Step
 from storage_engine.journal.tables.database import JournalDatabase
-from storage_engine.journal.tables.heads import SEQUENCE, project
+from storage_engine.journal.tables.rows import SEQUENCE, project
 from storage_engine.journal.tables.schema import events, plans, runs, samples
-from storage_engine.journal.writing.levels import put_levels
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.store.store import DiskUsage

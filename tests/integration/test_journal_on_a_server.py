@@ -23,7 +23,7 @@ from storage_engine.plugins.journals import WebJournal
 from storage_engine.retention.ranges.range_memory import DeletedMemory, RangeMemory
 from storage_engine.retention.ranges.range_records import keep_ranges, kept_ranges
 from tests.integration.postgres import Postgres, postgres
-from tests.journal.tables.test_migrations import KILLED_UPGRADE
+from tests.journal.tables.test_database import KILLED_UPGRADE
 
 pytestmark = pytest.mark.integration
 

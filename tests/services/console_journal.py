@@ -20,10 +20,9 @@ from sqlalchemy import Connection, event, insert
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.drift import record_drift
-from storage_engine.journal.journal import Extent, Journal, Phase, ReportRow, Run, Step
+from storage_engine.journal.journal import Extent, Journal, Phase, ReportRow, Run, Step, put_levels
 from storage_engine.journal.records import REPORT_VERSION
 from storage_engine.journal.tables.schema import samples
-from storage_engine.journal.writing.levels import put_levels
 from storage_engine.model.course.course import CourseStart, Ingest, SegmentRun
 from storage_engine.model.hold.hold import Drift, DriftKind, HoldStatus
 from storage_engine.model.lag.archive_lag import ArchiveLag

@@ -14,7 +14,7 @@ from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError, StoreIdentityError
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
-from storage_engine.journal.tables.place_errors import name_taken, no_copy
+from storage_engine.journal.stores import name_taken, no_copy
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of

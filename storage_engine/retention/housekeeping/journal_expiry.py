@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, or
 
 from storage_engine.core.clock import DAY_MS, ClockReading
 from storage_engine.core.jsonable import from_jsonable
+from storage_engine.journal.journal import delete_levels
 from storage_engine.journal.records import Phase, RunState, Step
 from storage_engine.journal.tables.database import JournalDatabase
 from storage_engine.journal.tables.schema import (
@@ -25,7 +26,6 @@ from storage_engine.journal.tables.schema import (
     stores,
     topic_days,
 )
-from storage_engine.journal.writing.levels import delete_levels
 from storage_engine.retention.housekeeping.maintenance import (
     EXPIRING_STEPS,
     KEPT_BY_RESULT,

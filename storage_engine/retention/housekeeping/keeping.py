@@ -15,7 +15,7 @@ from storage_engine.core.host import person, this_host
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.journal.tables.topic_days import Slot, SlotTopic
+from storage_engine.journal.tables.rows import Slot, SlotTopic
 from storage_engine.lake.acts.act_files import Acts
 from storage_engine.lake.acts.held_stores import read_store_names
 from storage_engine.lake.acts.unarchived import leaves_out_rows, may_leave_out

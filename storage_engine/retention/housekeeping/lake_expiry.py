@@ -19,7 +19,7 @@ from storage_engine.core.wording import bytes_text, count_text, duration_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.journal import Journal, RunState
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.journal.tables.topic_days import Slot, SlotTopic
+from storage_engine.journal.tables.rows import Slot, SlotTopic
 from storage_engine.lake.acts.act_files import Acts, read_acts, read_trusted_clock, record_act
 from storage_engine.lake.acts.held_stores import HeldStores, held_stores, read_store_names
 from storage_engine.lake.catalog.catalog import Lake

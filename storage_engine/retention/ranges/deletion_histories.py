@@ -17,7 +17,7 @@ from storage_engine.journal.reading.deletions import (
     events_of_deletion,
 )
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.journal.reading.run_records import ReportRecord, RunRecord, read_run_record
+from storage_engine.journal.reading.run_rows import ReportRecord, RunRecord, read_run_record
 from storage_engine.journal.records import REPORT_VERSION, Event, Phase, RunState, Step
 from storage_engine.journal.tables.rows import find_waiver_row
 from storage_engine.lake.catalog.catalog import Lake

@@ -10,7 +10,7 @@ from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.journal.reading.run_records import runs_said_to_delete
+from storage_engine.journal.reading.run_rows import runs_said_to_delete
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.file.filters import all_equal

@@ -9,8 +9,8 @@ from pathlib import Path
 from storage_engine.core.host import ANY_HOST, check_host, this_host
 from storage_engine.exceptions import BadInputError, StoreIdentityError, StoreNotFoundError
 from storage_engine.journal.journal import Journal, Step, StoreRecord
-from storage_engine.journal.tables.place_errors import (
-    moved,
+from storage_engine.journal.stores import (
+    moved_error,
     name_taken,
     name_taken_in_lake,
     named_anew,
@@ -109,7 +109,7 @@ def _check_place(store: ManagedStore, journal: Journal, stamp: Stamp) -> None:
     name = _name_here(store, known)
     if is_original(stamp, root):
         raise named_anew(root, stamp.store_id, known_at, name)
-    raise moved(root, stamp.store_id, known_at, name)
+    raise moved_error(root, stamp.store_id, known_at, name)
 
 
 def _stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord | None:
@@ -124,7 +124,7 @@ def _stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord
     name = _name_here(store, known)
     if share_directories(store.real_root, known.real_path):
         raise named_anew(store.real_root, stamp.store_id, known_at, name)
-    raise moved(store.real_root, stamp.store_id, known_at, name)
+    raise moved_error(store.real_root, stamp.store_id, known_at, name)
 
 
 def _name_here(store: ManagedStore, known: StoreRecord | None) -> str:
