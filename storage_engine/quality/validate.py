@@ -20,8 +20,7 @@ from storage_engine.resources import project_path
 from storage_engine.retention.report.report import build_report
 from storage_engine.retention.steps import record_validation
 from storage_engine.retention.store.context import AnyStore, managed_of
-from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.retention.store.naming import store_name
+from storage_engine.retention.store.managed_store import ManagedStore, store_name
 from storage_engine.retention.store.report_files import (
     DATA_DOCS_DIRECTORY,
     PAGE,

@@ -21,8 +21,7 @@ from storage_engine.model.plan.plan import LogPlan, Plan
 from storage_engine.model.store.lineages import Lineages
 from storage_engine.retention import steps
 from storage_engine.retention.decisions.adopting import adopt
-from storage_engine.retention.proof.current_receipts import current_receipts
-from storage_engine.retention.proof.proofs import read_proofs
+from storage_engine.retention.proof.proofs import current_receipts, read_proofs
 from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.known_heads import known_heads

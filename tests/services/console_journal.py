@@ -44,8 +44,7 @@ from storage_engine.model.store.topic_days import TopicDay
 from storage_engine.retention.ranges.losses import AcceptedLoss, record_loss
 from storage_engine.retention.ranges.offset_ranges import OffsetRange, Place
 from storage_engine.retention.report.finishing import report_json
-from storage_engine.retention.report.report import Outcome
-from storage_engine.retention.report.report_segments import Fate, SegmentReport
+from storage_engine.retention.report.report import Fate, Outcome, SegmentReport
 from tests.pages.reports import DONE, archived, validation
 from tests.services.console_course import (
     DAY_MS,

@@ -262,7 +262,7 @@ def rebuild(
     removed.
     """
     from storage_engine.lake.move.rebuilding import rebuild as rebuild_lake
-    from storage_engine.retention.ranges.rebuild_heads import rebuild_heads
+    from storage_engine.retention.store.known_heads import rebuild_heads
 
     target = witnessed_lake(lake_dir, journal_url, conn_id)
     heads = rebuild_heads(target.journal_url, target.config.location)

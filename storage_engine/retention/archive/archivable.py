@@ -15,7 +15,7 @@ from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.store import Archivable, Segment, StoreSnapshot
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.proof.proofs import LakeProofs
-from storage_engine.retention.replicas.replica_divergence import NOTHING
+from storage_engine.retention.replicas import NOTHING
 from storage_engine.retention.store.broker_answers import ask, take_archivable
 from storage_engine.retention.store.context import Context
 

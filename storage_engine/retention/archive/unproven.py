@@ -13,7 +13,7 @@ from storage_engine.model.store.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.proof.gate import same_files
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.proof.proofs import Proofs, read_proofs
-from storage_engine.retention.replicas.replicas import archived_by_replicas
+from storage_engine.retention.replicas import archived_by_replicas
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.known_heads import known_heads
 

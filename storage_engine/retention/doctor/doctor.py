@@ -56,9 +56,8 @@ from storage_engine.retention.doctor.space_and_time import (
 )
 from storage_engine.retention.doctor.usage_advice import usage_findings
 from storage_engine.retention.ranges.seen_logs import Missing
-from storage_engine.retention.store.answering import check_answers
 from storage_engine.retention.store.broker_answers import ask
-from storage_engine.retention.store.brokers import assumes_defaults, open_store, settings_of
+from storage_engine.retention.store.brokers import assumes_defaults, check_answers, open_store, settings_of
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import Stamp
 from storage_engine.retention.store.unnamed_lakes import directory_of
@@ -472,7 +471,7 @@ def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
         return
     known.some_unasked = bool(notices) or any(one.refused for one in known.lakes)
     if looked.missing and known.journal and known.record and not known.some_unasked:
-        from storage_engine.retention.doctor.missing_check import missing_findings
+        from storage_engine.retention.ranges.missing_logs import missing_findings
 
         known.findings += missing_findings(store, known.journal, known.record, looked.missing)
     known.refused = frozenset(one.log for one in mend)

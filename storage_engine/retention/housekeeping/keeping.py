@@ -28,7 +28,7 @@ from storage_engine.model.keep.keep_policy import age_begins_ms
 from storage_engine.model.keep.rules import Scope, Stream, matches
 from storage_engine.model.proof.heads import LakeHead
 from storage_engine.model.proof.receipt import Receipt, with_rows
-from storage_engine.retention.proof.archive_permits import COPIES_ENTER
+from storage_engine.retention.proof.proofs import COPIES_ENTER
 from storage_engine.retention.store.known_heads import KnownHeads, journalled_heads
 
 

@@ -35,7 +35,7 @@ from storage_engine.retention.quarantine.records import (
     record_stays,
 )
 from storage_engine.retention.quarantine.tree import Contents, contents, has_manifest, remove
-from storage_engine.retention.replicas.replica_proofs import replicas_prove
+from storage_engine.retention.replicas import replicas_prove
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.known_heads import holds_elsewhere, known_heads
 

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.core import durable
-from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.wording import count_text
-from storage_engine.exceptions import StorageEngineError
+from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.journal import ReportRow, RunState, Step
+from storage_engine.journal.reading.answers import StoredReport
 from storage_engine.journal.records import REPORT_VERSION
 from storage_engine.model.report.validation import Status, Where
 from storage_engine.retention.proof.approvals import told_of
 from storage_engine.retention.proof.refusing import ending_error, refused_text
 from storage_engine.retention.ranges.recording_deletions import record_deletions
-from storage_engine.retention.report.report import Outcome, Report, read_lakes, report_of
-from storage_engine.retention.report.report_segments import Fate
+from storage_engine.retention.report.report import Fate, Outcome, Report, read_lakes, report_of
 from storage_engine.retention.report.report_text import report_text
 from storage_engine.retention.report.unchanged import SINCE, WHY, reasons_digest, unchanged_since
 from storage_engine.retention.store.context import AnyStore, open_context
@@ -32,6 +32,22 @@ from storage_engine.retention.store.report_files import (
     page_links,
     run_directory,
 )
+
+
+def report_of_stored(stored: StoredReport) -> Report:
+    """Make it.
+
+    :raises BadInputError: it is of a release whose reports have other fields.
+    """
+    fields = {name: value for name, value in stored.report.items() if name != "ok"}
+    run = fields.get("run_key", "")
+    if stored.version != REPORT_VERSION:
+        raise BadInputError(
+            f"run {run}: expected a report of version {REPORT_VERSION}, found version {stored.version}. "
+            "Nothing was changed. Use the release that wrote it; --json shows it as it is."
+        )
+    return from_jsonable(Report, fields, f"report of run {run}")
+
 
 _ENDED = frozenset(
     {

@@ -36,8 +36,7 @@ from storage_engine.model.lag.archive_lag import ArchiveLag
 from storage_engine.model.plan.plan import Plan
 from storage_engine.model.settings.policy import ArchiveMode, archive_limit
 from storage_engine.model.store.store import StoreSnapshot
-from storage_engine.retention.store.answer_types import MEND
-from storage_engine.retention.store.broker_answers import ask, package_errors, take_snapshot
+from storage_engine.retention.store.broker_answers import MEND, ask, package_errors, take_snapshot
 from storage_engine.retention.store.broker_disks import checked_data_paths
 from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.identity import identify
