@@ -52,10 +52,9 @@ from storage_engine.journal.tables.schema import (
     waivers,
 )
 from storage_engine.model.hold.hold import BrokerProgress, Drift, HoldMemory
-from storage_engine.model.lag.archive_lag import ArchiveLag
-from storage_engine.model.lag.lag import GroupLag
+from storage_engine.model.lag.lag import ArchiveLag, GroupLag
 from storage_engine.model.plan.plan import Plan, PlanRequest
-from storage_engine.model.proof.heads import LakeHead
+from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.store.store import DiskUsage
 from storage_engine.model.store.topic_days import TopicDay
 

@@ -15,10 +15,10 @@ from pyiceberg.table import Table
 from storage_engine.brokers import find_broker
 from storage_engine.core.long_work import told, told_each
 from storage_engine.exceptions import ProofError, ReceiptError, StorageEngineError
-from storage_engine.lake.acts.expiries import merged_expiries
+from storage_engine.lake.acts.act_files import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of
-from storage_engine.lake.coverage.elsewhere import in_either
+from storage_engine.lake.coverage.coverage import in_either
 from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.file.data_file import rows_of_segment
 from storage_engine.lake.file.filters import segment_rows
@@ -29,8 +29,7 @@ from storage_engine.lake.soundness.segment_reader import origin_of
 from storage_engine.lake.soundness.soundness import NO_SUCH_FILE, Depth, Look, chain_faults, reasons
 from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.lake.storage.errors import lake_errors
-from storage_engine.model.proof.heads import CHAIN_START, ChainHead
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, whole
+from storage_engine.model.proof.receipt import CHAIN_START, ChainHead, Receipt, SegmentIdentity, ended, whole
 
 Slot = tuple[str, int]
 """(log, base offset) of a segment."""

@@ -27,8 +27,7 @@ from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.storage.pace import pace_at
-from storage_engine.model.hold.hold import Drift, DriftKind
-from storage_engine.model.hold.shield import ShieldNeed
+from storage_engine.model.hold.hold import Drift, DriftKind, ShieldNeed
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
 from storage_engine.model.store.lineages import Lineages

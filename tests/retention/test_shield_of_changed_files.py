@@ -14,7 +14,7 @@ from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.hold.shield import ShieldNeed
+from storage_engine.model.hold.hold import ShieldNeed
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.report.validation import Where
 from storage_engine.retention import steps

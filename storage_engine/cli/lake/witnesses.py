@@ -101,7 +101,7 @@ def part_journal(url: str) -> None:
     """
     from storage_engine.core.sqlite_file import break_hard_links
     from storage_engine.journal.tables.database import without_backup
-    from storage_engine.lake.catalog.store_places import sqlite_file
+    from storage_engine.lake.catalog.nesting import sqlite_file
 
     journal = sqlite_file(url)
     if journal is None or not journal.is_file():

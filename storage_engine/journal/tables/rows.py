@@ -30,9 +30,9 @@ from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.journal.records import Event, Phase, Run, RunState, Step, Waiver
 from storage_engine.journal.tables.plan_storage import read_plan
 from storage_engine.journal.tables.schema import events, heads, rules, runs, samples, topic_days, waivers
-from storage_engine.model.lag.archive_lag import ArchiveLag
+from storage_engine.model.lag.lag import ArchiveLag
 from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.proof.heads import LakeHead
+from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.store.topic_days import TopicDay
 
 ARCHIVING = frozenset({Step.ARCHIVE, Step.SEALED})

@@ -1,8 +1,9 @@
-"""Where the bytes of a log are: store and lake laid over each other. Pure; reads nothing.
+"""Where the bytes of a log are: store and lakes laid over each other. Pure; reads nothing.
 
 The union of what lies on disk and what lies in the lake has to be one interval: every gap between its
 ends is LOST. Where both have a segment their SHA-256 has to agree. What a journal says was released
-counts as part of the interval, so that a loss at its beginning can't hide.
+counts as part of the interval, so that a loss at its beginning can't hide. What one lake lacks or has
+broken, another may prove.
 """
 
 from __future__ import annotations
@@ -17,6 +18,24 @@ from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, SegmentIde
 from storage_engine.model.report.validation import RangeStatus, Status, Where, worst
 from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.known_logs import IdentifiedRange, LogNames
+
+
+def in_either(
+    rows: Iterable[Receipt], broken: Mapping[SegmentIdentity, str], elsewhere: Iterable[Receipt]
+) -> tuple[tuple[Receipt, ...], dict[SegmentIdentity, str]]:
+    """One lake's receipts with those of the other that say more; each segment's bytes once.
+
+    :param broken: which of ``rows`` prove nothing, and why.
+    :param elsewhere: receipts that hold in the other lake.
+    :return: the receipts, and which of them prove nothing.
+    """
+    proven_elsewhere = {row.identity: row for row in elsewhere}
+    kept = [row for row in rows if row.identity not in broken or row.identity not in proven_elsewhere]
+    known = {row.identity for row in kept}
+    more = [row for identity, row in proven_elsewhere.items() if identity not in known]
+    merged = sorted((*kept, *more), key=lambda row: (row.log, row.lineage, row.base_offset))
+    return tuple(merged), {identity: why for identity, why in broken.items() if identity in known}
+
 
 T = TypeVar("T")
 

@@ -22,18 +22,18 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.expressions import And, In
+from pyiceberg.expressions import AlwaysTrue, And, In
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.durable import new_file, remove_abandoned
 from storage_engine.core.nearest import meant
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, ExportError
-from storage_engine.lake.acts.expiries import merged_expiries
+from storage_engine.lake.acts.act_files import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.store_places import refuse_target_inside_store
+from storage_engine.lake.catalog.nesting import refuse_target_inside_store
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
-from storage_engine.lake.coverage.topic_ids import LOG_LINEAGE, TopicIds, read_topic_ids, topic_id_column
+from storage_engine.lake.file.scan import read_rows
 from storage_engine.lake.restore.export_format import ExportFormat
 from storage_engine.lake.restore.restore_span import LineageRange, Span, expired_ranges
 from storage_engine.lake.restore.selection import Selection, has_key, row_filter
@@ -50,6 +50,48 @@ from storage_engine.model.broker.codec import Bodies, Columns
 from storage_engine.model.broker.kind import Broker
 from storage_engine.model.proof.receipt import Receipt, ended
 from storage_engine.model.report.diagnosis import named_in_short
+
+LOG_LINEAGE = ("store_id", "lineage", "log")
+"""The columns of rows and receipts that tell one log from all others: a lineage has one log of a name."""
+
+TopicIds = Mapping[tuple[str, int, str], str]
+"""Ids of topics by :data:`LOG_LINEAGE`."""
+
+
+def read_topic_ids(lake: Lake, topic_id_of: Callable[[str], str]) -> TopicIds:
+    """Return the topics' ids of the logs that a lake has, without those whose receipts name none.
+
+    :param topic_id_of: returns the topic's id that a log's identity names.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    table = lake.segments()
+    if "log_id" not in table.schema().column_names:
+        # A table that an older version made.
+        return {}
+    rows = read_rows(table, AlwaysTrue(), (*LOG_LINEAGE, "log_id"))
+    found: dict[tuple[str, int, str], set[str]] = {}
+    for row in rows.group_by([*LOG_LINEAGE, "log_id"]).aggregate([]).to_pylist():
+        ids = found.setdefault((row["store_id"], row["lineage"], row["log"]), set())
+        ids.update({topic_id_of(row["log_id"])} if row["log_id"] else ())
+    return {log: ids.pop() for log, ids in found.items() if len(ids) == 1}
+
+
+def topic_id_column(rows: pa.Table, ids: TopicIds) -> pa.ChunkedArray[Any]:
+    """Return the topic's id of each row; null where it isn't known.
+
+    :param rows: with the columns of :data:`LOG_LINEAGE`; those of one data file are of one log.
+    """
+    # Any: the stubs know no scalar beside an array.
+    compute: Any = pc
+    found: Any = pa.nulls(len(rows), pa.string())
+    for log in rows.group_by(list(LOG_LINEAGE)).aggregate([]).to_pylist():
+        if topic_id := ids.get((log["store_id"], log["lineage"], log["log"])):
+            is_it = pa.repeat(pa.scalar(True), len(rows))
+            for name in LOG_LINEAGE:
+                is_it = compute.and_(is_it, compute.equal(rows[name], log[name]))
+            found = compute.if_else(is_it, topic_id, found)
+    return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
+
 
 _STORE_COLUMNS = ("store_id", "lineage")
 """What is exported of a message before the columns that its codec names."""

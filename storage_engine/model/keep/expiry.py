@@ -14,8 +14,7 @@ from itertools import groupby, pairwise
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import time_text
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
-from storage_engine.model.keep.keep_policy import GRACE_MS, KeepPolicy, goes_at_ms
-from storage_engine.model.keep.rules import Stream
+from storage_engine.model.keep.rules import GRACE_MS, KeepPolicy, Stream, goes_at_ms
 from storage_engine.model.proof.receipt import SegmentIdentity, StoredFile
 
 

@@ -30,8 +30,7 @@ from storage_engine.model.broker.broker_store import BrokerStore
 from storage_engine.model.plan.approval import RecordedPolicy
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.companions import files_fault
-from storage_engine.model.proof.heads import LakeHead
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.proof.receipt import LakeHead, Receipt, SegmentIdentity
 from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode
 from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.lineages import Lineages

@@ -13,10 +13,9 @@ from storage_engine.core.clock import DAY_MS, jumped_forward_ms, read_clock
 from storage_engine.core.extras import SparkPair
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError, StoreNotFoundError
-from storage_engine.model.broker.broker_store import BrokerStore
-from storage_engine.model.broker.held_store import UnheldSegments
+from storage_engine.model.broker.broker_store import BrokerStore, UnheldSegments
 from storage_engine.model.hold.hold import HoldMemory
-from storage_engine.model.proof.heads import LakeHead
+from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.report.diagnosis import BrokerDiagnosis, Finding, Severity, by_severity
 from storage_engine.model.settings.spark_from import in_spark
 from storage_engine.model.store.store import Segment

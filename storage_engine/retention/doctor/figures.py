@@ -11,13 +11,19 @@ from functools import cached_property
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.broker.broker_store import BrokerStore
-from storage_engine.model.broker.pending import Pending
+from storage_engine.model.broker.broker_store import BrokerStore, Pending
 from storage_engine.model.hold.hold import HoldStatus
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import Cause, PlanRequest, Reason, Urgency
-from storage_engine.model.store.filling import fills_in_ms, room_of_disks
-from storage_engine.model.store.store import Archivable, LogSnapshot, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store.store import (
+    Archivable,
+    LogSnapshot,
+    Segment,
+    SegmentId,
+    StoreSnapshot,
+    fills_in_ms,
+    room_of_disks,
+)
 from storage_engine.retention.plan.deciding import with_disk_levels
 from storage_engine.retention.store.broker_answers import (
     ask,

@@ -15,8 +15,7 @@ from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.drift import hold_memory
 from storage_engine.journal.journal import Event, Journal, Phase, Step, StoreRecord
-from storage_engine.model.broker.broker_store import BrokerStore
-from storage_engine.model.broker.held_store import UnheldSegments
+from storage_engine.model.broker.broker_store import BrokerStore, UnheldSegments
 from storage_engine.model.hold.hold import HoldStatus
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import Segment, SegmentState

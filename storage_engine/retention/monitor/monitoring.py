@@ -19,8 +19,7 @@ from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.drift import drift_since_renewal
 from storage_engine.model.course.course import CourseStart, RuleLevels
 from storage_engine.model.hold.hold import HoldStatus
-from storage_engine.model.lag.archive_lag import ArchiveLag
-from storage_engine.model.lag.lag import GroupLag
+from storage_engine.model.lag.lag import ArchiveLag, GroupLag
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
 from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
 from storage_engine.model.store.store import StoreSnapshot

@@ -16,8 +16,7 @@ from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.collector import no_collection
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, FileGoneError
-from storage_engine.model.broker.broker_store import BrokerStore
-from storage_engine.model.broker.pending import Pending
+from storage_engine.model.broker.broker_store import BrokerStore, Pending
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.settings.policy import LagPolicy, PendingPolicy, Policy

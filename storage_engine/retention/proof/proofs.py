@@ -24,8 +24,7 @@ from storage_engine.exceptions import (
 )
 from storage_engine.journal.journal import Journal, Waiver
 from storage_engine.journal.records import StoreRecord
-from storage_engine.lake.acts.act_files import read_acts
-from storage_engine.lake.acts.held_stores import read_store_names
+from storage_engine.lake.acts.act_files import read_acts, read_store_names
 from storage_engine.lake.acts.unarchived import NO_PERMITS, WAIT_MS, ArchivePermits, may_leave_out
 from storage_engine.lake.catalog.catalog import Lake, check_broker, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
@@ -37,7 +36,7 @@ from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth, chain_faults, reasons
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.keep.acts import not_archived_text, policies_of, policy_of
-from storage_engine.model.keep.keep_policy import holds_since
+from storage_engine.model.keep.rules import holds_since
 from storage_engine.model.plan.plan import Decision
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 from storage_engine.model.report.diagnosis import named_in_short

@@ -21,12 +21,11 @@ from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.run_rows import runs_said_to_delete
 from storage_engine.journal.tables.database import missing_sqlite_file
-from storage_engine.lake.acts.expiries import merged_expiries
+from storage_engine.lake.acts.act_files import merged_expiries
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.coverage.coverage import Witnesses
-from storage_engine.lake.coverage.elsewhere import in_either
+from storage_engine.lake.coverage.coverage import Witnesses, in_either
 from storage_engine.lake.coverage.local_spans import local_spans
 from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.file.scan import read_rows
@@ -37,8 +36,7 @@ from storage_engine.lake.soundness.soundness_reader import find_faults, moved_re
 from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.proof.deleted_range import DELETION, DeletedRange, RunDigest
-from storage_engine.model.proof.heads import ChainHead, LakeHead
-from storage_engine.model.proof.receipt import Receipt, ended, whole, with_rows
+from storage_engine.model.proof.receipt import ChainHead, LakeHead, Receipt, ended, whole, with_rows
 from storage_engine.model.report.validation import RangeStatus, Status, Where
 from storage_engine.model.report.verification import Finding, StoreVerification, VerifyLevel
 from storage_engine.model.store.store import SegmentId, StoreSnapshot

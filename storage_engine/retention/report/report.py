@@ -9,10 +9,9 @@ from enum import StrEnum
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.journal.journal import Event, Phase, Run, Step, Waiver
 from storage_engine.journal.reading.deletions import GONE
-from storage_engine.model.broker.pending import Pending
+from storage_engine.model.broker.broker_store import Pending
 from storage_engine.model.hold.hold import HoldStatus
-from storage_engine.model.lag.archive_lag import ArchiveLag
-from storage_engine.model.lag.lag import LagSummary, QueueLag, Unread
+from storage_engine.model.lag.lag import ArchiveLag, LagSummary, QueueLag, Unread
 from storage_engine.model.plan.plan import Decision, DependentFile, Plan, PlanRequest, Reason, Trigger
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status, ValidationResult

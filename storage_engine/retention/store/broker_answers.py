@@ -29,7 +29,7 @@ from storage_engine.model.plan.plan import (
     Trigger,
 )
 from storage_engine.model.report.diagnosis import reason_of
-from storage_engine.model.store.log_names import log_name_fault
+from storage_engine.model.store.known_logs import log_name_fault
 from storage_engine.model.store.store import (
     Archivable,
     DiskUsage,

@@ -35,7 +35,7 @@ from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, StoreIdentityError
 from storage_engine.model.plan.approval import RecordedPolicy
 from storage_engine.model.proof.deleted_range import RunDigest
-from storage_engine.model.proof.heads import LakeHead
+from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.settings.policy import ApprovalPolicy
 from storage_engine.model.store.lineages import Lineages
 

@@ -16,8 +16,7 @@ import pytest
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.acts import act_files
-from storage_engine.lake.acts.act_files import read_acts, record_act
-from storage_engine.lake.acts.held_stores import read_store_names
+from storage_engine.lake.acts.act_files import read_acts, read_store_names, record_act
 from storage_engine.lake.archive import archive as archiving
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.chain import forget_links
-from storage_engine.model.broker.held_store import UnheldSegments
+from storage_engine.model.broker.broker_store import UnheldSegments
 from storage_engine.retention import steps
 from storage_engine.retention.archive.archivable import archivable_segments
 from storage_engine.retention.archive.unproven import prove_gone
