@@ -29,8 +29,7 @@ from storage_engine.journal.tables.rows import SEQUENCE, project
 from storage_engine.journal.tables.schema import events, plans, runs, samples
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.store.store import DiskUsage
-from storage_engine.model.store.topic_days import TopicDay
+from storage_engine.model.store.store import DiskUsage, TopicDay
 from storage_engine.project.up import unpack_sample_store
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -55,8 +55,7 @@ from storage_engine.model.hold.hold import BrokerProgress, Drift, HoldMemory
 from storage_engine.model.lag.lag import ArchiveLag, GroupLag
 from storage_engine.model.plan.plan import Plan, PlanRequest
 from storage_engine.model.proof.receipt import LakeHead
-from storage_engine.model.store.store import DiskUsage
-from storage_engine.model.store.topic_days import TopicDay
+from storage_engine.model.store.store import DiskUsage, TopicDay
 
 _ASK_AGAIN_SECONDS: Final = 0.5
 

@@ -31,9 +31,8 @@ from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.report.facts import FactsScope, LocalSegment, StoreFacts
 from storage_engine.model.report.validation import RangeStatus, Status, Where
 from storage_engine.model.settings.policy import ArchiveMode
-from storage_engine.model.store.by_log import by_log
-from storage_engine.model.store.known_logs import is_unique
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Lineages, is_unique
+from storage_engine.model.store.store import by_log
 from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_lake, laid_over
 from storage_engine.quality.rules import FactTable
 from storage_engine.retention.proof.history import compared_receipts, releases

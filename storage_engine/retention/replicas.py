@@ -39,9 +39,8 @@ from storage_engine.lake.verify.replica_coverage import (
 )
 from storage_engine.model.broker.broker_store import BrokerStore
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.known_logs import is_unique
-from storage_engine.model.store.store import FileFacts, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store.store import FileFacts, Segment, SegmentId, StoreSnapshot, by_log
 from storage_engine.retention.proof.gate import same_files
 from storage_engine.retention.proof.history import SegmentRelease, compared_receipts, segment_subject
 from storage_engine.retention.proof.proofs import LakeProofs, OtherNodesProof, Proofs

@@ -30,7 +30,7 @@ from storage_engine.lake.storage.pace import pace_at
 from storage_engine.model.hold.hold import Drift, DriftKind, ShieldNeed
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Lineages
 from storage_engine.model.store.store import Segment, SegmentState
 from storage_engine.retention.archive.archiving import archive_somewhere, begin_background_run, slots
 from storage_engine.retention.archive.unproven import still_unproven

@@ -21,8 +21,7 @@ from storage_engine.retention.plan.due import DueResult, SenseResult, look_for_d
 from storage_engine.retention.plan.planning import PlanResult, is_dry_run, make_plan, recorded_plan
 from storage_engine.retention.release.checkpointing import CheckpointResult, flush_checkpoint
 from storage_engine.retention.release.dependents import DependentsResult, clean_dependents
-from storage_engine.retention.release.release_result import Kept, ReleaseResult
-from storage_engine.retention.release.releasing import release
+from storage_engine.retention.release.releasing import Kept, ReleaseResult, release
 from storage_engine.retention.release.validation import record_validation
 
 __all__ = [

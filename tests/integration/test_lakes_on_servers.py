@@ -34,7 +34,7 @@ from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import VerifyLevel
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Lineages
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from tests.integration.lake_cycle import (
     archive,

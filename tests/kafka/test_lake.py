@@ -28,10 +28,9 @@ from storage_engine.lake.move.describing import describe
 from storage_engine.lake.move.promoting import promote
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.move.relocating import relocate
-from storage_engine.lake.restore.export import check_topic, export_messages
+from storage_engine.lake.restore.export import Selection, check_topic, export_messages
 from storage_engine.lake.restore.export_format import ExportFormat
 from storage_engine.lake.restore.restore import restore
-from storage_engine.lake.restore.selection import Selection
 from storage_engine.lake.soundness.message_batches import ReadCount, message_batches
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.verify.reproof import reprove

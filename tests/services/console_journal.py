@@ -38,8 +38,7 @@ from storage_engine.model.plan.plan import (
 )
 from storage_engine.model.report.diagnosis import Finding, Severity
 from storage_engine.model.report.validation import Status
-from storage_engine.model.store.store import DiskUsage, FileFacts, Segment, SegmentState
-from storage_engine.model.store.topic_days import TopicDay
+from storage_engine.model.store.store import DiskUsage, FileFacts, Segment, SegmentState, TopicDay
 from storage_engine.retention.ranges.losses import AcceptedLoss, record_loss
 from storage_engine.retention.ranges.offset_ranges import OffsetRange, Place
 from storage_engine.retention.report.finishing import report_json

@@ -47,8 +47,7 @@ from storage_engine.journal.reading.run_rows import (
 )
 from storage_engine.journal.reading.store_summaries import StoreSummary, read_summaries
 from storage_engine.journal.records import Phase, Step
-from storage_engine.journal.tables.database import read_only_engine
-from storage_engine.journal.tables.place import place_of
+from storage_engine.journal.tables.database import place_of, read_only_engine
 from storage_engine.journal.tables.rows import (
     RulesRow,
     Slot,
@@ -74,7 +73,7 @@ from storage_engine.journal.tables.schema import (
     stores,
     waivers,
 )
-from storage_engine.model.store.topic_days import TopicDay
+from storage_engine.model.store.store import TopicDay
 
 _STATES = {Step.ARCHIVE.value: "archived", Step.SEALED.value: "archived", Step.RELEASE.value: "deleted"}
 """What the result of a step makes of a segment."""

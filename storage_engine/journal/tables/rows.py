@@ -33,7 +33,7 @@ from storage_engine.journal.tables.schema import events, heads, rules, runs, sam
 from storage_engine.model.lag.lag import ArchiveLag
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.receipt import LakeHead
-from storage_engine.model.store.topic_days import TopicDay
+from storage_engine.model.store.store import TopicDay
 
 ARCHIVING = frozenset({Step.ARCHIVE, Step.SEALED})
 """Steps whose results name the receipts of segments."""

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, SegmentIdentity, end_text, ended, whole
 from storage_engine.model.report.validation import RangeStatus, Status, Where, worst
-from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.known_logs import IdentifiedRange, LogNames
+from storage_engine.model.store.store import by_log
 
 
 def in_either(

@@ -33,6 +33,7 @@ from storage_engine.lake.catalog.catalog import Lake, connect, rows_table_among
 from storage_engine.lake.catalog.commit_lock import UNLOCKED_GRACE_MS, nobody_commits
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import read_mark
+from storage_engine.lake.catalog.placed_table import careful_avro
 from storage_engine.lake.catalog.tables import DELETIONS, IDENTITY_COLUMNS, SEGMENTS
 from storage_engine.lake.catalog.writing import TAKEN_OVER_PROPERTY, ready_to_write
 from storage_engine.lake.file.filters import all_equal
@@ -58,7 +59,6 @@ from storage_engine.lake.gc.garbage_rule import (
 )
 from storage_engine.lake.gc.live_twins import RANGE_COLUMNS, LiveTwins, ReadBack
 from storage_engine.lake.gc.trash import PutBack, empty, forget, in_trash, new_moment, put_back, take
-from storage_engine.lake.storage.careful_avro import careful_avro
 from storage_engine.lake.storage.errors import is_file_failure, lake_errors, metadata_errors
 from storage_engine.model.keep.acts import expired_files
 from storage_engine.model.proof.receipt import ChainHead

@@ -1,4 +1,4 @@
-"""What a store is at one moment: its logs, segments and disks, and when one is above a level.
+"""What a store is at one moment: its logs, segments and disks, and when a disk is above a level.
 
 Broker-neutral, standard library only.
 """
@@ -6,16 +6,54 @@ Broker-neutral, standard library only.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import StoreLayoutError
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDay:
+    """Messages of a topic whose store time is within a UTC day.
+
+    :param topic: "": of several, those that have no row of their own.
+    :param day: days since 1970-01-01.
+    :param size_bytes: as the broker stores them, with all that frames them.
+    """
+
+    topic: str
+    day: int
+    size_bytes: int
+    messages: int
+
+
+class OfLog(Protocol):
+    """Belongs to a log of a store."""
+
+    @property
+    def log(self) -> str:
+        """Return the log's name."""
+        ...
+
+
+One = TypeVar("One", bound=OfLog)
+
+
+def by_log(items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log")) -> dict[str, list[One]]:
+    """Return what belongs to each log, in the order in which it came.
+
+    :param name_of: returns what the log of an item is called.
+    """
+    found: dict[str, list[One]] = {}
+    for item in items:
+        found.setdefault(name_of(item), []).append(item)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from storage_engine.core.wording import count_text
 from storage_engine.exceptions import LakeConflictError
 from storage_engine.journal.journal import Step
 from storage_engine.model.report.diagnosis import named_in_short
-from storage_engine.model.store.by_log import by_log
-from storage_engine.model.store.store import Archivable, Segment, StoreSnapshot
+from storage_engine.model.store.store import Archivable, Segment, StoreSnapshot, by_log
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.proof.proofs import LakeProofs
 from storage_engine.retention.replicas import NOTHING

@@ -40,8 +40,7 @@ from storage_engine.model.proof.deleted_range import DELETION
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.spark_from import in_process
-from storage_engine.model.store.by_log import by_log
-from storage_engine.model.store.store import WENT, FileFacts, Segment, SegmentContext, SegmentId
+from storage_engine.model.store.store import WENT, FileFacts, Segment, SegmentContext, SegmentId, by_log
 from storage_engine.retention.archive.archivable import (
     KeptOut,
     Listed,

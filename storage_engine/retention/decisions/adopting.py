@@ -32,9 +32,8 @@ from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.companions import files_fault
 from storage_engine.model.proof.receipt import LakeHead, Receipt, SegmentIdentity
 from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode
-from storage_engine.model.store.by_log import by_log
-from storage_engine.model.store.lineages import Lineages
-from storage_engine.model.store.store import LogSnapshot, Segment
+from storage_engine.model.store.known_logs import Lineages
+from storage_engine.model.store.store import LogSnapshot, Segment, by_log
 from storage_engine.retention.hold.leaving_unproven import Acceptance, check_hold_of_other_journal
 from storage_engine.retention.proof.approvals import recorded_policy
 from storage_engine.retention.proof.gate import is_proven_file

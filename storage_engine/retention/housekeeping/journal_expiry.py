@@ -36,7 +36,7 @@ from storage_engine.retention.housekeeping.maintenance import (
     runs_to_expire,
     samples_to_expire,
 )
-from storage_engine.retention.report.unchanged import SINCE
+from storage_engine.retention.report.finishing import SINCE
 
 BATCH = 200
 """Runs in a transaction; so short that nobody who records waits for it."""

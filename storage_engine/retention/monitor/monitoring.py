@@ -28,9 +28,8 @@ from storage_engine.retention.doctor.doctor import findings_of
 from storage_engine.retention.doctor.figures import levels_of
 from storage_engine.retention.hold.hold_text import drift_text, due_alarms
 from storage_engine.retention.hold.holding import hold
-from storage_engine.retention.hold.leaving_unproven import end_alarms
+from storage_engine.retention.hold.leaving_unproven import end_alarms, expiry_alarms
 from storage_engine.retention.hold.recording_drift import alarms_of
-from storage_engine.retention.hold.unproven_expiry import expiry_alarms
 from storage_engine.retention.lag.consumer_lag import measure_groups
 from storage_engine.retention.monitor.recording_ranges import store_ranges
 from storage_engine.retention.plan.due import SenseResult, sense

@@ -41,8 +41,7 @@ from storage_engine.model.plan.plan import Decision
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.settings.policy import ArchiveMode, Policy
-from storage_engine.model.store.by_log import by_log
-from storage_engine.model.store.store import Segment, SegmentId
+from storage_engine.model.store.store import Segment, SegmentId, by_log
 from storage_engine.retention.proof.gate import (
     NO_ACTS,
     Consent,

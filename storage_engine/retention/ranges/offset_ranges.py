@@ -17,9 +17,8 @@ from storage_engine.lake.coverage.coverage import LocalSpan, ReleasedSpan, judge
 from storage_engine.model.plan.plan import Decision
 from storage_engine.model.proof.receipt import NOT_ARCHIVED
 from storage_engine.model.report.validation import Where
-from storage_engine.model.store.by_log import by_log
-from storage_engine.model.store.lineages import Lineages
-from storage_engine.model.store.store import SegmentId, SegmentState
+from storage_engine.model.store.known_logs import Lineages
+from storage_engine.model.store.store import SegmentId, SegmentState, by_log
 
 Interval = tuple[int, int]
 

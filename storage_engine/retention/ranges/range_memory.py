@@ -17,7 +17,7 @@ from itertools import groupby
 from storage_engine.lake.coverage.archived_spans import ArchivedSpan, ReceiptSpan, archived_spans
 from storage_engine.lake.coverage.coverage import ReleasedSpan
 from storage_engine.lake.coverage.verify_turns import History, standing_fault
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Lineages
 
 _KEPT_LAKES = 3
 """Two lakes, and each of them while the other can't be asked."""

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -26,15 +26,16 @@ from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.long_work import told
-from storage_engine.core.wording import bytes_text
+from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError, StorageEngineError
 from storage_engine.journal.journal import Phase, Run, Step, StoreRecord
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.model.broker.broker_store import Remove
 from storage_engine.model.lag.lag import Unread
-from storage_engine.model.plan.plan import Decision, DependentFile, Plan, of_only_log
+from storage_engine.model.plan.plan import Decision, DependentFile, Plan, Reason, of_only_log
 from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.archiving import LISTINGS
+from storage_engine.retention.archive.gone import Gone
 from storage_engine.retention.hold.holding import keep_held
 from storage_engine.retention.lag.consumer_lag import (
     find_losses,
@@ -55,7 +56,14 @@ from storage_engine.retention.proof.deletion_checks import check_gone, check_kep
 from storage_engine.retention.proof.gate import Passage, Verdict, request_again, still_eligible
 from storage_engine.retention.proof.history import SegmentRelease, open_releases, releases, still_proves
 from storage_engine.retention.proof.proofs import Proofs, none_reachable, read_proofs
-from storage_engine.retention.proof.refusing import Refusal, account_for, refusal, refused_logs, require_one
+from storage_engine.retention.proof.refusing import (
+    Refusal,
+    RefusedLog,
+    account_for,
+    refusal,
+    refused_logs,
+    require_one,
+)
 from storage_engine.retention.proof.stamping import witness_release
 from storage_engine.retention.proof.unseen_writes import unseen_notices, unseen_writes
 from storage_engine.retention.quarantine.records import quarantine_of
@@ -73,12 +81,7 @@ from storage_engine.retention.release.judging import (
     record_gone,
     settle,
 )
-from storage_engine.retention.release.release_result import Kept, ReleaseResult
-from storage_engine.retention.replicas import (
-    has_archived_replicas,
-    replicas_prove,
-    with_replicas,
-)
+from storage_engine.retention.replicas import has_archived_replicas, replicas_prove, with_replicas
 from storage_engine.retention.shield import drop_released
 from storage_engine.retention.store.broker_answers import MEND, ask, package_errors, propose
 from storage_engine.retention.store.context import (
@@ -92,6 +95,54 @@ from storage_engine.retention.store.context import (
 )
 from storage_engine.retention.store.known_heads import KnownHeads, known_heads
 from storage_engine.same_bytes.removal import remove_rest
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An approved segment that stays after all."""
+
+    log: str
+    base_offset: int
+    reason: Reason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseResult:
+    """What a release did.
+
+    :param deleted: by this run, or set aside in its quarantine.
+    :param deleted_by_others: approved segments that another of our runs deleted meanwhile.
+    :param freed_bytes: 0 while what went lies in the run's quarantine; without what the broker removes later.
+    :param new_min_offset: where the log begins now; None: the plan has several logs.
+    :param notices: what could not be checked while the store was taken.
+    :param unread: what consumers lose by it, as it was right before.
+    :param new_min_offsets: by name, where each log of the plan begins now.
+    :param refused: logs that were refused, while others went: the run ends with an error that names them.
+    :param gone: approved segments of the other logs that went by none of our runs.
+    """
+
+    run_key: str
+    digest: str
+    deleted: tuple[SegmentRelease, ...]
+    deleted_by_others: tuple[SegmentRelease, ...]
+    kept: tuple[Kept, ...]
+    freed_bytes: int
+    new_min_offset: int | None
+    notices: tuple[str, ...]
+    unread: Unread = field(default_factory=Unread)
+    new_min_offsets: Mapping[str, int] = field(default_factory=dict)
+    refused: tuple[RefusedLog, ...] = ()
+    gone: tuple[Gone, ...] = ()
+
+    @property
+    def kept_text(self) -> str:
+        """Return how many approved segments stay after all, and why; "" where none does."""
+        if not self.kept:
+            return ""
+        reasons = Counter(kept.reason.value for kept in self.kept)
+        counted = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        return f"{count_text(len(self.kept), 'planned segment')} stay: {counted}; {self.kept[0].detail}"
 
 
 def finish_removals(context: Context, plan: Plan, held: Locked, now_ms: int) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from storage_engine.retention.proof.refusing import REFUSED, RefusedLog, refused
 from storage_engine.retention.quarantine.records import Quarantine, QuarantineState, quarantine_of
 from storage_engine.retention.release.checkpointing import CheckpointResult
 from storage_engine.retention.release.dependents import DependentsResult, deleted_dependents
-from storage_engine.retention.release.release_result import Kept, ReleaseResult
+from storage_engine.retention.release.releasing import Kept, ReleaseResult
 from storage_engine.retention.release.validation import recorded_validation
 from storage_engine.retention.store.context import RAN, WHOLE, AnyStore, Context, open_context
 from storage_engine.retention.store.known_heads import known_heads

@@ -19,7 +19,7 @@ from storage_engine.journal.stores import (
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import StoreSummary, list_stores
 from storage_engine.model.settings.policy import ArchiveMode
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Lineages
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import Stamp, is_original, read_stamp, share_directories, stamp_path
 from storage_engine.retention.store.store_moves import carry_out, has_come

@@ -37,7 +37,7 @@ from storage_engine.model.plan.approval import RecordedPolicy
 from storage_engine.model.proof.deleted_range import RunDigest
 from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.settings.policy import ApprovalPolicy
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Lineages
 
 NAME = "stamp.json"
 _LOCK = "stamp.lock"

@@ -17,9 +17,8 @@ from storage_engine.lake.move.making import check_empty, make_lake
 from storage_engine.lake.move.promoting import promote
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.move.relocating import relocate
-from storage_engine.lake.restore.export import export_messages
+from storage_engine.lake.restore.export import Selection, export_messages
 from storage_engine.lake.restore.restore import restore
-from storage_engine.lake.restore.selection import Selection
 from tests.lake.lake_acts import archive, at, check, tree
 
 pytestmark = pytest.mark.slow

@@ -24,7 +24,7 @@ from storage_engine.model.plan.plan import Decision, Reason
 from storage_engine.model.report.validation import Status, Where
 from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.model.settings.policy import Policy
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Lineages
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
 from storage_engine.retention import steps
 from storage_engine.retention.decisions.adopting import adopt

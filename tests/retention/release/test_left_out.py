@@ -21,9 +21,8 @@ from storage_engine.lake.acts.act_files import record_act
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.move.describing import describe
-from storage_engine.lake.restore.export import export_messages
+from storage_engine.lake.restore.export import Selection, export_messages
 from storage_engine.lake.restore.restore import restore
-from storage_engine.lake.restore.selection import Selection
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.model.keep.acts import decide_hold
 from storage_engine.model.keep.rules import Scope
