@@ -22,7 +22,7 @@ from storage_engine.retention.plan.planning import PlanResult, is_dry_run, make_
 from storage_engine.retention.release.checkpointing import CheckpointResult, flush_checkpoint
 from storage_engine.retention.release.dependents import DependentsResult, clean_dependents
 from storage_engine.retention.release.releasing import Kept, ReleaseResult, release
-from storage_engine.retention.release.validation import record_validation
+from storage_engine.retention.report.report import record_validation
 
 __all__ = [
     "ArchiveResult",

@@ -27,6 +27,11 @@ from storage_engine.retention.doctor.host_checks import (
     look_at_mounts,
     mount_findings,
 )
+from storage_engine.retention.doctor.journal_findings import (
+    refused_by_last_archive,
+    refused_findings,
+    usage_findings,
+)
 from storage_engine.retention.doctor.left_behind import (
     hold_end_findings,
     hold_findings,
@@ -53,7 +58,6 @@ from storage_engine.retention.doctor.space_and_time import (
     retention_findings,
     space_findings,
 )
-from storage_engine.retention.doctor.usage_advice import usage_findings
 from storage_engine.retention.ranges.seen_logs import Missing
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.brokers import assumes_defaults, check_answers, open_store, settings_of
@@ -447,7 +451,6 @@ def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
         look_at_lakes,
         unproven_segments,
     )
-    from storage_engine.retention.doctor.refused_archives import refused_by_last_archive, refused_findings
 
     segments = looked.figures.archivable.segments
     known.lakes = look_at_lakes(store, known.record, known.journal is not None)

@@ -36,7 +36,14 @@ from storage_engine.retention.proof.verification_memory import checks_of_faulty
 from storage_engine.retention.ranges.drift import gone_spans
 from storage_engine.retention.ranges.losses import accepted_losses, excused_parts
 from storage_engine.retention.ranges.missing_logs import missing_logs, missing_spans, present_logs
-from storage_engine.retention.ranges.offset_ranges import Lakes, OffsetRange, Place, offset_ranges
+from storage_engine.retention.ranges.offset_ranges import (
+    Lakes,
+    OffsetRange,
+    Place,
+    offset_ranges,
+    own_ends,
+    proven_ends,
+)
 from storage_engine.retention.ranges.range_memory import (
     DeletedMemory,
     LakeLook,
@@ -44,7 +51,6 @@ from storage_engine.retention.ranges.range_memory import (
     joined,
     look_at_lakes,
 )
-from storage_engine.retention.ranges.segment_ends import own_ends, proven_ends
 from storage_engine.retention.replicas import has_replicas
 from storage_engine.retention.store.broker_answers import propose, take_archivable
 from storage_engine.retention.store.context import Context

@@ -25,8 +25,14 @@ from storage_engine.lake.soundness.receipts import receipts_in
 from storage_engine.model.plan.plan import PlanRequest, Trigger
 from storage_engine.model.proof.deleted_range import DeletedRange, RunDigest
 from storage_engine.retention.proof.history import segment_subject
-from storage_engine.retention.ranges.absent_runs import ExplainedAbsence, explain_absence, find_absent
-from storage_engine.retention.ranges.deleted_ranges import RunHistory, missing_ranges, with_store_times
+from storage_engine.retention.ranges.deleted_ranges import (
+    ExplainedAbsence,
+    RunHistory,
+    explain_absence,
+    find_absent,
+    missing_ranges,
+    with_store_times,
+)
 
 _NAMED = 3
 """Of more segments than these only the number is told."""

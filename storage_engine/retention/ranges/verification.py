@@ -44,8 +44,12 @@ from storage_engine.retention.proof.history import compared_receipts, released_s
 from storage_engine.retention.proof.proofs import LakeProofs, Proofs, reachable_lakes, without_older
 from storage_engine.retention.proof.shielding import shielded_spans
 from storage_engine.retention.proof.verification_memory import VerificationMemory
-from storage_engine.retention.ranges.absent_runs import Absence, ExplainedAbsence
-from storage_engine.retention.ranges.deleted_ranges import RunHistory, ranges_by_event
+from storage_engine.retention.ranges.deleted_ranges import (
+    Absence,
+    ExplainedAbsence,
+    RunHistory,
+    ranges_by_event,
+)
 from storage_engine.retention.ranges.deletion_histories import (
     explain_absent_runs,
     read_deleting_runs,
@@ -54,7 +58,7 @@ from storage_engine.retention.ranges.deletion_histories import (
 )
 from storage_engine.retention.ranges.drift import all_gone_spans
 from storage_engine.retention.ranges.missing_logs import missing_logs, missing_spans, present_logs
-from storage_engine.retention.ranges.segment_ends import own_ends, proven_ends
+from storage_engine.retention.ranges.offset_ranges import own_ends, proven_ends
 from storage_engine.retention.store.broker_answers import take_snapshot
 from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.identity import identify

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from storage_engine.core.jsonable import from_jsonable
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.journal.journal import Event, Phase, Run, Step, Waiver
 from storage_engine.journal.reading.deletions import GONE
 from storage_engine.model.broker.broker_store import Pending
@@ -35,9 +35,24 @@ from storage_engine.retention.quarantine.records import Quarantine, QuarantineSt
 from storage_engine.retention.release.checkpointing import CheckpointResult
 from storage_engine.retention.release.dependents import DependentsResult, deleted_dependents
 from storage_engine.retention.release.releasing import Kept, ReleaseResult
-from storage_engine.retention.release.validation import recorded_validation
 from storage_engine.retention.store.context import RAN, WHOLE, AnyStore, Context, open_context
 from storage_engine.retention.store.known_heads import known_heads
+
+
+def record_validation(store: AnyStore, run_key: str, result: ValidationResult) -> None:
+    """Record a validation of this run; the latest one counts.
+
+    :raises RunStateError: there is no such run.
+    """
+    context = open_context(store)
+    payload = {"result": to_jsonable(result), "took_ms": result.duration_ms}
+    context.journal.record(context.run(run_key), Step.VALIDATE, Phase.RESULT, [(WHOLE, payload)])
+
+
+def recorded_validation(context: Context, run: Run) -> ValidationResult | None:
+    """The run's latest validation."""
+    results = context.journal.events(run, Step.VALIDATE, Phase.RESULT)
+    return from_jsonable(ValidationResult, results[-1].payload["result"]) if results else None
 
 
 class Fate(StrEnum):
