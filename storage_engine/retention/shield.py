@@ -32,8 +32,8 @@ from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
 from storage_engine.model.store.known_logs import Lineages
 from storage_engine.model.store.store import Segment, SegmentState
+from storage_engine.retention.archive.archivable import still_unproven
 from storage_engine.retention.archive.archiving import archive_somewhere, begin_background_run, slots
-from storage_engine.retention.archive.unproven import still_unproven
 from storage_engine.retention.proof.gate import is_proven_file
 from storage_engine.retention.proof.history import SegmentRelease, release_by_any_run, segment_subject
 from storage_engine.retention.proof.proofs import Proofs, read_proofs, read_store_permits

@@ -38,7 +38,7 @@ from storage_engine.lake.verify.verify import verify
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.model.store.store import Segment
-from storage_engine.quality.lake_facts import collect_lake
+from storage_engine.quality.facts import collect_lake
 from tests.kafka.lakes import STORE, archive, new_lake, segments_of
 from tests.kafka_fixture import truth
 from tests.lake.garbage_helpers import local, make_old

@@ -20,8 +20,8 @@ from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.store_settings import WE_DELETE
 from storage_engine.model.store.known_logs import may_be_one
 from storage_engine.model.store.store import FileFacts, Segment, StoreSnapshot, by_log
+from storage_engine.retention.archive.archivable import Unproven, prove_gone
 from storage_engine.retention.archive.missing_ranges import MissingRange
-from storage_engine.retention.archive.unproven import Unproven, prove_gone
 from storage_engine.retention.proof.proofs import current_receipts, reachable_lakes, read_store_permits
 from storage_engine.retention.proof.refusing import Refusal, refusal
 from storage_engine.retention.proof.shielding import kept_text

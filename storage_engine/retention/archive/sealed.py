@@ -29,6 +29,8 @@ from storage_engine.retention.archive.archivable import (
     archivable_segments,
     kept_out_segments,
     list_segments,
+    still_unproven,
+    unproven_and_credited,
 )
 from storage_engine.retention.archive.archiving import (
     LISTINGS,
@@ -46,7 +48,6 @@ from storage_engine.retention.archive.archiving import (
 )
 from storage_engine.retention.archive.gone import GoneResult, record_missing
 from storage_engine.retention.archive.missing_ranges import LogLooks, find_missing_ranges
-from storage_engine.retention.archive.unproven import still_unproven, unproven_and_credited
 from storage_engine.retention.proof.proofs import LakeProofs, Proofs, reachable_lakes, read_proofs
 from storage_engine.retention.proof.refusing import refusal
 from storage_engine.retention.proof.verification_memory import VerificationMemory

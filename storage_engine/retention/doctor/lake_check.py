@@ -20,8 +20,8 @@ from storage_engine.model.keep.rules import ArchiveRule, matches
 from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.report.diagnosis import Finding, Severity
 from storage_engine.model.store.store import DiskUsage, Segment
+from storage_engine.retention.archive.archivable import still_unproven
 from storage_engine.retention.archive.archiving import slots
-from storage_engine.retention.archive.unproven import still_unproven
 from storage_engine.retention.proof.proofs import read_proofs
 from storage_engine.retention.proof.verification_memory import last_verified
 from storage_engine.retention.store.broker_disks import shared_disks

@@ -21,9 +21,9 @@ from storage_engine.model.hold.hold import HoldStatus
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import Segment, SegmentState
+from storage_engine.retention.archive.archivable import still_unproven
 from storage_engine.retention.archive.archiving import begin_background_run, slots
 from storage_engine.retention.archive.sealed import MeasuredLag
-from storage_engine.retention.archive.unproven import still_unproven
 from storage_engine.retention.hold.hold_text import hold_end_text
 from storage_engine.retention.proof.proofs import read_proofs
 from storage_engine.retention.store.broker_answers import ask
