@@ -8,11 +8,12 @@ broken, another may prove.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from operator import attrgetter
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, SegmentIdentity, end_text, ended, whole
 from storage_engine.model.report.validation import RangeStatus, Status, Where, worst
@@ -38,6 +39,14 @@ def in_either(
 
 
 T = TypeVar("T")
+Interval = tuple[int, int]
+
+
+class HasOffsets(Protocol):
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,3 +424,30 @@ def _joined(rows: Sequence[RangeStatus]) -> RangeStatus:
     """Return ranges that follow each other and are judged alike as one."""
     segments = tuple(dict.fromkeys(name for row in rows for name in row.segments))
     return replace(rows[0], end_offset=rows[-1].end_offset, segments=segments)
+
+
+def merge_intervals(pieces: Iterable[HasOffsets | Interval]) -> list[Interval]:
+    """Return what ranges cover, as intervals that don't touch, by offset."""
+    found: list[Interval] = []
+    ends = (one if isinstance(one, tuple) else (one.start_offset, one.end_offset) for one in pieces)
+    for start, end in sorted(ends):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
+def subtract_intervals(start: int, end: int, cover: Sequence[Interval]) -> Iterator[Interval]:
+    """Yield the parts of an interval that intervals don't cover.
+
+    :param cover: as :func:`merge_intervals` returns them.
+    """
+    for first, last in cover[max(0, bisect_right(cover, (start, end)) - 1) :]:
+        if first >= end:
+            break
+        if start < first:
+            yield start, first
+        start = max(start, last)
+    if start < end:
+        yield start, end

@@ -14,6 +14,7 @@ from storage_engine.exceptions import FileGoneError, GateRefusedError
 from storage_engine.journal.drift import hold_memory, record_drift
 from storage_engine.journal.journal import Run
 from storage_engine.lake.acts.unarchived import NO_PERMITS, ArchivePermits
+from storage_engine.lake.coverage.coverage import Interval, merge_intervals, subtract_intervals
 from storage_engine.model.hold.hold import UNPROVEN, Drift, DriftKind
 from storage_engine.model.plan.plan import LogPlan
 from storage_engine.model.settings.policy import ArchiveMode
@@ -26,7 +27,6 @@ from storage_engine.retention.proof.proofs import current_receipts, reachable_la
 from storage_engine.retention.proof.refusing import Refusal, refusal
 from storage_engine.retention.proof.shielding import kept_text
 from storage_engine.retention.ranges.missing_logs import kept_logs, present_logs
-from storage_engine.retention.ranges.offset_ranges import Interval, merge_intervals, subtract_intervals
 from storage_engine.retention.replicas import NOTHING
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import Context

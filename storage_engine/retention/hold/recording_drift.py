@@ -5,7 +5,7 @@ A log whose name another one has now is told by its receipts, not by a range of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 from storage_engine.core.wording import reason_text
@@ -15,7 +15,7 @@ from storage_engine.journal.journal import Run
 from storage_engine.journal.reading.deletions import GONE
 from storage_engine.journal.records import StoreRecord
 from storage_engine.lake.catalog.catalog import Lake, open_lake
-from storage_engine.lake.coverage.coverage import ReleasedSpan
+from storage_engine.lake.coverage.coverage import ReleasedSpan, merge_intervals, subtract_intervals
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import losses
 from storage_engine.lake.soundness.soundness_reader import find_faults
@@ -56,7 +56,8 @@ def _unproven_text(record: StoreRecord, store: ManagedStore, one: Drift) -> str:
             unasked.append(
                 f"the lake at {config.location} can't be asked: {reason_text(error).removesuffix('.')}"
             )
-    missing = [f"[{first}, {end})" for first, end in _gaps(one.start_offset, one.end_offset, spans)]
+    gaps = subtract_intervals(one.start_offset, one.end_offset, merge_intervals(spans))
+    missing = [f"[{first}, {end})" for first, end in gaps]
     if not missing:
         return "A lake has all of these."
     if unasked:
@@ -80,18 +81,6 @@ def proven_of_log(lake: Lake, record: StoreRecord, log: str, log_id: str, offset
     others = replica_spans(lake, record.store_id, names, [ReleasedSpan(log, *offsets)], frozenset)
     own = [(row.base_offset, row.end) for row in rows if row.identity not in unsound]
     return [*own, *((span.start_offset, span.end_offset) for span in others if not span.ended)]
-
-
-def _gaps(first: int, end: int, spans: Spans) -> Iterator[tuple[int, int]]:
-    """Yield what of a range no span covers."""
-    for start, until in sorted(spans):
-        if start >= end:
-            break
-        if start > first:
-            yield first, start
-        first = max(first, until)
-    if first < end:
-        yield first, end
 
 
 def record_hold_drift(context: Context, status: HoldStatus, run: Run | None = None) -> None:

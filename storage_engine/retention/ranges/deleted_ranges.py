@@ -19,6 +19,7 @@ from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.deletions import GONE, DeletingRun, EventsAround
 from storage_engine.journal.records import Event, Phase, Step, Waiver
+from storage_engine.lake.coverage.coverage import merge_intervals, subtract_intervals
 from storage_engine.model.hold.hold import Drift, DriftKind
 from storage_engine.model.proof.deleted_range import DeletedRange, RunDigest, What
 from storage_engine.model.proof.receipt import Receipt
@@ -213,15 +214,7 @@ def _kind(row: DeletedRange) -> tuple[object, ...]:
 
 def _without(row: DeletedRange, reached: list[tuple[int, int]]) -> Iterator[DeletedRange]:
     """Yield the parts of a range that are in no other, and take them among these."""
-    start = row.start_offset
-    parts = []
-    for begun, ended in sorted(reached):
-        if begun > start and begun < row.end_offset:
-            parts.append((start, begun))
-        if ended > start and begun < row.end_offset:
-            start = ended
-    if start < row.end_offset:
-        parts.append((start, row.end_offset))
+    parts = list(subtract_intervals(row.start_offset, row.end_offset, merge_intervals(reached)))
     reached += parts
     yield from (replace(row, start_offset=begun, end_offset=ended) for begun, ended in parts)
 

@@ -14,7 +14,15 @@ from enum import StrEnum
 from itertools import pairwise
 
 from storage_engine.lake.coverage.archived_spans import ArchivedSpan
-from storage_engine.lake.coverage.coverage import LocalSpan, ReleasedSpan, judge_absent, names_of_logs
+from storage_engine.lake.coverage.coverage import (
+    Interval,
+    LocalSpan,
+    ReleasedSpan,
+    judge_absent,
+    merge_intervals,
+    names_of_logs,
+    subtract_intervals,
+)
 from storage_engine.model.broker.broker_store import BrokerStore
 from storage_engine.model.plan.plan import Decision
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt
@@ -71,8 +79,6 @@ def proven_ends(
         if acts.same_file(one.facts, row.source_facts)
     }
 
-
-Interval = tuple[int, int]
 
 FAULTY = "faulty"
 _FAULTY_BESIDE = "a lake has it, and verify found a fault in it there"
@@ -351,33 +357,6 @@ def _why(part: Interval, gone: Sequence[ReleasedSpan], lakes: Lakes) -> tuple[Pl
 
 def _in_lineage(pieces: Iterable[OffsetRange], lineage: int) -> list[Interval]:
     return merge_intervals(one for one in pieces if one.lineage == lineage)
-
-
-def merge_intervals(pieces: Iterable[OffsetRange | ReleasedSpan | Interval]) -> list[Interval]:
-    """Return what ranges cover, as intervals that don't touch, by offset."""
-    found: list[Interval] = []
-    ends = (one if isinstance(one, tuple) else (one.start_offset, one.end_offset) for one in pieces)
-    for start, end in sorted(ends):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        else:
-            found.append((start, end))
-    return found
-
-
-def subtract_intervals(start: int, end: int, cover: Sequence[Interval]) -> Iterator[Interval]:
-    """Yield the parts of an interval that intervals don't cover.
-
-    :param cover: as :func:`merge_intervals` returns them.
-    """
-    for begun, ended in cover[max(0, bisect_right(cover, (start, end)) - 1) :]:
-        if begun >= end:
-            break
-        if start < begun:
-            yield start, begun
-        start = max(start, ended)
-    if start < end:
-        yield start, end
 
 
 def _condensed(pieces: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
