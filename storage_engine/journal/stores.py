@@ -320,7 +320,6 @@ class JournalStores:
 
 
 def _select(connection: Connection, where: Any) -> tuple[StoreRecord, ...]:
-    """Return stores, the oldest first."""
     rows = connection.execute(select(stores).where(where).order_by(stores.c.created_at_ms)).all()
     mine = select(log_lineages).where(log_lineages.c.store_id.in_([row.store_id for row in rows]))
     of_logs: dict[str, dict[str, int]] = {}

@@ -574,7 +574,6 @@ def _run_scope(store: AnyStore, run_key: str) -> RunScope:
 
 
 def _wanted(context: Context, run: Run) -> set[Slot]:
-    """Segments that the run set out to archive."""
     events = context.journal.events(run, Step.ARCHIVE)
     return {
         (str(event.payload["log"]), int(event.payload["base_offset"]))
@@ -614,7 +613,6 @@ def _without_older(
 
 
 def _known_heads(store: AnyStore) -> KnownHeads:
-    """Return the receipts that the lakes are known to have had."""
     journal, record = _journal(store)
     return KnownHeads() if record is None else known_heads(journal, record)
 

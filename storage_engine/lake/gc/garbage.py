@@ -197,7 +197,6 @@ class Evidence:
 
 
 def _named(table: Table, location: str, kind: GarbageKind, file: TableFile) -> GarbageContents:
-    """Return what a metadata file names."""
     try:
         with careful_avro():
             if kind is GarbageKind.METADATA:

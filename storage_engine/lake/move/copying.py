@@ -234,7 +234,6 @@ class _Work:
         self._had = {name: self._names(table) for name, table in (there or {}).items()}
 
     def is_done(self) -> bool:
-        """Return whether the copy has everything already."""
         if self._there is None or lacks_acts(self._acts, _acts_place(self._there[SEGMENTS])):
             return False
         properties = self._there[SEGMENTS].metadata.properties

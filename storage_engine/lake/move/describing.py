@@ -171,7 +171,6 @@ def describe(config: LakeConfig) -> LakeInfo:
 
 
 def _acts(placed: Mapping[str, PlacedTable]) -> tuple[Acts | None, str]:
-    """Return the acts that a lake has, or why that can't be told."""
     if SEGMENTS not in placed:
         return None, ""
     try:

@@ -190,7 +190,6 @@ def _together(verdicts: Sequence[ExpiryVerdict]) -> Iterator[ExpiryVerdict]:
 def _by_policies(
     segment: ExpirySegment, policies: Sequence[KeepPolicy], now_ms: int, rewrite: RewriteRule
 ) -> ExpiryVerdict:
-    """Return what becomes of a segment by the policies alone."""
     streams = segment.streams
     if not streams:
         detail = "neither its receipt nor a journal says which topics it has"

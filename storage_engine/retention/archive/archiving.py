@@ -564,7 +564,6 @@ def record_intents(context: Context, run: Run, step: Step, segments: Sequence[Se
 
 
 def _read(context: Context, segments: Sequence[Segment], *, read_files: bool) -> Proofs:
-    """Return what the store's lakes prove."""
     return read_proofs(
         context.store.lakes,
         context.record,

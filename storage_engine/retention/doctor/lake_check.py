@@ -131,7 +131,6 @@ def _unrecorded(store: ManagedStore, record: StoreRecord, info: LakeInfo) -> tup
 
 
 def _last_verified(store: ManagedStore, info: LakeInfo) -> tuple[int | None, int]:
-    """Return what the journal remembers of checks of a lake."""
     table = next((one.table_uuid for one in info.tables if one.name == "segments"), None)
     if table is None:
         return None, 0

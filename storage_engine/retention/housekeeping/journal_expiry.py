@@ -197,7 +197,6 @@ def _expiring(connection: Connection, store_id: str) -> ColumnElement[bool]:
 def _old_runs(
     connection: Connection, store_id: str, after: int, now_ms: int, expiry: Expiry
 ) -> tuple[OldRun, ...]:
-    """The next runs that are old enough to be looked at."""
     before_ms = now_ms - min(expiry.idle_run_days, expiry.report_days) * DAY_MS
     last = select(func.max(events.c.at_ms)).where(events.c.run_id == runs.c.id).scalar_subquery()
     query = (

@@ -193,7 +193,6 @@ def _streams(
 
 
 def _kept_bytes(row: Receipt) -> int:
-    """Return how many bytes of a segment a lake has still."""
     return row.size_bytes - sum(int(stream["bytes"]) for stream in row.gone_streams.values())
 
 

@@ -269,7 +269,6 @@ def _archived(
 
 
 def _with_deleted(context: Context, known: RangeMemory) -> RangeMemory:
-    """Return the memory with what runs deleted since."""
     reader, store_id = JournalReader(context.store.journal_url), context.record.store_id
     ends = reader.read(lambda connection: journal_ends(connection, store_id, clock_ms()))
     # What an undone run deleted is back.
