@@ -25,9 +25,8 @@ from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import copy_of, lake_id_of
-from storage_engine.lake.move.copying import copy_lake
+from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.move.promoting import promote
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts

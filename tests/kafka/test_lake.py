@@ -23,9 +23,8 @@ from storage_engine.lake.file.filters import between
 from storage_engine.lake.gc import compaction
 from storage_engine.lake.gc.garbage import collect, undo
 from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
-from storage_engine.lake.move.copying import copy_lake
+from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.describing import describe
-from storage_engine.lake.move.promoting import promote
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.move.relocating import relocate
 from storage_engine.lake.restore.export import Selection, check_topic, export_messages

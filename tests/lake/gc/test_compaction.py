@@ -36,8 +36,7 @@ from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.gc.garbage_files import TRASH
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
 from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
-from storage_engine.lake.move.copying import copy_lake
-from storage_engine.lake.move.promoting import promote
+from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts
 from storage_engine.lake.soundness.soundness import Depth
