@@ -105,7 +105,7 @@ def info(
 @no_collection()
 def _overview(base: ManagedStore) -> Overview:
     """Import the libraries of journal and lake, for which no wrong call has to wait, and look."""
-    from storage_engine.core.extras import load_arrow_alone
+    from storage_engine.arrow.alone import load_arrow_alone
 
     load_arrow_alone()
     from storage_engine.retention.doctor.overview import overview

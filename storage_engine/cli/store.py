@@ -126,7 +126,7 @@ def plan(
     Beside a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
     With --lake also how many archived segments were touched since, which a run hashes again.
     """
-    from storage_engine.core.extras import load_arrow_alone
+    from storage_engine.arrow.alone import load_arrow_alone
 
     load_arrow_alone()
     from storage_engine.retention.plan.preview import preview

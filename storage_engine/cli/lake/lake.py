@@ -262,7 +262,7 @@ def verify(
     Each level includes those before it; metadata is checked whole every time. What was verified when is
     remembered in the lake's journal, so that nightly calls with --max-bytes walk round the whole lake.
     """
-    from storage_engine.core.extras import load_arrow_alone
+    from storage_engine.arrow.alone import load_arrow_alone
 
     load_arrow_alone()
     from storage_engine.retention.ranges.verification import verify_lake, verify_store
