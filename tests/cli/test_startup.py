@@ -145,7 +145,7 @@ def test_the_whole_job_needs_no_pandas(store: Path, lake: Path, tmp_path: Path) 
 
 def test_arrow_that_was_loaded_alone_still_gives_frames_with_missing_values() -> None:
     code = (
-        "import sys\nfrom storage_engine.core.extras import load_arrow_alone\n"
+        "import sys\nfrom storage_engine.arrow.alone import load_arrow_alone\n"
         "load_arrow_alone()\nimport pyarrow as pa\ntable = pa.table({'a': [None, 1]})\n"
         "assert 'pandas' not in sys.modules\nframe = table.to_pandas()\n"
         "assert frame['a'].isna().tolist() == [True, False]\n"
