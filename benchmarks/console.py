@@ -20,10 +20,9 @@ from benchmarks.common import Bench, report
 from storage_engine.console.chart import chart
 from storage_engine.console.store_forecast import store_forecast
 from storage_engine.console.stores import AskedJournal, all_stores
-from storage_engine.journal.journal import Journal
+from storage_engine.journal.journal import Journal, put_levels
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.tables.schema import reports, runs, samples
-from storage_engine.journal.writing.levels import put_levels
 from storage_engine.model.report.diagnosis import Finding, Severity
 from storage_engine.model.store.store import DiskUsage
 

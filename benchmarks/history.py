@@ -45,8 +45,7 @@ from storage_engine.lake.file.jobs import data_file_name
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.proof.heads import CHAIN_START
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import CHAIN_START, Receipt
 
 COMMIT_EVERY_MS = 600_000
 _MANIFEST_TARGET, _MANIFEST_COUNT = "commit.manifest.target-size-bytes", "commit.manifest.min-count-to-merge"

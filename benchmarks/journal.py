@@ -21,17 +21,15 @@ from sqlalchemy import Connection, Select, insert, select
 
 from benchmarks.common import Bench, report
 from storage_engine import cycle
-from storage_engine.journal.journal import Journal
+from storage_engine.journal.journal import Journal, put_levels
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.records import Phase, Step
 from storage_engine.journal.tables.database import JournalDatabase
-from storage_engine.journal.tables.heads import SEQUENCE, project
+from storage_engine.journal.tables.rows import SEQUENCE, project
 from storage_engine.journal.tables.schema import events, plans, runs, samples
-from storage_engine.journal.writing.levels import put_levels
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.store.store import DiskUsage
-from storage_engine.model.store.topic_days import TopicDay
+from storage_engine.model.store.store import DiskUsage, TopicDay
 from storage_engine.project.up import unpack_sample_store
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -10,8 +10,7 @@ from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.export import export_messages
-from storage_engine.lake.restore.selection import Selection
+from storage_engine.lake.restore.export import Selection, export_messages
 from storage_engine.model.broker.sample import SampleRequest
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.sample.writing import write_sample

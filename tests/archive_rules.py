@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from storage_engine.core.clock import DAY_MS, clock_ms
-from storage_engine.journal.writing import stores
+from storage_engine.journal import stores
 from storage_engine.lake.acts import act_files
 from storage_engine.lake.acts.unarchived import ArchivePermits
 from storage_engine.lake.catalog.catalog import open_lake

@@ -136,7 +136,7 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
 
 def take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:
     """Take every step between plan and report, and say what each came to."""
-    from storage_engine.retention.report.unchanged import validated_since
+    from storage_engine.retention.report.finishing import validated_since
 
     for step in cycle.CLEANUP[1:-1]:
         if step is cycle.validate:

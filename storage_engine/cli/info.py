@@ -269,8 +269,8 @@ def _show_report(reader: JournalReader, row: StoreRow, run: str, as_json: bool) 
     """
     :raises BadInputError: there is no such run, or it has no report.
     """
+    from storage_engine.retention.report.finishing import report_of_stored
     from storage_engine.retention.report.report_text import report_text
-    from storage_engine.retention.report.stored_report import report_of
 
     stored: StoredReport | None = reader.report(row.store_id, run)
     if stored is None:
@@ -290,4 +290,4 @@ def _show_report(reader: JournalReader, row: StoreRow, run: str, as_json: bool) 
     if as_json:
         print_json("runs", {"store_id": row.store_id, "run_key": run, "report": stored.report})
     else:
-        put(report_text(report_of(stored)).rstrip())
+        put(report_text(report_of_stored(stored)).rstrip())

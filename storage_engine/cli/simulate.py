@@ -131,7 +131,7 @@ def _check_target(path: Path) -> None:
 
     :raises BadInputError: it is a store's, or something is there.
     """
-    from storage_engine.lake.catalog.store_places import refuse_target_inside_store
+    from storage_engine.lake.catalog.nesting import refuse_target_inside_store
 
     refuse_target_inside_store(path)
     if path.is_symlink() or path.exists():

@@ -23,7 +23,7 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.nearest import meant
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
-from storage_engine.model.lag.archive_lag import ArchiveLag, touched_text
+from storage_engine.model.lag.lag import ArchiveLag, touched_text
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.report.diagnosis import named_in_short, reason_of
 from storage_engine.retention.proof.shielding import shield_summary

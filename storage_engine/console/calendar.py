@@ -11,7 +11,7 @@ from storage_engine.console.run_lines import dag_run_of
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.answers import Incident
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.journal.reading.verdicts import Verdict
+from storage_engine.journal.reading.run_rows import Verdict
 from storage_engine.journal.records import Step
 
 _FIRST_YEAR, _LAST_YEAR = 1970, 9998

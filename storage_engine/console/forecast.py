@@ -26,8 +26,7 @@ from typing import TypeVar
 from storage_engine.console.rules import RecordedLevels
 from storage_engine.core.clock import DAY_MS
 from storage_engine.journal.reading.sample_columns import Moment
-from storage_engine.model.store.filling import fills_in_ms
-from storage_engine.model.store.store import room_below
+from storage_engine.model.store.store import fills_in_ms, room_below
 
 L = TypeVar("L", Moment, "Filled")
 SPAN_DAYS = 14

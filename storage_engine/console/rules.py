@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from storage_engine.journal.tables.rules import RulesRow
+from storage_engine.journal.tables.rows import RulesRow
 
 
 class LevelState(StrEnum):

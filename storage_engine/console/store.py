@@ -21,7 +21,7 @@ from storage_engine.journal.reading.answers import (
     WaiverRow,
 )
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.model.store.topic_days import TopicDay
+from storage_engine.model.store.store import TopicDay
 
 TOPIC_DAYS = 14
 MOST_LOGS = 200

@@ -13,8 +13,7 @@ from storage_engine.console.run_lines import RunLine, run_line
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import duration_text
 from storage_engine.journal.reading.store_summaries import DiskLevel, StoreSummary
-from storage_engine.model.store.filling import fills_in_ms
-from storage_engine.model.store.store import room_below
+from storage_engine.model.store.store import fills_in_ms, room_below
 
 STALE_MS = HOUR_MS
 """A store is looked at every ten minutes; so long after its last look nothing is known of it."""

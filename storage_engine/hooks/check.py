@@ -13,8 +13,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.credentials import without_secrets
 from storage_engine.core.host import check_host
 from storage_engine.exceptions import BadInputError, LakeMissingError
-from storage_engine.journal.tables.database import missing_sqlite_file
-from storage_engine.journal.tables.place import place_of
+from storage_engine.journal.tables.database import missing_sqlite_file, place_of
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import DiskUsage

@@ -5,17 +5,20 @@ Every method is one transaction that is on disk when it returns. Nothing here to
 
 from __future__ import annotations
 
+import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, and_, insert, select, update
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, and_, delete, insert, select, update
 
 from storage_engine.core.clock import ClockReading, clock_ms, read_clock
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
-from storage_engine.core.turns import take_turn
-from storage_engine.exceptions import JournalConflictError, RunStateError
+from storage_engine.core.turns import take_turn, turn_wait_seconds
+from storage_engine.exceptions import JournalConflictError, RunStateError, StoreBusyError
 from storage_engine.journal.records import (
     Event,
     Extent,
@@ -28,25 +31,193 @@ from storage_engine.journal.records import (
     StoreRecord,
     Waiver,
 )
+from storage_engine.journal.stores import JournalStores
 from storage_engine.journal.tables import rows as journal_rows
 from storage_engine.journal.tables.database import JournalDatabase
-from storage_engine.journal.tables.heads import heads_since
-from storage_engine.journal.tables.leases import Lease, give_up, is_taken, renew, take
+from storage_engine.journal.tables.leases import Lease, give_up, is_taken, renew, take, take_cluster
 from storage_engine.journal.tables.plan_storage import store_plan
-from storage_engine.journal.tables.rows import Subjects
-from storage_engine.journal.tables.schema import events, runs, samples, waivers
-from storage_engine.journal.tables.topic_days import Slot, put_topic_days
-from storage_engine.journal.writing.holds import JournalHoldMemory
-from storage_engine.journal.writing.levels import delete_levels, levels_at, put_levels
-from storage_engine.journal.writing.reports import put_findings, put_report
-from storage_engine.journal.writing.stores import JournalStores
+from storage_engine.journal.tables.rows import Slot, Subjects, heads_since, put_topic_days
+from storage_engine.journal.tables.schema import (
+    cluster_leases,
+    disks,
+    events,
+    findings,
+    groups,
+    holds,
+    levels,
+    reports,
+    runs,
+    samples,
+    stores,
+    waivers,
+)
 from storage_engine.model.hold.hold import BrokerProgress, Drift, HoldMemory
-from storage_engine.model.lag.archive_lag import ArchiveLag
-from storage_engine.model.lag.lag import GroupLag
+from storage_engine.model.lag.lag import ArchiveLag, GroupLag
 from storage_engine.model.plan.plan import Plan, PlanRequest
-from storage_engine.model.proof.heads import LakeHead
-from storage_engine.model.store.store import DiskUsage
-from storage_engine.model.store.topic_days import TopicDay
+from storage_engine.model.proof.receipt import LakeHead
+from storage_engine.model.store.store import DiskUsage, TopicDay
+
+_ASK_AGAIN_SECONDS: Final = 0.5
+
+
+class JournalHoldMemory:
+    """Implements :class:`storage_engine.model.hold.hold.HoldMemory`."""
+
+    def __init__(
+        self, database: JournalDatabase, store_id: str, record_drift: Callable[[Sequence[Drift]], None]
+    ) -> None:
+        self._database = database
+        self._store_id = store_id
+        self._record_drift = record_drift
+
+    def load(self) -> Mapping[str, Any] | None:
+        query = select(holds.c.state).where(holds.c.store_id == self._store_id)
+        return self._database.read(lambda connection: connection.execute(query).scalar_one_or_none())
+
+    def save(self, state: Mapping[str, Any] | None) -> None:
+        def write(connection: Connection) -> None:
+            connection.execute(delete(holds).where(holds.c.store_id == self._store_id))
+            if state is not None:
+                row = {"store_id": self._store_id, "state": to_jsonable(state), "at_ms": clock_ms()}
+                connection.execute(insert(holds).values(**row))
+
+        self._database.write(write)
+
+    def of_others(self) -> Sequence[Mapping[str, Any]]:
+        mine = select(stores.c.broker).where(stores.c.store_id == self._store_id).scalar_subquery()
+        query = (
+            select(holds.c.state)
+            .join(stores, stores.c.store_id == holds.c.store_id)
+            .where(holds.c.store_id != self._store_id, stores.c.broker == mine)
+            .order_by(holds.c.store_id)
+        )
+        return self._database.read(lambda connection: connection.execute(query).scalars().all())
+
+    @contextmanager
+    def alone(self, cluster: str) -> Iterator[Callable[[], None]]:
+        lease = self._cluster_lease(cluster)
+        try:
+            yield partial(self._database.write, lambda connection: renew(connection, lease, cluster_leases))
+        finally:
+            self._database.write(lambda connection: give_up(connection, lease, cluster_leases))
+
+    def _cluster_lease(self, cluster: str) -> Lease:
+        deadline = time.monotonic() + turn_wait_seconds()
+        while True:
+            try:
+                return self._database.write(lambda connection: take_cluster(connection, cluster))
+            except (StoreBusyError, JournalConflictError):
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_ASK_AGAIN_SECONDS)
+
+    def record_drift(self, found: Sequence[Drift]) -> None:
+        self._record_drift(found)
+
+
+def put_report(connection: Connection, run_id: int, row: ReportRow) -> None:
+    """Put a run's report in the place of its last one."""
+    connection.execute(delete(reports).where(reports.c.run_id == run_id))
+    connection.execute(
+        insert(reports).values(
+            run_id=run_id,
+            version=row.version,
+            outcome=row.outcome,
+            causes=",".join(row.causes),
+            deleted_segments=row.deleted_segments,
+            freed_bytes=row.freed_bytes,
+            unchanged_since=row.unchanged_since,
+            report=None if row.report is None else zlib.compress(row.report),
+            at_ms=clock_ms(),
+            validation=row.validation,
+            lost_ranges=row.lost_ranges,
+        )
+    )
+
+
+def put_findings(
+    connection: Connection, store_id: str, found: Mapping[str, Any], lags: Sequence[GroupLag] | None
+) -> None:
+    """Put findings in the place of a store's last ones.
+
+    :param lags: of all consumer groups; None: those that are there stay.
+    """
+    at_ms = clock_ms()
+    connection.execute(delete(findings).where(findings.c.store_id == store_id))
+    row = {"store_id": store_id, "findings": to_jsonable(found), "at_ms": at_ms}
+    connection.execute(insert(findings).values(**row))
+    if lags is None:
+        return
+    connection.execute(delete(groups).where(groups.c.store_id == store_id))
+    rows = [
+        {
+            "store_id": store_id,
+            "consumer_group": lag.group,
+            "lag_messages": lag.lag_messages,
+            "unknown_queues": lag.unknown_queues,
+            "first_unread_offset": lag.first_unread_offset,
+            "time_to_loss_ms": lag.time_to_loss_ms,
+            "at_ms": at_ms,
+        }
+        for lag in lags
+    ]
+    if rows:
+        connection.execute(insert(groups), rows)
+
+
+def put_levels(connection: Connection, store_id: str, seen: Mapping[int, Sequence[DiskUsage]]) -> None:
+    """Record the levels of moments that have none yet; of several disks with one path, the fullest.
+
+    :param seen: by the moment, in milliseconds since the epoch.
+    :raises IntegrityError: somebody else recorded a path for the first time at the same time.
+    """
+    rows = []
+    ids = _ids(connection, store_id)
+    for at_ms, found in seen.items():
+        fullest = {disk.path: disk for disk in sorted(found, key=lambda disk: disk.used_percent or 0)}
+        for path, disk in fullest.items():
+            if path not in ids:
+                connection.execute(insert(disks).values(store_id=store_id, path=path))
+                ids = _ids(connection, store_id)
+            rows.append(
+                {
+                    "disk_id": ids[path],
+                    "at_ms": at_ms,
+                    "used_percent": disk.used_percent,
+                    "total_bytes": disk.total_bytes,
+                    "usable_bytes": disk.usable_bytes,
+                    "device": disk.device,
+                    "error": disk.error,
+                }
+            )
+    if rows:
+        connection.execute(insert(levels), rows)
+
+
+def levels_at(connection: Connection, store_id: str, at_ms: int) -> tuple[DiskUsage, ...]:
+    """Return the levels of one moment, by path."""
+    query = (
+        select(disks.c.path, levels)
+        .join(levels, levels.c.disk_id == disks.c.id)
+        .where(disks.c.store_id == store_id, levels.c.at_ms == at_ms)
+        .order_by(disks.c.path)
+    )
+    return tuple(
+        DiskUsage(row.path, row.used_percent, row.total_bytes, row.usable_bytes, row.error, row.device)
+        for row in connection.execute(query)
+    )
+
+
+def delete_levels(connection: Connection, store_id: str, moments: Sequence[int] | ScalarSelect[Any]) -> None:
+    """Remove the levels of these moments."""
+    mine = select(disks.c.id).where(disks.c.store_id == store_id)
+    connection.execute(delete(levels).where(levels.c.disk_id.in_(mine), levels.c.at_ms.in_(moments)))
+
+
+def _ids(connection: Connection, store_id: str) -> dict[str, int]:
+    query = select(disks.c.path, disks.c.id).where(disks.c.store_id == store_id)
+    return {row.path: row.id for row in connection.execute(query)}
+
 
 __all__ = [
     "Event",

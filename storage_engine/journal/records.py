@@ -9,9 +9,9 @@ from typing import Any
 
 from storage_engine.core.clock import ClockReading
 from storage_engine.model.hold.hold import BrokerProgress
-from storage_engine.model.lag.archive_lag import ArchiveLag
+from storage_engine.model.lag.lag import ArchiveLag
 from storage_engine.model.plan.plan import Plan, PlanRequest
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Lineages
 from storage_engine.model.store.store import DiskUsage
 
 REPORT_VERSION = 1

@@ -19,7 +19,7 @@ from storage_engine.exceptions import BadInputError, ReceiptError
 from storage_engine.kafka.format.checkpoints import START_EVIDENCE
 from storage_engine.kafka.format.file_names import PartitionDirectory, partition_directory
 from storage_engine.kafka.format.partition_metadata import cluster_of, topic_of
-from storage_engine.lake.acts.expiries import merged_expiries
+from storage_engine.lake.acts.act_files import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake, has_no_broker
 from storage_engine.lake.soundness.chain import row_fault
 from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history

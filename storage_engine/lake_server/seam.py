@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from storage_engine.lake.coverage.coverage import merge_intervals, subtract_intervals
 from storage_engine.lake_server.archived_partitions import ArchivedPartition
 
 
@@ -64,7 +64,7 @@ def next_step(partition: ArchivedPartition, offset: int, cluster: tuple[int, int
     # A log that is empty, and ends before the archived one, has nothing to go on with.
     begins = [first] if first < end or end >= partition.end else []
     target = min(one for one in (*begins, *following) if one > offset)
-    missing = tuple(_without(offset, target, ((begun, ended) for begun, ended, _ in partition.expired)))
+    missing = tuple(subtract_intervals(offset, target, merge_intervals(row[:2] for row in partition.expired)))
     if following == [target]:
         return SeamStep(LogSource.LAKE, target, _contiguous_end(partition, target), missing)
     return SeamStep(LogSource.CLUSTER, target, target, missing)
@@ -78,13 +78,3 @@ def _contiguous_end(partition: ArchivedPartition, offset: int) -> int:
             break
         end = one.end
     return end if end > offset else partition.end
-
-
-def _without(first: int, end: int, spans: Iterable[tuple[int, int]]) -> Iterable[tuple[int, int]]:
-    """Yield the parts of [first, end) that no span has."""
-    for begun, ended in sorted(spans):
-        if first < min(begun, end):
-            yield first, min(begun, end)
-        first = max(first, ended)
-    if first < end:
-        yield first, end

@@ -22,7 +22,7 @@ from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
 from storage_engine.model.plan.approval import Person, Realm, Starter
 from storage_engine.operators.lineage import Lineage, is_wanted, operator_lineage
-from storage_engine.retention.store.answering import check_answers
+from storage_engine.retention.store.brokers import check_answers
 from storage_engine.task_log import quiet_libraries, together
 
 _BY_ITSELF = ("scheduled", "asset_triggered")

@@ -70,7 +70,7 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
         :param result_kind: the result's dataclass.
         :raises StorageEngineError: the job's own error, or that it left no result.
         """
-        from storage_engine.retention.store.job_files import job_directory
+        from storage_engine.retention.store.report_files import job_directory
         from storage_engine.spark.job_io import read_result, write_request
         from storage_engine.spark.session import environment
 

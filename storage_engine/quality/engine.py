@@ -27,8 +27,6 @@ from jinja2.bccache import Bucket
 from storage_engine.core.durable import make_dirs, settle_modes, write_file
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.report.validation import CheckResult, Status
-from storage_engine.quality.examples import example_text
-from storage_engine.quality.expectations import EXAMPLES, SUBJECT, Expectation
 from storage_engine.quality.gx import (
     ActionContext,
     Checkpoint,
@@ -46,7 +44,16 @@ from storage_engine.quality.gx import (
     multicolumn_condition_partial,
 )
 from storage_engine.quality.rules import FactTable, Rows, Verdicts
-from storage_engine.quality.suite import EXPECTATIONS, SUITES, not_a_suite, read_suite
+from storage_engine.quality.suite import (
+    EXAMPLES,
+    EXPECTATIONS,
+    SUBJECT,
+    SUITES,
+    Expectation,
+    example_text,
+    not_a_suite,
+    read_suite,
+)
 from storage_engine.retention.store.report_files import DATA_DOCS_SITE
 
 SITE = "storage_engine"

@@ -8,10 +8,17 @@ from typing import Any
 
 from storage_engine.core.extras import QUALITY
 from storage_engine.model.report.validation import CheckResult, Status
-from storage_engine.quality.examples import example_text
-from storage_engine.quality.expectations import EXAMPLES, SUBJECT
 from storage_engine.quality.rules import FactTable
-from storage_engine.quality.suite import EXPECTATIONS, SUITES, WARNING, not_a_suite, read_suite
+from storage_engine.quality.suite import (
+    EXAMPLES,
+    EXPECTATIONS,
+    SUBJECT,
+    SUITES,
+    WARNING,
+    example_text,
+    not_a_suite,
+    read_suite,
+)
 
 NOTE = (
     "Great Expectations is not installed: the same rules judged without it, and there are no Data Docs. "

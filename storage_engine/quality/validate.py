@@ -11,7 +11,7 @@ from storage_engine.brokers import find_broker
 from storage_engine.core.durable import make_dirs, write_file
 from storage_engine.core.extras import QUALITY
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.lake.catalog.store_places import refuse_inside_store
+from storage_engine.lake.catalog.nesting import refuse_inside_store
 from storage_engine.model.report.validation import CheckResult, ValidationResult
 from storage_engine.pages.report import render_page
 from storage_engine.quality import plain_engine
@@ -20,8 +20,7 @@ from storage_engine.resources import project_path
 from storage_engine.retention.report.report import build_report
 from storage_engine.retention.steps import record_validation
 from storage_engine.retention.store.context import AnyStore, managed_of
-from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.retention.store.naming import store_name
+from storage_engine.retention.store.managed_store import ManagedStore, store_name
 from storage_engine.retention.store.report_files import (
     DATA_DOCS_DIRECTORY,
     PAGE,

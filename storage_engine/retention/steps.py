@@ -17,14 +17,12 @@ from storage_engine.retention.hold.holding import HoldResult, hold, unmanage
 from storage_engine.retention.lag.consumer_lag import LagQuestion, lag_question, record_lag
 from storage_engine.retention.monitor.broker_tasks import TaskResult, run_broker_tasks
 from storage_engine.retention.monitor.monitoring import MonitorResult, monitor
-from storage_engine.retention.plan.due import DueResult, look_for_due, segments_to_archive
+from storage_engine.retention.plan.due import DueResult, SenseResult, look_for_due, segments_to_archive, sense
 from storage_engine.retention.plan.planning import PlanResult, is_dry_run, make_plan, recorded_plan
-from storage_engine.retention.plan.sensing import SenseResult, sense
 from storage_engine.retention.release.checkpointing import CheckpointResult, flush_checkpoint
 from storage_engine.retention.release.dependents import DependentsResult, clean_dependents
-from storage_engine.retention.release.release_result import Kept, ReleaseResult
-from storage_engine.retention.release.releasing import release
-from storage_engine.retention.release.validation import record_validation
+from storage_engine.retention.release.releasing import Kept, ReleaseResult, release
+from storage_engine.retention.report.report import record_validation
 
 __all__ = [
     "ArchiveResult",

@@ -39,7 +39,7 @@ from storage_engine.hooks.notifiers import Notifier, alarms_told
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
 from storage_engine.model.plan.plan import Cause
-from storage_engine.retention.store.answering import check_answers
+from storage_engine.retention.store.brokers import check_answers
 from storage_engine.task_log import quiet_libraries
 from storage_engine.triggers.cleanup import (
     DEFAULT_POLL_SECONDS,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
     from airflow.triggers.base import BaseTrigger
 
-    from storage_engine.retention.plan.sensing import SenseResult
+    from storage_engine.retention.plan.due import SenseResult
 
 
 class _CauseSensor(BaseSensorOperator):
@@ -109,7 +109,7 @@ class _CauseSensor(BaseSensorOperator):
 
         :raises BrokerError: the running broker can't be asked.
         """
-        from storage_engine.retention.plan.sensing import sense
+        from storage_engine.retention.plan.due import sense
 
         sensed = sense(self.hook.managed_store)
         self.tell(sensed)

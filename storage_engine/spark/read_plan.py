@@ -33,7 +33,7 @@ from storage_engine.exceptions import (
     StorageEngineError,
     StoreNotFoundError,
 )
-from storage_engine.lake.acts.expiries import merged_expiries
+from storage_engine.lake.acts.act_files import merged_expiries
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of, proven_files
@@ -54,9 +54,7 @@ from storage_engine.model.broker.codec import Columns, offsets_count_bytes
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, ended, whole, with_rows
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.report.validation import RangeStatus, Status, Where
-from storage_engine.model.store.by_log import by_log
-from storage_engine.model.store.known_logs import Absence, LogIdentity, LogNames
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Absence, Lineages, LogIdentity, LogNames
 from storage_engine.model.store.store import (
     FileFacts,
     LogSnapshot,
@@ -65,6 +63,7 @@ from storage_engine.model.store.store import (
     SegmentId,
     SegmentState,
     StoreSnapshot,
+    by_log,
 )
 from storage_engine.retention.proof.shielding import shielded_spans
 from storage_engine.retention.ranges.missing_logs import present_logs

@@ -40,7 +40,7 @@ from storage_engine.model.report.usage import (
 from storage_engine.pages.usage import usage_page
 from storage_engine.quality.facts import archived_lakes
 from storage_engine.retention.archive.archiving import begin_background_run
-from storage_engine.retention.doctor.usage_advice import deletion_hours
+from storage_engine.retention.doctor.journal_findings import deletion_hours
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.report_files import USAGE_PAGE, USAGE_TABLE, run_directory

@@ -14,7 +14,7 @@ from airflow.triggers.base import TriggerEvent
 from storage_engine.exceptions import DiskUnavailableError
 from storage_engine.journal.journal import Journal
 from storage_engine.operators.retention import StorageEngineMonitorOperator
-from storage_engine.retention.store import answering
+from storage_engine.retention.store import brokers
 from storage_engine.sensors.cleanup import StorageEngineCleanupSensor
 from storage_engine.triggers.cleanup import DeleteWindowTrigger
 from tests.services.hanging_disk import hanging_disk
@@ -46,7 +46,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ids=lambda task: str(task.task_id),
 )
 def test_its_task_fails_with_that(disk: Path, task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(brokers, "ANSWER_SECONDS", 0.2)
     with pytest.raises(DiskUnavailableError, match=f"{disk}/0: expected an answer of its disk within"):
         task.execute({})
 

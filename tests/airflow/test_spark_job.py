@@ -30,7 +30,7 @@ from storage_engine.operators.spark_job import (
 )
 from storage_engine.retention import steps
 from storage_engine.retention.plan.preview import places_lines
-from storage_engine.retention.store.job_files import sweep_job_files
+from storage_engine.retention.store.report_files import sweep_job_files
 from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
 from storage_engine.spark.session import _probe
 

@@ -19,7 +19,7 @@ from airflow.sdk.module_loading import import_string
 from airflow.triggers.base import TriggerEvent
 
 from storage_engine.exceptions import StoreNotFoundError
-from storage_engine.model.broker.watch import Watch
+from storage_engine.model.broker.broker_store import Watch
 from storage_engine.model.plan.plan import Cause, Trigger, Urgency
 from storage_engine.model.store.store import DiskUsage
 from storage_engine.retention.plan.watching import watch

@@ -11,7 +11,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.kind import settle_broker
+from storage_engine.lake.catalog.writing import settle_broker
 from storage_engine.lake.soundness.receipts import list_stores
 from tests.rounds import again_but
 from tests.services import released_state as old

@@ -19,12 +19,11 @@ from storage_engine.console.chart import (
 from storage_engine.console.refused import Buckets, MeasuredColumns, exact_refused_spans, refused_spans
 from storage_engine.console.rules import RecordedLevels, Rules
 from storage_engine.console.windows import Spans
-from storage_engine.journal.journal import Journal
+from storage_engine.journal.journal import Journal, put_levels
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.records import Phase, Step
 from storage_engine.journal.tables.schema import events, reports, runs, samples
 from storage_engine.journal.tables.schema import levels as level_rows
-from storage_engine.journal.writing.levels import put_levels
 from storage_engine.model.store.store import DiskUsage
 from tests.console.conftest import NOW_MS
 

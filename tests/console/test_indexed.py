@@ -18,10 +18,9 @@ from storage_engine.console.store_forecast import store_forecast
 from storage_engine.console.stores import AskedJournal, all_stores
 from storage_engine.console.what_if import question_of, what_if, what_if_settings
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.journal.journal import Journal
+from storage_engine.journal.journal import Journal, put_levels
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.tables.schema import samples
-from storage_engine.journal.writing.levels import put_levels
 from storage_engine.model.store.store import DiskUsage
 from tests.console.conftest import NAMES, NOW_MS
 from tests.rounds import later

@@ -102,7 +102,6 @@ def test_options_take_the_times_that_are_printed(zone: ZoneInfo | None) -> None:
 
 DATA = {
     "lake/restore/export.py",
-    "lake/restore/selection.py",
     "lake/gc/trash.py",
     "console/calendar.py",
     "retention/monitor/notifying.py",

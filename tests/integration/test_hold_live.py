@@ -30,8 +30,8 @@ from storage_engine.retention.hold.holding import hold, unmanage
 from storage_engine.retention.hold.leaving_unproven import Acceptance
 from storage_engine.retention.hold.shield_removal import remove_shield_of
 from storage_engine.retention.monitor.monitoring import monitor
-from storage_engine.retention.plan.sensing import sense
-from storage_engine.retention.shield.shield import tend_shield
+from storage_engine.retention.plan.due import sense
+from storage_engine.retention.shield import tend_shield
 from storage_engine.retention.store.brokers import open_store, settings_of
 from storage_engine.retention.store.context import open_context, opened
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -14,10 +14,9 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.move.relocating import relocate
-from storage_engine.lake.restore.export import export_messages
+from storage_engine.lake.restore.export import Selection, export_messages
 from storage_engine.lake.restore.export_format import ExportFormat
 from storage_engine.lake.restore.restore import restore
-from storage_engine.lake.restore.selection import Selection
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import VerifyLevel

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.model.broker.pending import Pending, PendingKind
+from storage_engine.model.broker.broker_store import Pending, PendingKind
 from storage_engine.model.plan.plan import PlanRequest, Reason
 from storage_engine.model.settings.policy import PendingPolicy, Policy
 from storage_engine.retention import steps

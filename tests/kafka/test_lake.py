@@ -23,15 +23,13 @@ from storage_engine.lake.file.filters import between
 from storage_engine.lake.gc import compaction
 from storage_engine.lake.gc.garbage import collect, undo
 from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
-from storage_engine.lake.move.copying import copy_lake
+from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.describing import describe
-from storage_engine.lake.move.promoting import promote
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.move.relocating import relocate
-from storage_engine.lake.restore.export import check_topic, export_messages
+from storage_engine.lake.restore.export import Selection, check_topic, export_messages
 from storage_engine.lake.restore.export_format import ExportFormat
 from storage_engine.lake.restore.restore import restore
-from storage_engine.lake.restore.selection import Selection
 from storage_engine.lake.soundness.message_batches import ReadCount, message_batches
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.verify.reproof import reprove
@@ -39,7 +37,7 @@ from storage_engine.lake.verify.verify import verify
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.model.store.store import Segment
-from storage_engine.quality.lake_facts import collect_lake
+from storage_engine.quality.facts import collect_lake
 from tests.kafka.lakes import STORE, archive, new_lake, segments_of
 from tests.kafka_fixture import truth
 from tests.lake.garbage_helpers import local, make_old

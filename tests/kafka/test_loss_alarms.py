@@ -21,7 +21,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import measure_lag
 from storage_engine.retention.doctor.doctor import diagnose
 from storage_engine.retention.monitor.recording_ranges import store_ranges
-from storage_engine.retention.ranges.loss_alarms import loss_alarms
+from storage_engine.retention.ranges.drift import loss_alarms
 from storage_engine.retention.ranges.offset_ranges import MISSING, OffsetRange, Place
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.steps import monitor

@@ -15,7 +15,7 @@ from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
-from storage_engine.retention.ranges.seen_log_records import kept_logs
+from storage_engine.retention.ranges.missing_logs import kept_logs
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.steps import monitor
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -20,8 +20,13 @@ from storage_engine.retention.decisions.adopting import move, stamp
 from storage_engine.retention.doctor.left_behind import look_at_remains
 from storage_engine.retention.report.report import build_report
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.retention.store.stamp import missing_stamps, read_stamp, stamped_ids, update_stamp
-from storage_engine.retention.store.stamp_files import stamp_paths
+from storage_engine.retention.store.stamp import (
+    missing_stamps,
+    read_stamp,
+    stamp_paths,
+    stamped_ids,
+    update_stamp,
+)
 from tests.kafka.stopped_nodes import clean, make_node, managed
 from tests.rounds import later
 from tests.services.forks import in_child

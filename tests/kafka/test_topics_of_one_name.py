@@ -27,9 +27,8 @@ from storage_engine.lake.coverage.coverage import (
     names_of_logs,
 )
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.export import export_messages
+from storage_engine.lake.restore.export import Selection, export_messages
 from storage_engine.lake.restore.export_format import ExportFormat
-from storage_engine.lake.restore.selection import Selection
 from storage_engine.lake.soundness.receipts import read_receipts
 from storage_engine.model.report.validation import Status, Where
 from storage_engine.model.report.verification import VerifyLevel

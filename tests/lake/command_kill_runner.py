@@ -23,9 +23,8 @@ from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import copy_of, read_mark
-from storage_engine.lake.move.copying import copy_lake
+from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.move.promoting import promote
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.move.relocating import relocate
 from storage_engine.lake.soundness.chain import check_chain

@@ -22,9 +22,8 @@ from storage_engine.exceptions import LakeMissingError
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import LAKE_ID_PROPERTY, lake_id_of, read_mark
-from storage_engine.lake.catalog.kind import settle_broker
 from storage_engine.lake.catalog.tables import DELETIONS, SCHEMA_VERSION_PROPERTY
-from storage_engine.lake.catalog.writing import mark_commits, ready_to_write, upgrade
+from storage_engine.lake.catalog.writing import mark_commits, ready_to_write, settle_broker, upgrade
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts

@@ -20,8 +20,7 @@ from storage_engine.lake.coverage.coverage import (
 from storage_engine.model.plan.plan import Decision, Reason
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import RangeStatus, Status, Where
-from storage_engine.model.store.known_logs import log_label
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Lineages, log_label
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.ranges.offset_ranges import Lakes, Place, offset_ranges
 

@@ -23,10 +23,9 @@ from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
 from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.describing import describe
 from storage_engine.lake.move.rebuilding import rebuild
-from storage_engine.lake.restore.export import export_messages
+from storage_engine.lake.restore.export import Selection, export_messages
 from storage_engine.lake.restore.restore import choose_segments, restore
 from storage_engine.lake.restore.restore_span import Span, expired_line
-from storage_engine.lake.restore.selection import Selection
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts
 from storage_engine.lake.verify.verify import VerifyLevel, verify

@@ -17,11 +17,11 @@ from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.placed_table import careful_avro
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file.table_entries import list_entries
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.lake.storage.careful_avro import careful_avro
 from storage_engine.lake.verify import verify_metadata
 from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import VerifyLevel, verify

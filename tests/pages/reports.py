@@ -9,8 +9,14 @@ from storage_engine.model.lag.lag import Unread, UnreadMessages
 from storage_engine.model.plan.plan import Cause, PlanRequest, Reason, Trigger, Urgency
 from storage_engine.model.report.validation import CheckResult, RangeStatus, Status, ValidationResult, Where
 from storage_engine.retention.report.finishing import report_json
-from storage_engine.retention.report.report import ArchivedSegment, Outcome, Report, StepReport
-from storage_engine.retention.report.report_segments import Fate, SegmentReport
+from storage_engine.retention.report.report import (
+    ArchivedSegment,
+    Fate,
+    Outcome,
+    Report,
+    SegmentReport,
+    StepReport,
+)
 
 MIB = 1 << 20
 NOON_MS = 1_795_521_600_000

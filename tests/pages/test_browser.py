@@ -16,8 +16,7 @@ from storage_engine.model.plan.plan import Cause, Reason, Trigger, Urgency
 from storage_engine.model.report.validation import Status
 from storage_engine.pages.report import render_page, report_html
 from storage_engine.pages.summary import summary_html
-from storage_engine.retention.report.report import Outcome, StepReport
-from storage_engine.retention.report.report_segments import Fate
+from storage_engine.retention.report.report import Fate, Outcome, StepReport
 from storage_engine.retention.store.report_files import DATA_DOCS, PAGE
 from tests.pages import test_keep as keep
 from tests.pages.reports import DONE, NOTHING, plain, segment, unread, validation

@@ -25,7 +25,7 @@ from storage_engine.pages.report import (
     report_html,
     segment_groups,
 )
-from storage_engine.retention.report.report_segments import Fate
+from storage_engine.retention.report.report import Fate
 from tests.pages.reports import DONE, MIB, NOTHING, plain, segment, unread
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "reports"

@@ -19,8 +19,7 @@ from storage_engine.pages.report import report_html
 from storage_engine.pages.story import Story, of_any_release, tell
 from storage_engine.retention.proof.refusing import MEND, RefusedLog
 from storage_engine.retention.quarantine.records import Quarantine, QuarantineState
-from storage_engine.retention.report.report import Outcome, Report, StepReport
-from storage_engine.retention.report.report_segments import Fate
+from storage_engine.retention.report.report import Fate, Outcome, Report, StepReport
 from tests.pages.reports import DONE, MIB, NOON_MS, NOTHING, plain, segment, unread, validation
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "reports"

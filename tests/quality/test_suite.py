@@ -40,8 +40,8 @@ def load_suite() -> Callable[[Path, str], Any]:
 @pytest.mark.parametrize("name", NAMES)
 def test_great_expectations_reads_every_suite(load_suite: Callable[[Path, str], Any], name: str) -> None:
     read = load_suite(project_path("expectations"), name)
-    assert [type(item).__name__ for item in read.expectations] == [item.name for item, _ in SUITES[name]]
-    assert [item.expectation_type for item in read.expectations] == [item.type for item, _ in SUITES[name]]
+    assert [type(item).__name__ for item in read.expectations] == [item.name for item in SUITES[name]]
+    assert [item.expectation_type for item in read.expectations] == [item.type for item in SUITES[name]]
     assert all(item.description for item in read.expectations)
 
 

@@ -19,8 +19,8 @@ from typing import Any
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.settings.policy import Policy, ShieldMode
 from storage_engine.retention import steps
-from storage_engine.retention.shield.shield import tend_shield
-from storage_engine.retention.shield.shield_reading import read_links
+from storage_engine.retention.monitor.shield_watch import read_links
+from storage_engine.retention.shield import tend_shield
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.seen import look_at_shield

@@ -12,7 +12,7 @@ from storage_engine.model.report.validation import Status, Where
 from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.model.settings.policy import Policy, ShieldMode
 from storage_engine.retention.ranges.verification import verify_store
-from storage_engine.retention.shield.shield import tend_shield
+from storage_engine.retention.shield import tend_shield
 from storage_engine.retention.store.managed_store import ManagedStore
 
 Managed = Callable[..., ManagedStore]

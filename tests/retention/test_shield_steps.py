@@ -19,18 +19,15 @@ from storage_engine.model.lag.lag import LagSummary
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.report.validation import Where
 from storage_engine.model.settings.policy import Policy, ShieldMode
-from storage_engine.retention import steps
+from storage_engine.retention import shield, steps
 from storage_engine.retention.hold.shield_removal import remove_shield_of
 from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.proof.shielding import shield_notices
 from storage_engine.retention.release import releasing
-from storage_engine.retention.shield import shield
-from storage_engine.retention.shield.shield import tend_shield
-from storage_engine.retention.shield.shield_proofs import JudgedLink, asked_notices
+from storage_engine.retention.shield import JudgedLink, asked_notices, tend_shield
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.retention.store.stamp import read_stamp
-from storage_engine.retention.store.stamp_files import NAME
+from storage_engine.retention.store.stamp import NAME, read_stamp
 from storage_engine.shield.index import INDEX, shield_path
 from storage_engine.shield.seen import SeenLink, look_at_shield
 from tests.fixture_stores import file_sha256

@@ -17,8 +17,7 @@ from storage_engine.lake.restore.restore import restore
 from storage_engine.model.settings.policy import LagPolicy, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.report.finishing import finish
-from storage_engine.retention.report.report import Outcome, build_report
-from storage_engine.retention.report.report_segments import Fate
+from storage_engine.retention.report.report import Fate, Outcome, build_report
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.fixture_stores import file_sha256
 from tests.integration.stores import unpack

@@ -16,10 +16,10 @@ import pytest
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.settings.policy import Policy, ShieldMode
+from storage_engine.retention import shield
 from storage_engine.retention.monitor import shield_watch, store_watch
 from storage_engine.retention.monitor.store_watch import HostWatch
-from storage_engine.retention.shield import shield, shield_reading
-from storage_engine.retention.shield.shield import ShieldResult
+from storage_engine.retention.shield import ShieldResult
 from storage_engine.retention.store import context
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.hold import heartbeat
@@ -135,7 +135,7 @@ def let_it_be_tended(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if broker and lake answered whoever tends a shield."""
     monkeypatch.setattr(context, "opened", nullcontext)
     monkeypatch.setattr(shield, "tend_shield", lambda store, tends: ShieldResult())
-    monkeypatch.setattr(shield_reading, "read_links", lambda *arguments: None)
+    monkeypatch.setattr(shield_watch, "read_links", lambda *arguments: None)
 
 
 def test_a_watch_that_knows_the_broker_tends_the_shield_once_it_has_looked_at_it(

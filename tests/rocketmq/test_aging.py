@@ -24,12 +24,11 @@ from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.store.store import SegmentId
 from storage_engine.retention.archive import archiving, sealed
 from storage_engine.retention.archive.archivable import Listed, list_segments
-from storage_engine.retention.archive.planned_segments import Planned, planned_segments
+from storage_engine.retention.archive.archiving import Planned, planned_segments
 from storage_engine.retention.archive.sealed import archive_sealed
 from storage_engine.retention.proof.history import releases
 from storage_engine.retention.ranges.drift import recorded_gone
-from storage_engine.retention.report.report import build_report
-from storage_engine.retention.report.report_segments import Fate
+from storage_engine.retention.report.report import Fate, build_report
 from storage_engine.retention.steps import recorded_plan
 from storage_engine.retention.store.context import Context, Locked
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from unittest import mock
 
 from storage_engine.journal import journal as journal_module
+from storage_engine.journal import stores as stores_module
 from storage_engine.journal.tables import rows as rows_module
-from storage_engine.journal.writing import reports as reports_module
-from storage_engine.journal.writing import stores as stores_module
 from storage_engine.rocketmq.course.course_rules import RULES
 
 MINUTE_MS = 60_000
@@ -54,7 +53,7 @@ def rules(reserved_hours: str) -> dict[str, object]:
 def clock_at(now_ms: int) -> Iterator[None]:
     """Let the journal write as at a moment of the past."""
     with ExitStack() as stack:
-        for module in (journal_module, reports_module, rows_module, stores_module):
+        for module in (journal_module, rows_module, stores_module):
             stack.enter_context(mock.patch.object(module, "clock_ms", return_value=now_ms))
         yield
 

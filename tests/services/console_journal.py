@@ -20,14 +20,12 @@ from sqlalchemy import Connection, event, insert
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.drift import record_drift
-from storage_engine.journal.journal import Extent, Journal, Phase, ReportRow, Run, Step
+from storage_engine.journal.journal import Extent, Journal, Phase, ReportRow, Run, Step, put_levels
 from storage_engine.journal.records import REPORT_VERSION
 from storage_engine.journal.tables.schema import samples
-from storage_engine.journal.writing.levels import put_levels
 from storage_engine.model.course.course import CourseStart, Ingest, SegmentRun
 from storage_engine.model.hold.hold import Drift, DriftKind, HoldStatus
-from storage_engine.model.lag.archive_lag import ArchiveLag
-from storage_engine.model.lag.lag import GroupLag
+from storage_engine.model.lag.lag import ArchiveLag, GroupLag
 from storage_engine.model.plan.plan import (
     Cause,
     Decision,
@@ -40,13 +38,11 @@ from storage_engine.model.plan.plan import (
 )
 from storage_engine.model.report.diagnosis import Finding, Severity
 from storage_engine.model.report.validation import Status
-from storage_engine.model.store.store import DiskUsage, FileFacts, Segment, SegmentState
-from storage_engine.model.store.topic_days import TopicDay
+from storage_engine.model.store.store import DiskUsage, FileFacts, Segment, SegmentState, TopicDay
 from storage_engine.retention.ranges.losses import AcceptedLoss, record_loss
 from storage_engine.retention.ranges.offset_ranges import OffsetRange, Place
 from storage_engine.retention.report.finishing import report_json
-from storage_engine.retention.report.report import Outcome
-from storage_engine.retention.report.report_segments import Fate, SegmentReport
+from storage_engine.retention.report.report import Fate, Outcome, SegmentReport
 from tests.pages.reports import DONE, archived, validation
 from tests.services.console_course import (
     DAY_MS,

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from storage_engine.core import durable
-from storage_engine.model.broker.broker_store import Remove, StoreSettings
-from storage_engine.model.broker.pending import Pending
+from storage_engine.model.broker.broker_store import Pending, Remove, StoreSettings
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.store.store import LogSnapshot, Segment, StoreSnapshot

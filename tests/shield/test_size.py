@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from storage_engine.model.hold.shield import ShieldNeed
+from storage_engine.model.hold.hold import ShieldNeed
 from storage_engine.model.settings.policy import ShieldMode
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Lineages
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.shield.index import Link, LinkKind
 from storage_engine.shield.seen import Place, SeenLink, Shield

@@ -47,7 +47,7 @@ def shield(
     refuse_shield(managed)
     # The lake's libraries, which --help needs for nothing.
     from storage_engine.retention.hold.shield_removal import remove_shield_of
-    from storage_engine.retention.shield.shield import tend_shield
+    from storage_engine.retention.shield import tend_shield
     from storage_engine.retention.store.context import opened
 
     managed = replace(managed, policy=replace(managed.policy, shield=ShieldMode.ON))

@@ -52,7 +52,7 @@ def run_tasks(
     deleting. deleteLogs removes what deleted topics left. The other three are verified. Exit code 1 when
     something should have been done by now.
     """
-    from storage_engine.retention.monitor.topic_words import check_topic_words
+    from storage_engine.retention.monitor.broker_tasks import check_topic_words
     from storage_engine.retention.steps import run_broker_tasks
     from storage_engine.retention.store.brokers import may_clean_now
     from storage_engine.retention.store.context import opened

@@ -16,7 +16,7 @@ from storage_engine.cli.shell.command import command
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.lake.gc.garbage_kind import TRASH_MS, GarbageKind
-from storage_engine.model.proof.heads import ChainHead
+from storage_engine.model.proof.receipt import ChainHead
 
 if TYPE_CHECKING:
     from storage_engine.lake.catalog.catalog import Lake

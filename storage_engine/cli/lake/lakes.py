@@ -199,7 +199,7 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path, a
 def promote(lake_dir: Path | None, conn_id: str | None, reason: str, as_json: bool) -> int:
     """Make a copy a lake that may be written. Its UUID stays; who decided it, and why, is recorded in it."""
     from storage_engine.lake.catalog.catalog import open_lake
-    from storage_engine.lake.move.promoting import promote as make_writable
+    from storage_engine.lake.move.copying import promote as make_writable
 
     done = make_writable(open_lake(_lake_of(lake_dir, conn_id)[0]), person(), reason)
     if as_json:
@@ -262,7 +262,7 @@ def rebuild(
     removed.
     """
     from storage_engine.lake.move.rebuilding import rebuild as rebuild_lake
-    from storage_engine.retention.ranges.rebuild_heads import rebuild_heads
+    from storage_engine.retention.store.known_heads import rebuild_heads
 
     target = witnessed_lake(lake_dir, journal_url, conn_id)
     heads = rebuild_heads(target.journal_url, target.config.location)

@@ -25,8 +25,8 @@ from storage_engine.model.broker.codec import RestoredSetting
 
 if TYPE_CHECKING:
     from storage_engine.lake.catalog.catalog import Lake
+    from storage_engine.lake.restore.export import Selection
     from storage_engine.lake.restore.restore_span import LineageRange
-    from storage_engine.lake.restore.selection import Selection
 
 
 def _segments(
@@ -357,9 +357,8 @@ def export(
     Only files and row groups that can hold them are read. An existing file is never overwritten.
     """
     from storage_engine.lake.catalog.catalog import open_lake
-    from storage_engine.lake.restore.export import check_topic, export_messages
+    from storage_engine.lake.restore.export import Selection, check_topic, export_messages
     from storage_engine.lake.restore.restore_span import expired_line
-    from storage_engine.lake.restore.selection import Selection
 
     chosen = _format_of(to_file, file_format)
     selection = Selection(

@@ -16,7 +16,7 @@ from storage_engine.core.clock import DAY_MS
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.next_commands import with_arguments
 from storage_engine.core.wording import bytes_text, count_text, duration_text, printable, time_text
-from storage_engine.model.lag.archive_lag import touched_text
+from storage_engine.model.lag.lag import touched_text
 from storage_engine.model.report.diagnosis import (
     Finding,
     SettingFrom,

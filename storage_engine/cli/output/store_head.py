@@ -17,6 +17,6 @@ def store_head(managed: ManagedStore) -> str:
 
 def store_name(managed: ManagedStore) -> str:
     """Return what the store is called."""
-    from storage_engine.retention.store.naming import store_name
+    from storage_engine.retention.store.managed_store import store_name
 
     return store_name(managed)

@@ -1,32 +1,25 @@
 """What the journal says, for who only looks: stores, runs, reports, levels over time, incidents, findings.
 
-Nothing here makes or changes anything, and a journal of another version is not brought up to date. It needs
-SQLAlchemy and the standard library, so that a web server may import it.
+Nothing here makes or changes anything, and a journal of another version is not brought up to date. It
+needs SQLAlchemy and the standard library, so that a web server may import it. Events are read by the
+runs of a store, of which the journal keeps thousands where it keeps a million events.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import (
-    Connection,
-    bindparam,
-    column,
-    func,
-    inspect,
-    select,
-    table,
-)
+from sqlalchemy import Connection, Row, Select, bindparam, column, func, inspect, select, table
 from sqlalchemy.exc import SQLAlchemyError
 
 from storage_engine.core.credentials import without_secrets
 from storage_engine.core.untrusted import MALFORMED
 from storage_engine.core.wording import lock_advice
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
-from storage_engine.journal.reading import event_queries
 from storage_engine.journal.reading.answers import (
     DriftRow,
     Findings,
@@ -44,15 +37,28 @@ from storage_engine.journal.reading.answers import (
     VerifiedRow,
     WaiverRow,
 )
-from storage_engine.journal.reading.run_rows import RUN_COLUMNS, CleanupRun, read_cleanups, run_row
+from storage_engine.journal.reading.run_rows import (
+    RUN_COLUMNS,
+    CleanupRun,
+    Verdict,
+    read_cleanups,
+    read_verdicts,
+    run_row,
+)
 from storage_engine.journal.reading.store_summaries import StoreSummary, read_summaries
-from storage_engine.journal.reading.verdicts import Verdict, read_verdicts
 from storage_engine.journal.records import Phase, Step
-from storage_engine.journal.tables import topic_days
-from storage_engine.journal.tables.place import place_of
-from storage_engine.journal.tables.read_only import read_only_engine
-from storage_engine.journal.tables.rules import RulesRow, read_rules
+from storage_engine.journal.tables.database import place_of, read_only_engine
+from storage_engine.journal.tables.rows import (
+    RulesRow,
+    Slot,
+    SlotTopic,
+    read_archived_topics,
+    read_rules,
+    read_topic_days,
+)
 from storage_engine.journal.tables.schema import (
+    BECAME_OF_SEGMENT,
+    IS_INCIDENT,
     SCHEMA_VERSION,
     disks,
     events,
@@ -67,8 +73,160 @@ from storage_engine.journal.tables.schema import (
     stores,
     waivers,
 )
-from storage_engine.journal.tables.topic_days import Slot, SlotTopic
-from storage_engine.model.store.topic_days import TopicDay
+from storage_engine.model.store.store import TopicDay
+
+_STATES = {Step.ARCHIVE.value: "archived", Step.SEALED.value: "archived", Step.RELEASE.value: "deleted"}
+"""What the result of a step makes of a segment."""
+
+_PARTS = 60
+"""Of a span; many drifts within one are told as one."""
+_MOST_RUNS = 500
+"""In one query; databases take a bounded number of parameters."""
+
+
+def read_incidents(
+    connection: Connection, store_id: str, since_ms: int, until_ms: int | None, limit: int
+) -> tuple[Incident, ...]:
+    """Return what others did, losses that were accepted, and steps that failed, the newest first."""
+    newest = (
+        select(events.c.id)
+        .join(runs, events.c.run_id == runs.c.id)
+        .where(runs.c.store_id == store_id, events.c.at_ms >= since_ms, IS_INCIDENT)
+        .order_by(events.c.id.desc())
+        .limit(limit)
+    )
+    if until_ms is not None:
+        newest = newest.where(events.c.at_ms < until_ms)
+    # Payloads are read of these alone.
+    query = (
+        select(runs.c.run_key, events)
+        .join(events, events.c.run_id == runs.c.id)
+        .where(events.c.id.in_(newest))
+        .order_by(events.c.id.desc())
+    )
+    return tuple(
+        Incident(row.run_key, row.step, row.subject, row.at_ms, row.payload)
+        for row in connection.execute(query)
+    )
+
+
+def read_drifts(
+    connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int
+) -> tuple[DriftRow, ...]:
+    """Return what others did from a moment to another, which is not included, by time.
+
+    :param most: more are told together, so that each is part of what is told.
+    """
+    at_ms = events.c.at_ms
+    where = (
+        runs.c.store_id == store_id,
+        at_ms >= start_ms,
+        at_ms < end_ms,
+        IS_INCIDENT,
+        events.c.step == Step.DRIFT.value,
+        events.c.phase == Phase.RESULT.value,
+    )
+    of_runs = events.join(runs, events.c.run_id == runs.c.id)
+    some = connection.execute(select(events.c.id).select_from(of_runs).where(*where).limit(most + 1)).all()
+    if not some:
+        return ()
+    width_ms = max(1, -(-(end_ms - start_ms) // _PARTS))
+    part = events.c.id if len(some) <= most else (at_ms - start_ms) // width_ms
+    together = (
+        select(
+            func.min(at_ms).label("first_ms"),
+            func.max(at_ms).label("until_ms"),
+            func.count().label("times"),
+            func.max(events.c.id).label("last_id"),
+        )
+        .select_from(of_runs)
+        .where(*where)
+        .group_by(part)
+    )
+    rows = connection.execute(together).all()
+    # Payloads are read of the last ones alone.
+    last = select(events.c.id, events.c.payload).where(events.c.id.in_([row.last_id for row in rows]))
+    payloads = {row.id: row.payload for row in connection.execute(last)}
+    found = [DriftRow(row.first_ms, payloads[row.last_id], row.times, row.until_ms) for row in rows]
+    return tuple(sorted(found, key=lambda one: one.at_ms))
+
+
+def read_segments(connection: Connection, store_id: str, limit: int) -> tuple[SegmentRow, ...]:
+    """Return the segments that runs archived or deleted last, the newest first; each once.
+
+    What an undone run deleted is back: it is as it was before.
+    """
+    # As many rows as it takes: a journal may have a million.
+    streamed = connection.execution_options(stream_results=True)
+    found: dict[str, Row[Any]] = {}
+    # One run may have all that is asked for, or a thousand a segment each.
+    count = 1
+    with streamed.execute(_last_of_runs(store_id)) as last_of_runs:
+        while some := [*islice(last_of_runs, count)]:
+            after = min((row.id for row in found.values()), default=0) if len(found) == limit else 0
+            # A run whose last event is older than all that was found can't add to it, nor can those behind.
+            if (some[0].last_id or 0) <= after:
+                break
+            newer = _became(streamed, [row.id for row in some], after, limit)
+            found = _newest(found, newer, limit)
+            count = min(2 * count, _MOST_RUNS)
+    return tuple(_segment(row) for row in found.values())
+
+
+def _last_of_runs(store_id: str) -> Select[Any]:
+    """The store's runs, each with its last event that says what became of a segment, the newest first."""
+    last = (
+        select(events.c.id)
+        .where(events.c.run_id == runs.c.id, BECAME_OF_SEGMENT)
+        .order_by(events.c.id.desc())
+        .limit(1)
+        .scalar_subquery()
+        .label("last_id")
+    )
+    return select(runs.c.id, last).where(runs.c.store_id == store_id).order_by(last.desc().nulls_last())
+
+
+def _became(connection: Connection, run_ids: Sequence[int], after: int, limit: int) -> dict[str, Row[Any]]:
+    """Return the last event of each segment in some runs, the newest first.
+
+    :param after: only by events after this one.
+    :param limit: at most so many segments.
+    """
+    undo = select(events.c.run_id).where(
+        events.c.run_id.in_(run_ids),
+        events.c.step == Step.UNDO.value,
+        events.c.phase == Phase.RESULT.value,
+    )
+    undone = {*connection.execute(undo).scalars()}
+    query: Select[Any] = (
+        select(events.c.id, events.c.run_id, runs.c.run_key, events.c.subject, events.c.step, events.c.at_ms)
+        .join(runs, events.c.run_id == runs.c.id)
+        .where(events.c.run_id.in_(run_ids), events.c.id > after, BECAME_OF_SEGMENT)
+        .order_by(events.c.id.desc())
+    )
+    found: dict[str, Row[Any]] = {}
+    with connection.execute(query) as became:
+        for row in became:
+            if row.step != Step.RELEASE.value or row.run_id not in undone:
+                found.setdefault(row.subject, row)
+            if len(found) == limit:
+                break
+    return found
+
+
+def _newest(one: Mapping[str, Row[Any]], other: Mapping[str, Row[Any]], limit: int) -> dict[str, Row[Any]]:
+    """Return the last event of each segment by both, the newest first, at most so many."""
+    rows = sorted([*one.values(), *other.values()], key=lambda row: -row.id)
+    found: dict[str, Row[Any]] = {}
+    for row in rows:
+        found.setdefault(row.subject, row)
+    return dict(list(found.items())[:limit])
+
+
+def _segment(row: Row[Any]) -> SegmentRow:
+    log, _, base_offset = row.subject.rpartition("/")
+    return SegmentRow(log, int(base_offset), _STATES[row.step], row.run_key, row.at_ms)
+
 
 _LOSS = ("log", "lineage", "start_offset", "end_offset", "person", "reason")
 
@@ -247,7 +405,7 @@ class JournalReader:
 
         :param most: more are told together.
         """
-        return self.read(lambda c: event_queries.drifts(c, store_id, start_ms, end_ms, most))
+        return self.read(lambda c: read_drifts(c, store_id, start_ms, end_ms, most))
 
     def verdicts(
         self, store_id: str, start_ms: int, end_ms: int, *, limit: int = 20_000
@@ -335,14 +493,14 @@ class JournalReader:
 
         :param until_ms: only what was before; None: all.
         """
-        return self.read(lambda c: event_queries.incidents(c, store_id, since_ms, until_ms, limit))
+        return self.read(lambda c: read_incidents(c, store_id, since_ms, until_ms, limit))
 
     def segments(self, store_id: str, *, limit: int = 1_000) -> tuple[SegmentRow, ...]:
         """Return the segments that runs archived or deleted last, the newest first; each once.
 
         What an undone run deleted is back: it is as it was before.
         """
-        return self.read(lambda connection: event_queries.segments(connection, store_id, limit))
+        return self.read(lambda connection: read_segments(connection, store_id, limit))
 
     def topic_days(
         self, store_id: str, start_day: int, end_day: int, *, limit: int = 1_000
@@ -351,11 +509,11 @@ class JournalReader:
 
         :param start_day: from this day on, counted from 1970-01-01, up to ``end_day``, which is not included.
         """
-        return self.read(lambda c: topic_days.read_topic_days(c, store_id, start_day, end_day, limit))
+        return self.read(lambda c: read_topic_days(c, store_id, start_day, end_day, limit))
 
     def archived_topics(self, store_id: str) -> dict[Slot, list[SlotTopic]]:
         """Return by log and base offset of a segment which topics it has, as they were counted."""
-        return self.read(lambda connection: topic_days.read_archived_topics(connection, store_id))
+        return self.read(lambda connection: read_archived_topics(connection, store_id))
 
     def rules(self, store_id: str, start_ms: int, end_ms: int) -> tuple[RulesRow, ...]:
         """Return the rules that held between two moments, by time; the first may be older than that."""

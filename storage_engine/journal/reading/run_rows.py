@@ -1,14 +1,115 @@
-"""A run in short, with what its report came to; and the runs that changed something, or were to."""
+"""Runs in short, what their validations came to, and all that is kept of one that deleted something."""
 
 from __future__ import annotations
 
+import json
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection, func, or_, select
+from sqlalchemy.exc import NoResultFound
 
+from storage_engine.core.untrusted import MALFORMED
+from storage_engine.core.wording import reason_text
+from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.answers import RunRow
-from storage_engine.journal.tables.schema import reports, runs
+from storage_engine.journal.reading.deletions import DeletingRun
+from storage_engine.journal.records import Phase, Step
+from storage_engine.journal.tables.plan_storage import read_plan
+from storage_engine.journal.tables.schema import events, reports, runs
+from storage_engine.model.plan.plan import Plan
+
+_MOST_UNPACKED = 200
+"""Reports of older releases that one question unpacks; what the others came to is left unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """:param at_ms: when the run ended, else when it began.
+    :param validation: OK, WARNING or FAILURE; "" where the run had none; None: not known.
+    :param lost_ranges: that it found nowhere, and that nobody had excused; None: not known.
+    :param unchanged_since: the run whose report answers for this one, which did nothing.
+    :param has_report: its own report is kept still.
+    """
+
+    run_id: int
+    run_key: str
+    at_ms: int
+    outcome: str
+    deleted_segments: int
+    validation: str | None
+    lost_ranges: int | None
+    unchanged_since: str | None
+    has_report: bool
+
+
+def read_verdicts(
+    connection: Connection, store_id: str, start_ms: int, end_ms: int, limit: int
+) -> tuple[Verdict, ...]:
+    """Return what the runs that began between two moments came to, by time; the newest ones."""
+    query = (
+        select(
+            runs.c.id,
+            runs.c.run_key,
+            runs.c.created_at_ms,
+            runs.c.finished_at_ms,
+            reports.c.outcome,
+            reports.c.deleted_segments,
+            reports.c.validation,
+            reports.c.lost_ranges,
+            reports.c.unchanged_since,
+            reports.c.report.is_not(None).label("has_report"),
+        )
+        .join(reports, reports.c.run_id == runs.c.id)
+        .where(runs.c.store_id == store_id)
+        .where(runs.c.created_at_ms >= start_ms, runs.c.created_at_ms < end_ms)
+        .order_by(runs.c.id.desc())
+        .limit(limit)
+    )
+    rows = connection.execute(query).all()
+    old = [row.id for row in rows if row.validation is None and row.unchanged_since is None]
+    unpacked = _unpacked(connection, old[:_MOST_UNPACKED])
+    found = []
+    for row in rows:
+        validation, lost = unpacked.get(row.id, (row.validation, row.lost_ranges))
+        at_ms = row.created_at_ms if row.finished_at_ms is None else row.finished_at_ms
+        found.append(
+            Verdict(
+                row.id,
+                row.run_key,
+                at_ms,
+                row.outcome,
+                row.deleted_segments,
+                validation,
+                lost,
+                row.unchanged_since,
+                bool(row.has_report),
+            )
+        )
+    return tuple(sorted(found, key=lambda one: (one.at_ms, one.run_id)))
+
+
+def _unpacked(connection: Connection, run_ids: Sequence[int]) -> dict[int, tuple[str, int]]:
+    """Return verdict and lost ranges by the reports of runs."""
+    query = select(reports.c.run_id, reports.c.report).where(reports.c.run_id.in_(run_ids))
+    found = {}
+    for row in connection.execute(query) if run_ids else ():
+        if row.report is not None:
+            found[row.run_id] = verdict_of(json.loads(zlib.decompress(row.report)).get("validation"))
+    return found
+
+
+def verdict_of(validation: Mapping[str, Any] | None) -> tuple[str, int]:
+    """Return the verdict of a validation as a report has it, and how many ranges it found nowhere."""
+    if validation is None:
+        return "", 0
+    ranges, checks = validation.get("ranges", ()), validation.get("checks", ())
+    statuses = {one["status"] for one in (*ranges, *checks)}
+    worst = next((one for one in ("FAILURE", "WARNING") if one in statuses), "OK")
+    return worst, sum(one["where"] == "LOST" and one["status"] == "FAILURE" for one in ranges)
+
 
 _root, _of_root = runs.alias("root"), reports.alias("of_root")
 _ANSWERED = (
@@ -140,3 +241,93 @@ def _cleanup(row: Any, run_key: str, *, runs_told: int, until_ms: int) -> Cleanu
         runs_told,
         until_ms,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRecord:
+    """A run's report as its row has it.
+
+    :param columns: what lists of runs show, by name.
+    :param content: None: another run's answers for it.
+    """
+
+    version: int
+    at_ms: int
+    columns: Mapping[str, Any]
+    unchanged_since: str | None
+    content: Mapping[str, Any] | None
+
+    @property
+    def verdict(self) -> tuple[str, int]:
+        """Return the status of its validation, and how many ranges it found nowhere."""
+        return verdict_of((self.content or {}).get("validation"))
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """
+    :param fault: why plan or report can't be read, so that neither is there; "": they can.
+    :param plan: None: it has none, or it has expired.
+    :param released: what its release came to, as the journal has it; None: it isn't over, or has expired.
+    :param is_undone: what it deleted was brought back, or was to be.
+    :param report: None: it has none, or it has expired.
+    """
+
+    state: str
+    finished_at_ms: int | None
+    fault: str
+    plan: Plan | None
+    released: Mapping[str, Any] | None
+    is_undone: bool
+    report: ReportRecord | None
+
+
+def runs_said_to_delete(connection: Connection, store_id: str) -> tuple[DeletingRun, ...]:
+    """Return the runs of a store whose reports say that something was deleted; their ``last_id`` is 0."""
+    columns = runs.c.id, runs.c.run_key, runs.c.created_at_ms, runs.c.request, runs.c.plan_digest
+    query = (
+        select(*columns)
+        .join(reports, reports.c.run_id == runs.c.id)
+        .where(runs.c.store_id == store_id, reports.c.unchanged_since.is_(None))
+        .where(or_(reports.c.deleted_segments > 0, reports.c.freed_bytes > 0))
+        .order_by(runs.c.id)
+    )
+    return tuple(DeletingRun(*row, last_id=0) for row in connection.execute(query))
+
+
+def read_run_record(connection: Connection, run_id: int) -> RunRecord:
+    """Return what a journal keeps of a run."""
+    run = connection.execute(select(runs).where(runs.c.id == run_id)).one()
+    result = select(events.c.payload).where(
+        events.c.run_id == run_id, events.c.phase == Phase.RESULT.value, events.c.subject == ""
+    )
+    released = connection.execute(
+        result.where(events.c.step == Step.RELEASE.value).order_by(events.c.id).limit(1)
+    ).scalar()
+    undo = select(events.c.id).where(events.c.run_id == run_id, events.c.step == Step.UNDO.value).limit(1)
+    row = connection.execute(select(reports).where(reports.c.run_id == run_id)).first()
+    plan = report = None
+    fault = ""
+    try:
+        plan = None if run.plan is None else read_plan(connection, run.plan)
+        report = None if row is None else _report(row._mapping)
+    except (BadInputError, NoResultFound, *MALFORMED) as error:
+        fault = reason_text(error)
+    return RunRecord(
+        state=run.state,
+        finished_at_ms=run.finished_at_ms,
+        fault=fault,
+        plan=plan,
+        released=released,
+        is_undone=connection.execute(undo).first() is not None,
+        report=report,
+    )
+
+
+_COLUMNS = ("outcome", "causes", "deleted_segments", "freed_bytes", "validation", "lost_ranges")
+
+
+def _report(row: Mapping[Any, Any]) -> ReportRecord:
+    content = None if row["report"] is None else json.loads(zlib.decompress(row["report"]))
+    columns = {name: row[name] for name in _COLUMNS}
+    return ReportRecord(row["version"], row["at_ms"], columns, row["unchanged_since"], content)

@@ -226,7 +226,6 @@ def _extremes(
 
 
 def _starts(span: BucketSpan) -> CTE:
-    """Return the beginnings of a span's buckets as a table."""
     first = select(cast(literal(span.first_ms, BigInteger), BigInteger).label("start_ms"))
     starts = first.cte("buckets", recursive=True)
     following = starts.c.start_ms + span.bucket_ms

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, ScalarSelect, case, func, or_, select
 from storage_engine.core.clock import DAY_MS
 from storage_engine.journal.reading.answers import RunRow
 from storage_engine.journal.reading.run_rows import RUN_COLUMNS, run_row
-from storage_engine.journal.tables.rules import RulesRow
+from storage_engine.journal.tables.rows import RulesRow
 from storage_engine.journal.tables.schema import (
     disks,
     findings,

@@ -1,29 +1,308 @@
 """The database under the journal: what is committed is on disk, and a full disk does not stop it.
 
-SQLite is opened so that a commit survives a power loss, and several processes may write at once: each
-transaction takes the write lock when it begins and waits for it, instead of failing half-way.
+A migration makes what a version lacks of a journal that an older release wrote. Each runs once, in the
+one transaction that brings a journal up to this version, while foreign keys are not enforced. Tables
+that a version lacks have been made by then. A release that wrote an older journal refuses a newer one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import socket
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, make_url, select, update
-from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
-from sqlalchemy.pool import NullPool
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    create_engine,
+    event,
+    insert,
+    inspect,
+    make_url,
+    select,
+    update,
+)
+from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
+from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from storage_engine.core import durable
-from storage_engine.core.credentials import without_secrets
+from storage_engine.core.credentials import shown_url, url_secrets, without_secrets
+from storage_engine.core.database_url import check_database_url
+from storage_engine.core.extras import POSTGRES
 from storage_engine.core.untrusted import MALFORMED
 from storage_engine.core.wording import lock_advice
 from storage_engine.exceptions import BadInputError, JournalConflictError, JournalUnavailableError
-from storage_engine.journal.tables.migrations import MIGRATIONS
-from storage_engine.journal.tables.place import place_of
-from storage_engine.journal.tables.read_only import read_only_engine
-from storage_engine.journal.tables.schema import SCHEMA_VERSION, metadata, schema_version
+from storage_engine.journal.tables.rows import project_all
+from storage_engine.journal.tables.schema import (
+    SCHEMA_VERSION,
+    events_incidents,
+    events_of_segments,
+    lineages,
+    metadata,
+    reports,
+    runs_by_store,
+    samples,
+    samples_measured,
+    schema_version,
+    stores,
+    stores_by_name,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPlace:
+    """:param name: the URL without a password.
+    :param secrets: what no message may have.
+    :param file: SQLite's; None: a server has it.
+    """
+
+    name: str
+    secrets: tuple[str, ...] = field(repr=False)
+    file: Path | None
+
+    @contextmanager
+    def driver_errors(self) -> Iterator[None]:
+        """
+        :raises BadInputError: the driver that the URL names isn't installed.
+        :raises MissingExtraError: it is one that an extra brings.
+        """
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            if error.name == POSTGRES.module:
+                raise POSTGRES.missing(f"journal_url {self.name}") from None
+            raise self._without_driver(error) from error
+        except (ArgumentError, ImportError) as error:
+            raise self._without_driver(error) from error
+
+    def _without_driver(self, error: Exception) -> BadInputError:
+        return BadInputError(
+            f"journal_url: expected a URL whose driver is installed, found {self.name} ({error})"
+        )
+
+
+def place_of(url: str) -> JournalPlace:
+    """
+    :param url: SQLAlchemy URL.
+    :raises BadInputError: not a URL, that of a database in memory, or one with what a driver would load.
+    """
+    try:
+        name = shown_url(url)
+        check_database_url(url)
+    except ValueError as error:
+        # Its text is not shown: what can't be parsed may hold a password anywhere.
+        raise BadInputError(
+            f"journal_url: expected an SQLAlchemy URL such as sqlite:////path/journal.db, found {error}. "
+            "Nothing was changed. Write characters such as @ and / in a password as %40 and %2F."
+        ) from None
+    parsed = make_url(url)
+    sqlite = parsed.get_backend_name() == "sqlite"
+    if sqlite and parsed.database in (None, "", ":memory:"):
+        raise BadInputError(f"journal_url: expected a file that outlives this process, found {name}")
+    return JournalPlace(name, tuple(url_secrets(url)), Path(str(parsed.database)) if sqlite else None)
+
+
+_READ_ONLY = {"storage_engine_read_only": True}
+
+
+def read_only_engine(url: str, file: Path | None, answer_seconds: int | None = None) -> Engine:
+    """Return an engine that reads one state of the journal.
+
+    :param file: SQLite's; None: a server has it.
+    :param answer_seconds: how long a server may take to take a connection, and then for all that is asked by
+        it; None: as long as its driver waits.
+    """
+    if file is not None:
+        # Read only, and never made: by SQLite's own URI, since SQLAlchemy changes what it is given.
+        uri = f"file:{quote(str(file.absolute()))}?mode=ro"
+        return create_engine(
+            "sqlite://",
+            creator=lambda: sqlite3.connect(uri, uri=True),
+            poolclass=NullPool,
+            execution_options=_READ_ONLY,
+        )
+    is_postgresql = make_url(url).get_backend_name() == "postgresql"
+    said = {"connect_timeout": answer_seconds} if is_postgresql and answer_seconds else {}
+    engine = create_engine(url, poolclass=NullPool, execution_options=_READ_ONLY, connect_args=said)
+
+    def begin_read_only(connection: Connection) -> None:
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        if answer_seconds:
+            connection.exec_driver_sql(f"SET LOCAL statement_timeout = {answer_seconds * 1000}")
+
+    if is_postgresql:
+        event.listen(engine, "begin", begin_read_only)
+        if answer_seconds:
+            _end_late(engine, answer_seconds)
+    return engine
+
+
+class _Deadline:
+    """Ends a connection at a moment, as its driver waits for a server that hangs without an end.
+
+    A server's own limit ends nothing where the server itself hangs, or where the network has gone.
+    """
+
+    def __init__(self, fileno: int, seconds: float) -> None:
+        # Of its own, as a number that the driver has closed may already be another file's.
+        self._socket = socket.socket(fileno=os.dup(fileno))
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _end(self) -> None:
+        with suppress(OSError), self._socket:
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+        self._socket.close()
+
+
+def _end_late(engine: Engine, seconds: int) -> None:
+    """End each connection of an engine that has not been given back in time."""
+    deadlines: WeakKeyDictionary[DBAPIConnection, _Deadline] = WeakKeyDictionary()
+
+    def connect(
+        dialect: Dialect, record: ConnectionPoolEntry, given: Any, named: dict[str, Any]
+    ) -> DBAPIConnection:
+        # Before SQLAlchemy asks its first question, which is part of making a connection.
+        connection: Any = dialect.connect(*given, **named)
+        deadlines[connection] = _Deadline(connection.fileno(), seconds)
+        return connection  # type: ignore[no-any-return]
+
+    def close(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+        if (deadline := deadlines.pop(connection, None)) is not None:
+            deadline.cancel()
+
+    event.listen(engine, "do_connect", connect)
+    event.listen(engine, "close", close)
+
+
+Migration = Callable[[Connection], None]
+
+
+def remember_hosts(connection: Connection) -> None:
+    """1 to 2: where a store was first seen, archive lag, and readings of the clock."""
+    _add(connection, stores.c.host)
+    _add(connection, samples.c.archive_lag)
+    _add(connection, samples.c.clock)
+
+
+def sample_progress(connection: Connection) -> None:
+    """2 to 3: how far a running broker is with its own work."""
+    _add(connection, samples.c.progress)
+
+
+def store_plans_once(connection: Connection) -> None:
+    """3 to 4: a table for decisions that several runs share."""
+
+
+def plan_several_logs(connection: Connection) -> None:
+    """4 to 5: plans may have several logs, which an older release can't read."""
+
+
+def tell_hosts_apart(connection: Connection) -> None:
+    """5 to 6: two machines may each have a store at one path."""
+    if connection.dialect.name == "sqlite":
+        _rebuild_stores(connection)
+        return
+    for unique in inspect(connection).get_unique_constraints(stores.name):
+        if unique["column_names"] == [stores.c.real_path.name]:
+            connection.exec_driver_sql(f'ALTER TABLE {stores.name} DROP CONSTRAINT "{unique["name"]}"')
+    columns = f"{stores.c.host.name}, {stores.c.real_path.name}"
+    connection.exec_driver_sql(f"ALTER TABLE {stores.name} ADD UNIQUE ({columns})")
+
+
+def name_stores(connection: Connection) -> None:
+    """6 to 7: a name for each store, which it gets when it is managed next, and lineages of single logs."""
+    _add(connection, stores.c.name)
+    stores_by_name.create(connection, checkfirst=True)
+    _add(connection, lineages.c.log)
+
+
+def answer_without_scans(connection: Connection) -> None:
+    """7 to 8: measures in plain columns from now on, the lakes' last receipts; reports and findings.
+
+    Samples that are there stay as they are: to move 90 days of them would keep everybody out for a minute.
+    """
+    project_all(connection)
+    for column in (
+        samples.c.min_offset,
+        samples.c.max_offset,
+        samples.c.oldest_message_ms,
+        samples.c.archive_lag_bytes,
+    ):
+        _add(connection, column)
+    samples_measured.create(connection, checkfirst=True)
+
+
+def find_events_by_kind(connection: Connection) -> None:
+    """8 to 9: incidents and segments by an index each, and a table of topics and days."""
+    for index in (events_incidents, events_of_segments):
+        index.create(connection, checkfirst=True)
+
+
+def show_rules_and_verdicts(connection: Connection) -> None:
+    """9 to 10: a table for the brokers' rules, and the verdicts of validations in columns from now on.
+
+    Reports that are there stay as they are: to unpack 90 days of them would keep everybody out for a minute.
+    """
+    _add(connection, reports.c.validation)
+    _add(connection, reports.c.lost_ranges)
+    runs_by_store.create(connection, checkfirst=True)
+
+
+def lease_clusters(connection: Connection) -> None:
+    """10 to 11: a table for who changes what all stores of a cluster share."""
+
+
+MIGRATIONS: Mapping[int, Migration] = {
+    1: remember_hosts,
+    2: sample_progress,
+    3: store_plans_once,
+    4: plan_several_logs,
+    5: tell_hosts_apart,
+    6: name_stores,
+    7: answer_without_scans,
+    8: find_events_by_kind,
+    9: show_rules_and_verdicts,
+    10: lease_clusters,
+}
+"""By the version that they take."""
+
+
+def _add(connection: Connection, column: Column[Any]) -> None:
+    """Add a column, unless its table has been made with it just now."""
+    if column.name in {one["name"] for one in inspect(connection).get_columns(column.table.name)}:
+        return
+    kind = column.type.compile(connection.dialect)
+    connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}")
+
+
+def _rebuild_stores(connection: Connection) -> None:
+    """Copy the table into one of version 6: SQLite drops no constraint. Other tables go on naming it."""
+    new, names = f"{stores.name}_new", "store_id, real_path, broker, lineage, created_at_ms, host"
+    connection.exec_driver_sql(
+        f"CREATE TABLE {new} (store_id VARCHAR(36) NOT NULL, real_path TEXT NOT NULL, "
+        "broker VARCHAR(64) NOT NULL, lineage INTEGER NOT NULL, created_at_ms BIGINT NOT NULL, host TEXT, "
+        "PRIMARY KEY (store_id), UNIQUE (host, real_path))"
+    )
+    connection.exec_driver_sql(f"INSERT INTO {new} ({names}) SELECT {names} FROM {stores.name}")
+    connection.exec_driver_sql(f"DROP TABLE {stores.name}")
+    connection.exec_driver_sql(f"ALTER TABLE {new} RENAME TO {stores.name}")
+
 
 T = TypeVar("T")
 

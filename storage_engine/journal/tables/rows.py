@@ -1,20 +1,242 @@
-"""Between the journal's rows and what they mean; each runs in the transaction of its caller."""
+"""Between the journal's rows and what they mean; each runs in the transaction of its caller.
+
+Heads are a projection of what runs recorded as archived: a row whose lake has a later receipt by a
+later event goes. So a few rows answer what thousands of events would.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    cast,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.journal.records import Event, Phase, Run, RunState, Step, Waiver
-from storage_engine.journal.tables.heads import ARCHIVING, project
 from storage_engine.journal.tables.plan_storage import read_plan
-from storage_engine.journal.tables.schema import events, runs, samples, waivers
-from storage_engine.model.lag.archive_lag import ArchiveLag
+from storage_engine.journal.tables.schema import events, heads, rules, runs, samples, topic_days, waivers
+from storage_engine.model.lag.lag import ArchiveLag
 from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.proof.receipt import LakeHead
+from storage_engine.model.store.store import TopicDay
+
+ARCHIVING = frozenset({Step.ARCHIVE, Step.SEALED})
+"""Steps whose results name the receipts of segments."""
+SEQUENCE = "receipt_sequence"
+"""Field of a result; without it an older release recorded it, which kept no sequence."""
+
+
+def project(connection: Connection, run_id: int, payloads: Iterable[Mapping[str, Any]]) -> None:
+    """Remember the receipts that a run's newest events name.
+
+    :param payloads: of results of ``ARCHIVING`` steps.
+    """
+    found = [_head(payload) for payload in payloads if SEQUENCE in payload]
+    if not found:
+        return
+    store_id = connection.execute(select(runs.c.store_id).where(runs.c.id == run_id)).scalar_one()
+    event_id = connection.execute(select(func.max(events.c.id)).where(events.c.run_id == run_id)).scalar_one()
+    for _, head in _last((event_id, head) for head in found):
+        _put(connection, store_id, event_id, head)
+
+
+def _put(connection: Connection, store_id: str, event_id: int, head: LakeHead) -> None:
+    """Remember a receipt, and forget those of its lake that came before it."""
+    same_lake = and_(
+        heads.c.store_id == store_id, heads.c.lake_id == head.lake_id, heads.c.location == head.location
+    )
+    same = and_(
+        heads.c.sequence == head.sequence, heads.c.row_hash == head.row_hash, heads.c.place == head.place
+    )
+    before = heads.c.event_id <= event_id, or_(heads.c.sequence < head.sequence, same)
+    connection.execute(delete(heads).where(same_lake, *before))
+    connection.execute(
+        insert(heads).values(
+            store_id=store_id,
+            lake_id=head.lake_id,
+            location=head.location,
+            sequence=head.sequence,
+            row_hash=head.row_hash,
+            place=head.place,
+            event_id=event_id,
+        )
+    )
+
+
+def heads_since(connection: Connection, store_id: str, event_id: int) -> tuple[LakeHead, ...]:
+    """Return what events after this one have seen, the oldest first.
+
+    A release that keeps no heads may have been at work while the journal was brought up to date. What it has
+    recorded since is read from its events.
+    """
+    query = select(heads).where(heads.c.store_id == store_id).order_by(heads.c.event_id, heads.c.id)
+    known = [
+        (row.event_id, LakeHead(row.lake_id, row.location, row.sequence, row.row_hash, row.place))
+        for row in connection.execute(query)
+    ]
+    last_id = known[-1][0] if known else 0
+    later = _recorded(connection, runs.c.store_id == store_id, events.c.id > last_id)
+    found = (*known, *((number, head) for _, number, head in later))
+    return tuple(head for number, head in found if number > event_id)
+
+
+def project_all(connection: Connection) -> None:
+    """Remember what all events of an older journal name."""
+    by_store: dict[str, list[tuple[int, LakeHead]]] = {}
+    for store_id, event_id, head in _recorded(connection):
+        by_store.setdefault(store_id, []).append((event_id, head))
+    for store_id, found in by_store.items():
+        for event_id, head in _last(found):
+            _put(connection, store_id, event_id, head)
+
+
+def _recorded(connection: Connection, *where: ColumnElement[bool]) -> Iterator[tuple[str, int, LakeHead]]:
+    """Yield the receipts that events name: the store's id, the event's, and the head; the oldest first."""
+    query = (
+        select(runs.c.store_id, events.c.id, events.c.payload)
+        .join(events, events.c.run_id == runs.c.id)
+        .where(events.c.step.in_([step.value for step in ARCHIVING]), events.c.phase == Phase.RESULT.value)
+        .where(*where)
+        .order_by(events.c.id)
+    )
+    for row in connection.execute(query):
+        if SEQUENCE in row.payload:
+            yield row.store_id, row.id, _head(row.payload)
+
+
+def _last(found: Iterable[tuple[int, LakeHead]]) -> list[tuple[int, LakeHead]]:
+    """Return the heads, each with its event, whose lake has no later receipt by a later event.
+
+    :param found: in the order of their events.
+    """
+    last: dict[tuple[str, str], list[tuple[int, LakeHead]]] = {}
+    for event_id, head in found:
+        known = last.setdefault((head.lake_id, head.location), [])
+        known[:] = [one for one in known if one[1].sequence >= head.sequence and one[1] != head]
+        known.append((event_id, head))
+    return [one for known in last.values() for one in known]
+
+
+def _head(said: Mapping[str, Any]) -> LakeHead:
+    return LakeHead(
+        said.get("lake_id", ""), said["lake"], said[SEQUENCE], said["receipt_hash"], said.get("place", "")
+    )
+
+
+Slot = tuple[str, int]
+"""Log and base offset of a segment."""
+
+
+class SlotTopic(NamedTuple):
+    """What a segment has of one topic; of topic "" are several that have no row of their own.
+
+    :param newest_day: UTC day of its newest message, counted from 1970-01-01.
+    """
+
+    topic: str
+    newest_day: int
+    size_bytes: int
+
+
+def put_topic_days(connection: Connection, store_id: str, found: Mapping[Slot, Sequence[TopicDay]]) -> None:
+    """Put what segments hold in the place of what is recorded of them."""
+    rows: list[dict[str, Any]] = []
+    for (log, base_offset), held in found.items():
+        mine = {"store_id": store_id, "log": log, "base_offset": base_offset}
+        connection.execute(delete(topic_days).filter_by(**mine))
+        rows += [
+            {**mine, "topic": one.topic, "day": one.day, "bytes": one.size_bytes, "messages": one.messages}
+            for one in held
+        ]
+    if rows:
+        connection.execute(insert(topic_days), rows)
+
+
+def read_topic_days(
+    connection: Connection, store_id: str, start_day: int, end_day: int, limit: int
+) -> tuple[TopicDay, ...]:
+    """Return what a store's archived segments hold of each topic and day, the largest first."""
+    size_bytes = func.sum(topic_days.c.bytes)
+    query = (
+        select(
+            topic_days.c.topic,
+            topic_days.c.day,
+            # PostgreSQL sums whole numbers to decimals.
+            cast(size_bytes, BigInteger).label("size_bytes"),
+            cast(func.sum(topic_days.c.messages), BigInteger).label("messages"),
+        )
+        .where(topic_days.c.store_id == store_id)
+        .where(topic_days.c.day >= start_day, topic_days.c.day < end_day)
+        .group_by(topic_days.c.day, topic_days.c.topic)
+        .order_by(size_bytes.desc(), topic_days.c.day, topic_days.c.topic)
+        .limit(limit)
+    )
+    return tuple(TopicDay(**row._mapping) for row in connection.execute(query))
+
+
+def read_archived_topics(connection: Connection, store_id: str) -> dict[Slot, list[SlotTopic]]:
+    """Return by segment which topics a store's archived segments have."""
+    columns = (topic_days.c.log, topic_days.c.base_offset, topic_days.c.topic)
+    query = (
+        select(
+            *columns,
+            func.max(topic_days.c.day).label("day"),
+            cast(func.sum(topic_days.c.bytes), BigInteger).label("bytes"),
+        )
+        .where(topic_days.c.store_id == store_id)
+        .group_by(*columns)
+    )
+    topics: dict[Slot, list[SlotTopic]] = {}
+    for row in connection.execute(query):
+        topics.setdefault((row.log, row.base_offset), []).append(SlotTopic(row.topic, row.day, row.bytes))
+    return topics
+
+
+@dataclass(frozen=True, slots=True)
+class RulesRow:
+    """The rules that held from a moment on, as JSON."""
+
+    at_ms: int
+    rules: Mapping[str, Any]
+
+
+def put_rules(connection: Connection, store_id: str, found: Mapping[str, Any], at_ms: int) -> None:
+    """Record rules, unless they are the last ones that were recorded; never before those."""
+    mine = select(rules).where(rules.c.store_id == store_id).order_by(rules.c.at_ms.desc()).limit(1)
+    last, now = connection.execute(mine).first(), to_jsonable(found)
+    if last is not None and last.rules == now:
+        return
+    # A clock that was set back must not put new rules before old ones.
+    from_ms = at_ms if last is None else max(at_ms, last.at_ms + 1)
+    connection.execute(insert(rules).values(store_id=store_id, at_ms=from_ms, rules=now))
+
+
+def read_rules(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> tuple[RulesRow, ...]:
+    """Return the rules that held between two moments, by time; the first may be older than that."""
+    mine = rules.c.store_id == store_id
+    first = select(func.max(rules.c.at_ms)).where(mine, rules.c.at_ms <= start_ms).scalar_subquery()
+    query = (
+        select(rules.c.at_ms, rules.c.rules)
+        .where(mine, rules.c.at_ms >= func.coalesce(first, start_ms), rules.c.at_ms < end_ms)
+        .order_by(rules.c.at_ms)
+    )
+    return tuple(RulesRow(row.at_ms, row.rules) for row in connection.execute(query))
+
 
 Subjects = Sequence[tuple[str, Mapping[str, Any]]]
 

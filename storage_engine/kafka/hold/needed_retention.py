@@ -17,7 +17,7 @@ from storage_engine.kafka.hold.hold_state import (
     HoldState,
     TopicSetting,
 )
-from storage_engine.model.store.filling import fills_in_ms
+from storage_engine.model.store.store import fills_in_ms
 
 TopicSettings = Mapping[str, TopicSetting]
 """By key, of :data:`~storage_engine.kafka.hold.hold_state.HELD_SETTINGS`."""

@@ -19,8 +19,7 @@ from storage_engine.kafka.live.cut_faults import cut_to_held
 from storage_engine.kafka.live.live_node import LiveNode
 from storage_engine.kafka.store.plan import as_asked
 from storage_engine.kafka.store.store import KafkaStore, open_store
-from storage_engine.model.broker.broker_store import Remove, StoreSettings
-from storage_engine.model.broker.held_store import UnheldSegments
+from storage_engine.model.broker.broker_store import Remove, StoreSettings, UnheldSegments
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
 from storage_engine.model.hold.hold import HoldMemory, HoldStatus
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest

@@ -22,8 +22,7 @@ from storage_engine.kafka.live.log_cut import refused, starts_of, witness_of
 from storage_engine.kafka.live.observe import observe
 from storage_engine.kafka.live.remembered_cut import Cut, cut_remembered
 from storage_engine.kafka.live.same_log import Witness, other_than
-from storage_engine.model.store.by_log import by_log
-from storage_engine.model.store.store import Segment, SegmentId
+from storage_engine.model.store.store import Segment, SegmentId, by_log
 
 if TYPE_CHECKING:
     from storage_engine.kafka.live.live_node import LiveNode

@@ -10,14 +10,14 @@ from storage_engine.kafka.hold.hold_state import HoldState, load_state
 from storage_engine.kafka.hold.shared_holds import needed_by_others, states_of_others
 from storage_engine.kafka.live.due_hold import LOOKS, deleted_topics
 from storage_engine.kafka.live.topic_ages import found_logs
-from storage_engine.model.broker.held_store import UnheldSegments
+from storage_engine.model.broker.broker_store import UnheldSegments
 
 if TYPE_CHECKING:
     from storage_engine.kafka.live.live_node import LiveNode
 
 
 def look_for_unheld(store: LiveNode, now_ms: int, until_ms: int) -> UnheldSegments:
-    """See :meth:`storage_engine.model.broker.held_store.HeldStore.unheld_segments`.
+    """See :meth:`storage_engine.model.broker.broker_store.HeldStore.unheld_segments`.
 
     :raises BrokerError: the cluster can't be asked.
     :raises OSError: a file can't be read.

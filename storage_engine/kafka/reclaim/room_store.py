@@ -42,8 +42,7 @@ from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreS
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold.hold import HoldMemory
 from storage_engine.model.plan.plan import Cause, Plan, PlanRequest, Trigger, Urgency
-from storage_engine.model.store.by_log import by_log
-from storage_engine.model.store.store import Segment, StoreSnapshot
+from storage_engine.model.store.store import Segment, StoreSnapshot, by_log
 
 if TYPE_CHECKING:
     from storage_engine.kafka.stopped.store_lock import LockedDirectories

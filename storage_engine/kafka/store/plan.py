@@ -25,8 +25,7 @@ from storage_engine.kafka.rules import (
 from storage_engine.kafka.stopped.cleaner import cleaner_settings, due
 from storage_engine.kafka.store.missing_logs import ADVICE, missing_logs, missing_text
 from storage_engine.kafka.transactions.hanging_transactions import oldest_open
-from storage_engine.model.plan.plan import Decision, LogPlan, PlanRequest, Reason
-from storage_engine.model.plan.plan_limits import limited
+from storage_engine.model.plan.plan import Decision, LogPlan, PlanRequest, Reason, limited
 from storage_engine.model.report.diagnosis import named_in_short, reason_of
 from storage_engine.model.store.store import (
     Archivable,

@@ -64,7 +64,6 @@ from storage_engine.model.broker.broker_tasks import BrokerTask, LeftOver, TaskL
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.known_logs import Absence, LogIdentity
 from storage_engine.model.store.store import (
     Archivable,
@@ -75,6 +74,7 @@ from storage_engine.model.store.store import (
     SegmentId,
     SegmentState,
     StoreSnapshot,
+    by_log,
 )
 
 if TYPE_CHECKING:

@@ -1,9 +1,12 @@
 """A lake's acts: files below the location of ``segments``, each named by the SHA-256 of its bytes.
 
-An act counts from the moment its file is durable. The mark of ``segments`` names the newest, so that a lake
-which lost it is found. A mark that names an older one is no contradiction: the writer of the newest was
-killed, or somebody committed beside it. No act is ever changed or removed. On this machine's file systems a
-lock lets one writer in; on object stores each writer claims its turn, and goes on where no other claim is.
+An act counts from the moment its file is durable. The mark of ``segments`` names the newest, so that a
+lake which lost it is found. A mark that names an older one is no contradiction: the writer of the
+newest was killed, or somebody committed beside it. No act is ever changed or removed. On this machine's
+file systems a lock lets one writer in; on object stores each writer claims its turn, and goes on where
+no other claim is.
+
+Until a hold is lifted nothing of the stores that it covers is removed for good.
 """
 
 from __future__ import annotations
@@ -11,12 +14,14 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
+from storage_engine.brokers import store_called
 from storage_engine.core.clock import JUMP_MS, clock_ms
 from storage_engine.core.host import person, this_host
 from storage_engine.core.wording import time_text
@@ -27,6 +32,7 @@ from storage_engine.lake.catalog.identity import lake_id_of, mark_location, pars
 from storage_engine.lake.catalog.tables import SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, has_trees
 from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.lake.storage.small_files import (
     OWN_FOLDER,
     delete_small_file,
@@ -36,14 +42,19 @@ from storage_engine.lake.storage.small_files import (
     replace_small_file,
 )
 from storage_engine.model.keep.acts import (
+    DECIDING,
+    SHOWN_CHARACTERS,
     Act,
     ActKind,
     KeepDecision,
     RecordedAct,
     decode_act,
     order_acts,
+    policy_of,
     sha256_of_act,
 )
+from storage_engine.model.keep.rules import Hold
+from storage_engine.model.proof.receipt import Receipt
 
 Acts = tuple[RecordedAct, ...]
 
@@ -252,3 +263,130 @@ def _taken(location: str, what: str) -> LakeUnavailableError:
         f"{location}/{_CLAIMS}: expected to record an act alone, {what}. Nothing was changed. Run again; the "
         f"claim of a writer that was killed counts for {_CLAIM_SECONDS // 60} minutes."
     )
+
+
+def read_expiries(lake: Lake, acts: Iterable[str]) -> Mapping[str, str]:
+    """Return by which policy, and since when, acts expired something, as clauses by the SHA-256 of the act.
+
+    Those that can't be read are left out: ``verify`` says what is wrong with them.
+
+    :param acts: SHA-256 of acts, as receipts name them; where none is named nothing is read.
+    """
+    wanted = set(acts) - {""}
+    if not wanted:
+        return {}
+    try:
+        every_act = read_acts(lake)
+    except LakeUnavailableError:
+        return {}
+    return {sha256: text for sha256, text in expiry_texts(every_act).items() if sha256 in wanted}
+
+
+def merged_expiries(ended: Iterable[tuple[Lake, Iterable[Receipt]]]) -> Mapping[str, str]:
+    """Return the same of receipts that may be of several lakes, each with a lake to look their acts up in."""
+    found: dict[str, str] = {}
+    for lake, rows in ended:
+        found |= read_expiries(lake, (row.act_sha256 for row in rows))
+    return found
+
+
+def expiry_texts(acts: Sequence[RecordedAct]) -> dict[str, str]:
+    """Return for each act the version of the policy that was in force, and when it was recorded. Pure.
+
+    :param acts: of a lake, the newest last.
+    """
+    texts, version = {}, "unknown"
+    for recorded in acts:
+        if recorded.act.decision.kind in DECIDING:
+            version = recorded.sha256
+        since = time_text(recorded.act.at_ms)
+        texts[recorded.sha256] = f"by policy {version[:SHOWN_CHARACTERS]} since {since}"
+    return texts
+
+
+_STORE_FOLDER = "store_id="
+
+
+@dataclass(frozen=True, slots=True)
+class HeldStores:
+    """
+    :param holds: that are in force.
+    :param names: by store, each name that it had, by its receipts; the newest last.
+    """
+
+    holds: tuple[Hold, ...]
+    names: Mapping[str, tuple[str, ...]]
+
+    def holds_of(self, store_id: str, *more_names: str) -> tuple[Hold, ...]:
+        """Return the holds that cover something of a store.
+
+        :param more_names: that somebody else knows of it.
+        """
+        names = (*self.names.get(store_id, ()), *more_names)
+        return tuple(hold for hold in self.holds if hold.covers_store(store_id, names))
+
+    def holds_file(self, inside: str) -> bool:
+        """Return whether a data file, or one of receipts, is held; by its store, for it may have every topic.
+
+        :param inside: its path, relative to its table's location.
+        """
+        folder, *below = inside.split("/")
+        if folder != "data":
+            return False
+        stores = [part.removeprefix(_STORE_FOLDER) for part in below if part.startswith(_STORE_FOLDER)]
+        return bool(self.holds_of(stores[0]) if stores else self.holds)
+
+
+def read_held_stores(lake: Lake) -> HeldStores:
+    """Return which stores of a lake are held now.
+
+    :raises LakeUnavailableError: the lake or its acts can't be read: then nothing may be removed.
+    """
+    return held_stores(lake, read_acts(lake))
+
+
+def held_stores(lake: Lake, acts: Acts) -> HeldStores:
+    """The same by acts that were read.
+
+    :raises LakeUnavailableError: the receipts can't be read.
+    """
+    holds = policy_of(acts).holds
+    return HeldStores(holds, read_store_names(lake) if holds else {})
+
+
+def read_store_names(lake: Lake) -> dict[str, tuple[str, ...]]:
+    """Return by store each name that it had, the newest last.
+
+    The names that its places give it come before those that people gave it.
+
+    :raises LakeUnavailableError: the receipts can't be read.
+    """
+    table = lake.segments()
+    slot = ("store_id", "lineage", "log", "base_offset", "store_name")
+    with metadata_errors(table.location(), "read receipts"):
+        columns = (*slot, "broker", "store_root", "sequence")
+        receipts = table.scan(selected_fields=columns).to_arrow()
+    places = receipts.group_by(["store_id", "broker", "store_root"], use_threads=False).aggregate([])
+    by_place = (
+        (row["store_id"], store_called(None, row["broker"], row["store_root"])) for row in places.to_pylist()
+    )
+    # Who proves a segment again, moves it or lets it go repeats the name that its store had before.
+    first = receipts.group_by(list(slot), use_threads=False).aggregate([("sequence", "min")])
+    names = first.group_by(["store_id", "store_name"], use_threads=False).aggregate([("sequence_min", "max")])
+    ordered = names.sort_by("sequence_min_max").to_pylist()
+    given = ((row["store_id"], row["store_name"]) for row in ordered)
+    return newest_last((*by_place, *given))
+
+
+def newest_last(rows: Iterable[tuple[str, str | None]]) -> dict[str, tuple[str, ...]]:
+    """Return names by store. Pure.
+
+    :param rows: store and name, the oldest first; None: nobody has named it.
+    """
+    names: dict[str, dict[str, None]] = {}
+    for store_id, name in rows:
+        of_store = names.setdefault(store_id, {})
+        if name:
+            of_store.pop(name, None)
+            of_store[name] = None
+    return {store_id: tuple(of_store) for store_id, of_store in names.items()}

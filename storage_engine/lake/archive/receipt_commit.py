@@ -20,8 +20,7 @@ from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.file.scan import plan_files, read_files
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.storage.errors import metadata_errors
-from storage_engine.model.proof.heads import ChainHead
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import ChainHead, Receipt
 
 MERGED_FILES = 4
 """So many files of one store and of about one size are merged into one by the commit that finds them. About

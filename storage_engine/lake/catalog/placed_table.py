@@ -1,17 +1,25 @@
 """A table's metadata and where its files lie, which may not be the place that the metadata names.
 
-After a plain copy or a move of a lake's directory every location in its metadata names the old place. Nothing
-here ever opens a file below that place.
+After a plain copy or a move of a lake's directory every location in its metadata names the old place.
+Nothing here ever opens a file below that place.
+
+A manifest may be damaged. PyIceberg's compiled Avro decoder believes the counts that it reads, and a
+damaged one leads it beyond its memory: the process ends. Its decoder in Python, which takes five times
+as long, finds the end of the file.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import pyiceberg.avro.file
+from pyiceberg.avro.decoder import BinaryDecoder, StreamingBinaryDecoder, new_decoder
 from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, read_manifest_list
 from pyiceberg.serializers import Compressor, FromByteStream
@@ -20,9 +28,43 @@ from pyiceberg.table.metadata import TableMetadata
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.catalog.names import FORMER_LOCATIONS_PROPERTY
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS
-from storage_engine.lake.storage.careful_avro import careful_avro
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.lake.storage.small_files import read_small_file
+
+_lock = threading.Lock()
+_careful = 0
+
+
+@contextmanager
+def careful_avro() -> Iterator[None]:
+    """Let every thread of this process read Avro carefully while the block runs."""
+    global _careful
+    with _lock:
+        _careful += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _careful -= 1
+
+
+class CarefulDecoder(StreamingBinaryDecoder):
+    """Tells content that is cut short from its end, which PyIceberg takes an EOFError for."""
+
+    def read(self, n: int) -> bytes:
+        data = super().read(0) if n < 1 else self._input_stream.read(n)
+        if n < 0 or (len(data) < n and (data or n > 1)):
+            raise ValueError(f"expected {n} bytes of Avro, found {len(data)}: cut short or damaged")
+        if len(data) < n:
+            raise EOFError("the end of the Avro content")
+        return data
+
+
+def _decoder(content: bytes) -> BinaryDecoder:
+    return CarefulDecoder(content) if _careful else new_decoder(content)
+
+
+vars(pyiceberg.avro.file)["new_decoder"] = _decoder
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,18 @@
-"""A SQL catalog's rows: which metadata file each of the lake's tables has. Both change in one transaction."""
+"""A SQL catalog's rows: which metadata file each of the lake's tables has. Both change in one transaction.
+
+A SQLite file is written through no other name of it: hard links are broken before.
+"""
 
 from __future__ import annotations
 
+import os
+import shlex
+import sqlite3
+import stat
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
+from urllib.parse import quote
 
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError
@@ -11,13 +20,44 @@ from sqlalchemy import insert, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
-from storage_engine.core.sqlite_file import break_hard_links
+from storage_engine.core.durable import replacing
 from storage_engine.exceptions import BadInputError, CommitStateUnknownError, LakeUnavailableError
 from storage_engine.lake.catalog.catalog import Lake, tables_are_missing
 from storage_engine.lake.catalog.catalog_connections import metadata_locations
 from storage_engine.lake.catalog.identity import LAKE_ID_PROPERTY
 from storage_engine.lake.catalog.place import sqlite_file_of
 from storage_engine.lake.storage.errors import lake_errors
+
+
+def break_hard_links(path: Path) -> None:
+    """Give a SQLite database that has other names (hard links) a file of its own, with the same content.
+
+    A backup may be made of hard links. A change through one name would reach the other one's lake. Where the
+    path is a symbolic link, its target is given the new file.
+
+    :raises OSError: it can't be written.
+    :raises sqlite3.Error: it is locked, damaged, or in WAL mode.
+    """
+    path = path.resolve()
+    before = path.stat()
+    if before.st_nlink == 1:
+        return
+    with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=rw", uri=True)) as connection:
+        (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+        if mode == "wal":
+            # There, a connection that is open already doesn't notice that its file was replaced.
+            command = shlex.join(["sqlite3", str(path), "PRAGMA journal_mode=DELETE"])
+            raise sqlite3.NotSupportedError(
+                "expected a rollback journal, found WAL mode. End every program that uses the database, then "
+                f"checkpoint it and leave WAL mode: {command}"
+            )
+        # Nobody commits meanwhile, and what a killed writer left is rolled back.
+        connection.execute("BEGIN IMMEDIATE")
+        with replacing(path) as file:
+            file.write(connection.serialize())
+            os.fchmod(file.fileno(), stat.S_IMODE(before.st_mode))
+            if os.geteuid() == 0:
+                os.fchown(file.fileno(), before.st_uid, before.st_gid)
 
 
 def sql_catalog(lake: Lake) -> SqlCatalog:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pyiceberg.expressions import And, GreaterThanOrEqual
 
-from storage_engine.lake.acts.expiries import read_expiries
+from storage_engine.lake.acts.act_files import read_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.verify_turns import History, standing_fault
 from storage_engine.lake.file.filters import all_equal

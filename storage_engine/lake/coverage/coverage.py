@@ -1,24 +1,52 @@
-"""Where the bytes of a log are: store and lake laid over each other. Pure; reads nothing.
+"""Where the bytes of a log are: store and lakes laid over each other. Pure; reads nothing.
 
 The union of what lies on disk and what lies in the lake has to be one interval: every gap between its
 ends is LOST. Where both have a segment their SHA-256 has to agree. What a journal says was released
-counts as part of the interval, so that a loss at its beginning can't hide.
+counts as part of the interval, so that a loss at its beginning can't hide. What one lake lacks or has
+broken, another may prove.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from operator import attrgetter
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, SegmentIdentity, end_text, ended, whole
 from storage_engine.model.report.validation import RangeStatus, Status, Where, worst
-from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.known_logs import IdentifiedRange, LogNames
+from storage_engine.model.store.store import by_log
+
+
+def in_either(
+    rows: Iterable[Receipt], broken: Mapping[SegmentIdentity, str], elsewhere: Iterable[Receipt]
+) -> tuple[tuple[Receipt, ...], dict[SegmentIdentity, str]]:
+    """One lake's receipts with those of the other that say more; each segment's bytes once.
+
+    :param broken: which of ``rows`` prove nothing, and why.
+    :param elsewhere: receipts that hold in the other lake.
+    :return: the receipts, and which of them prove nothing.
+    """
+    proven_elsewhere = {row.identity: row for row in elsewhere}
+    kept = [row for row in rows if row.identity not in broken or row.identity not in proven_elsewhere]
+    known = {row.identity for row in kept}
+    more = [row for identity, row in proven_elsewhere.items() if identity not in known]
+    merged = sorted((*kept, *more), key=lambda row: (row.log, row.lineage, row.base_offset))
+    return tuple(merged), {identity: why for identity, why in broken.items() if identity in known}
+
 
 T = TypeVar("T")
+Interval = tuple[int, int]
+
+
+class HasOffsets(Protocol):
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,3 +424,30 @@ def _joined(rows: Sequence[RangeStatus]) -> RangeStatus:
     """Return ranges that follow each other and are judged alike as one."""
     segments = tuple(dict.fromkeys(name for row in rows for name in row.segments))
     return replace(rows[0], end_offset=rows[-1].end_offset, segments=segments)
+
+
+def merge_intervals(pieces: Iterable[HasOffsets | Interval]) -> list[Interval]:
+    """Return what ranges cover, as intervals that don't touch, by offset."""
+    found: list[Interval] = []
+    ends = (one if isinstance(one, tuple) else (one.start_offset, one.end_offset) for one in pieces)
+    for start, end in sorted(ends):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
+def subtract_intervals(start: int, end: int, cover: Sequence[Interval]) -> Iterator[Interval]:
+    """Yield the parts of an interval that intervals don't cover.
+
+    :param cover: as :func:`merge_intervals` returns them.
+    """
+    for first, last in cover[max(0, bisect_right(cover, (start, end)) - 1) :]:
+        if first >= end:
+            break
+        if start < first:
+            yield start, first
+        start = max(start, last)
+    if start < end:
+        yield start, end

@@ -15,7 +15,7 @@ from storage_engine.lake.coverage.coverage import LocalSpan
 from storage_engine.lake.file.staging import sha256_of
 from storage_engine.model.proof.companions import MAX_COMPANION_BYTES, Companion
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Lineages
 from storage_engine.model.store.store import (
     FileFacts,
     LogSnapshot,

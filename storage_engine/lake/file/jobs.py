@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from storage_engine.lake.acts.unarchived import ArchivePermits
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
-from storage_engine.model.store.log_names import in_file_name
+from storage_engine.model.store.known_logs import in_file_name
 from storage_engine.model.store.store import FileFacts, SegmentContext
 
 _LOG_BYTES = 148

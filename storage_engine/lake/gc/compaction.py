@@ -31,8 +31,7 @@ from storage_engine.core.durable import fsync_path, unlink
 from storage_engine.core.long_work import told
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, ProofError, StorageEngineError
-from storage_engine.lake.acts.act_files import read_acts
-from storage_engine.lake.acts.held_stores import read_store_names
+from storage_engine.lake.acts.act_files import read_acts, read_store_names
 from storage_engine.lake.archive.archive import (
     SHARED_GROUP_BYTES,
     SHARED_LEAST_SEGMENTS,
@@ -70,8 +69,7 @@ from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
 from storage_engine.model.keep.acts import expired_files, policy_of
-from storage_engine.model.keep.keep_policy import KeepPolicy, age_begins_ms
-from storage_engine.model.keep.rules import Stream, rule_for
+from storage_engine.model.keep.rules import KeepPolicy, Stream, age_begins_ms, rule_for
 from storage_engine.model.proof.receipt import (
     Receipt,
     SegmentIdentity,

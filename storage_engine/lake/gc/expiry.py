@@ -26,8 +26,14 @@ from storage_engine.brokers import find_broker
 from storage_engine.core import durable
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, ProofError
-from storage_engine.lake.acts.act_files import Acts, read_acts, read_trusted_clock, record_act
-from storage_engine.lake.acts.held_stores import held_stores, read_held_stores
+from storage_engine.lake.acts.act_files import (
+    Acts,
+    held_stores,
+    read_acts,
+    read_held_stores,
+    read_trusted_clock,
+    record_act,
+)
 from storage_engine.lake.archive.commit import BATCH_SEGMENTS
 from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
 from storage_engine.lake.archive.receipt_commit import prepare_receipts

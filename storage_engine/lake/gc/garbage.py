@@ -12,37 +12,433 @@ not in the trash before; touch our own small files, or what neither we nor Icebe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.io import load_file_io
+from pyiceberg.manifest import ManifestContent, ManifestFile, read_manifest_list
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import Table
 
-from storage_engine.core.clock import HOUR_MS
+from storage_engine.core.clock import DAY_MS, HOUR_MS
+from storage_engine.core.long_work import told_each
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
-from storage_engine.lake.acts.act_files import read_acts
-from storage_engine.lake.acts.held_stores import HeldStores, read_held_stores
+from storage_engine.lake.acts.act_files import HeldStores, read_acts, read_held_stores
 from storage_engine.lake.catalog.catalog import Lake, connect, rows_table_among
 from storage_engine.lake.catalog.commit_lock import UNLOCKED_GRACE_MS, nobody_commits
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS
+from storage_engine.lake.catalog.identity import read_mark
+from storage_engine.lake.catalog.placed_table import careful_avro
+from storage_engine.lake.catalog.tables import DELETIONS, IDENTITY_COLUMNS, SEGMENTS
 from storage_engine.lake.catalog.writing import TAKEN_OVER_PROPERTY, ready_to_write
 from storage_engine.lake.file.filters import all_equal
-from storage_engine.lake.gc.garbage_decisions import (
-    DecidedFile,
-    TableDecision,
-    Waits,
-    decide,
-    look,
-    without_expired,
-    without_held,
+from storage_engine.lake.file.jobs import is_own_name, split_data_file_name
+from storage_engine.lake.file.staging import final_name
+from storage_engine.lake.gc.garbage_files import (
+    Listing,
+    Place,
+    TableFile,
+    TrashList,
+    key_of,
+    list_place,
+    now_ns,
 )
-from storage_engine.lake.gc.garbage_files import Place, now_ns
 from storage_engine.lake.gc.garbage_kind import TRASH_MS, GarbageKind
-from storage_engine.lake.gc.live_twins import ReadBack
-from storage_engine.lake.gc.trash import PutBack, empty, forget, new_moment, put_back, take
-from storage_engine.lake.storage.errors import lake_errors, metadata_errors
+from storage_engine.lake.gc.garbage_rule import (
+    Candidate,
+    GarbageContents,
+    GarbageStanding,
+    Held,
+    judge,
+    kind_of,
+)
+from storage_engine.lake.gc.live_twins import RANGE_COLUMNS, LiveTwins, ReadBack
+from storage_engine.lake.gc.trash import PutBack, empty, forget, in_trash, new_moment, put_back, take
+from storage_engine.lake.storage.errors import is_file_failure, lake_errors, metadata_errors
 from storage_engine.model.keep.acts import expired_files
-from storage_engine.model.proof.heads import ChainHead
+from storage_engine.model.proof.receipt import ChainHead
+
+_STORE_FOLDER = "store_id="
+
+_POSITION_DELETES = ("file_path", "pos")
+
+Slot = tuple[str, int, str, int]
+"""Store, lineage, log and base offset of a segment."""
+
+_Rows = tuple[tuple[Any, ...], ...]
+
+_UNREADABLE = "it can't be read"
+
+
+def _locations(table: Table) -> Iterator[str]:
+    metadata = table.metadata
+    yield table.metadata_location
+    yield from (entry.metadata_file for entry in metadata.metadata_log)
+    yield from (file.statistics_path for file in metadata.statistics)
+    yield from (file.statistics_path for file in metadata.partition_statistics)
+    manifests: dict[str, ManifestFile] = {}
+    for snapshot in metadata.snapshots:
+        yield snapshot.manifest_list
+        manifests.update((manifest.manifest_path, manifest) for manifest in snapshot.manifests(table.io))
+    for location, manifest in manifests.items():
+        yield location
+        yield from (entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io))
+
+
+class Evidence:
+    """Reads files of one table; what a file says of itself is read once, however often it is asked for."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._read: dict[TableFile, GarbageContents | tuple[object, ...]] = {}
+        self._needed: dict[str, frozenset[str]] = {}
+
+    def needed(self, table: Table) -> frozenset[str]:
+        """Return the keys of what a loaded table leads to, and of the metadata that was marked last.
+
+        :raises LakeUnavailableError: the table can't be read.
+        """
+        if table.metadata_location not in self._needed:
+            with metadata_errors(table.location(), "read the table's manifests"):
+                self._needed[table.metadata_location] = frozenset(map(key_of, _locations(table)))
+        mark = read_mark(table)
+        marked = frozenset() if mark is None else frozenset({f"metadata/{mark.metadata}"})
+        return self._needed[table.metadata_location] | marked
+
+    def of(self, table: Table, twins: LiveTwins, kind: GarbageKind, file: TableFile) -> GarbageContents:
+        """Return what a file holds or names, and where something live holds the same.
+
+        :param table: the file's, as loaded now.
+        :raises LakeUnavailableError: what is live can't be read.
+        """
+        if file.size_bytes == 0:
+            return GarbageContents(empty=True)
+        if kind in (GarbageKind.METADATA, GarbageKind.MANIFEST_LIST, GarbageKind.MANIFEST):
+            named: GarbageContents = self._once(file, lambda: _named(table, self._location(file), kind, file))
+            return named
+        if kind is GarbageKind.RECEIPTS:
+            found = self._once(file, lambda: self._column_values(file, ("row_hash",)))
+            if isinstance(found, GarbageContents):
+                return found
+            return GarbageContents(tuple(twins.of_receipt(hash_) for (hash_,) in found))
+        if kind is GarbageKind.DELETIONS:
+            found = self._once(file, lambda: self._column_values(file, RANGE_COLUMNS))
+            if isinstance(found, GarbageContents):
+                return found
+            return GarbageContents(tuple(map(twins.of_range, found)))
+        return self._data_file(table, twins, kind, file)
+
+    def _data_file(
+        self, table: Table, twins: LiveTwins, kind: GarbageKind, file: TableFile
+    ) -> GarbageContents:
+        folder, _, name = file.inside.rpartition("/")
+        if kind is GarbageKind.STAGED:
+            name = final_name(name)
+            footer = self._once(file, lambda: self._column_values(file, ()))
+            if isinstance(footer, GarbageContents):
+                # Where it can be read, and is no whole Parquet file, nobody finished it.
+                return footer if footer.fault.startswith(_UNREADABLE) else GarbageContents()
+        store = folder.rpartition("/")[2]
+        prefix, digits = split_data_file_name(name)
+        if prefix and store.startswith(_STORE_FOLDER):
+            return GarbageContents((twins.of_content(store.removeprefix(_STORE_FOLDER), prefix, digits),))
+        slots = self._once(file, lambda: self._slots(file))
+        if isinstance(slots, GarbageContents):
+            return slots
+        return GarbageContents(tuple(self._rows_held(table, twins, file, slot) for slot in slots))
+
+    def _rows_held(self, table: Table, twins: LiveTwins, file: TableFile, slot: Slot) -> Held:
+        return twins.of_rows(table, self._location(file), slot)
+
+    def _slots(self, file: TableFile) -> GarbageContents | _Rows:
+        """The segments that a shared file, or one of another engine, has rows of; of one that says which
+        rows of others count as deleted, those others."""
+        slots = self._column_values(file, tuple(IDENTITY_COLUMNS.names))
+        if not isinstance(slots, GarbageContents) or slots.fault.startswith(_UNREADABLE):
+            return slots
+        deletes = self._column_values(file, _POSITION_DELETES)
+        if isinstance(deletes, GarbageContents):
+            return slots
+        return GarbageContents(names=frozenset(key_of(location) for location, _ in deletes))
+
+    def _once(self, file: TableFile, read: Callable[[], Any]) -> Any:
+        if file not in self._read:
+            self._read[file] = read()
+        return self._read[file]
+
+    def _location(self, file: TableFile) -> str:
+        return f"{self._place.location}/{file.found}"
+
+    def _column_values(self, file: TableFile, columns: tuple[str, ...]) -> GarbageContents | _Rows:
+        """Distinct values of some columns of a Parquet file; or why they can't be told."""
+        try:
+            with (
+                self._place.file_system.open_input_file(file.path) as source,
+                pq.ParquetFile(source) as parquet,
+            ):
+                if lacking := set(columns) - set(parquet.schema_arrow.names):
+                    return GarbageContents(
+                        fault=f"it has no column {min(lacking)} that would say what is in it"
+                    )
+                values: dict[tuple[Any, ...], None] = {}
+                for group in range(parquet.num_row_groups if columns else 0):
+                    rows = parquet.read_row_group(group, columns=list(columns), use_threads=False)
+                    rows = rows.group_by(list(columns), use_threads=False).aggregate([])
+                    values.update(dict.fromkeys(zip(*(rows[c].to_pylist() for c in columns), strict=True)))
+                return tuple(values)
+        except (OSError, pa.ArrowException) as error:
+            what = _UNREADABLE if is_file_failure(error) else "it is no whole Parquet file"
+            return GarbageContents(fault=f"{what}: {reason_text(error)}")
+
+
+def _named(table: Table, location: str, kind: GarbageKind, file: TableFile) -> GarbageContents:
+    try:
+        with careful_avro():
+            if kind is GarbageKind.METADATA:
+                return _named_by_metadata(table, location)
+            if kind is GarbageKind.MANIFEST_LIST:
+                manifests = read_manifest_list(table.io.new_input(location))
+                return GarbageContents(
+                    names=frozenset(key_of(manifest.manifest_path) for manifest in manifests)
+                )
+            entries = _manifest(location, file.size_bytes).fetch_manifest_entry(table.io)
+            return GarbageContents(names=frozenset(key_of(entry.data_file.file_path) for entry in entries))
+    except Exception as error:
+        # Over damaged bytes the parsers raise whatever they stumble into.
+        return GarbageContents(fault=f"{_UNREADABLE}: {type(error).__name__}: {error}")
+
+
+def _named_by_metadata(table: Table, location: str) -> GarbageContents:
+    found = FromInputFile.table_metadata(table.io.new_input(location))
+    names = frozenset(key_of(snapshot.manifest_list) for snapshot in found.snapshots)
+    if found.table_uuid != table.metadata.table_uuid:
+        return GarbageContents(
+            names=names,
+            keep=f"it is metadata of another table, {found.table_uuid}: another lake lies here, or did",
+        )
+    return GarbageContents(names=names)
+
+
+def _manifest(location: str, size_bytes: int) -> ManifestFile:
+    """A manifest as a list would name it: nothing in a list tells which files it names."""
+    return ManifestFile.from_args(
+        manifest_path=location,
+        manifest_length=size_bytes,
+        partition_spec_id=0,
+        content=ManifestContent.DATA,
+        sequence_number=0,
+        min_sequence_number=0,
+        added_snapshot_id=0,
+    )
+
+
+FOREIGN_GRACE_MS = DAY_MS
+"""How long a data file that another program named is left alone, at least: a compaction that runs since then
+may be about to commit it, and knows nothing of our lock."""
+
+_METADATA_KINDS = (GarbageKind.MANIFEST, GarbageKind.MANIFEST_LIST, GarbageKind.METADATA)
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """:param settled_ns: files that were modified after this are young.
+    :param foreign_ns: data files of other programs that were modified after this are young.
+    :param due_ns: what went into the trash before this may go for good.
+    """
+
+    settled_ns: int
+    foreign_ns: int
+    due_ns: int
+
+    @classmethod
+    def at(cls, now: int, grace_ms: int, trash_ms: int) -> Waits:
+        """
+        :param now: nanoseconds since the epoch.
+        """
+        foreign_ms = max(grace_ms, FOREIGN_GRACE_MS)
+        return cls(*(now - wait_ms * 1_000_000 for wait_ms in (grace_ms, foreign_ms, trash_ms)))
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What lies below one table's location, listed once, and what was read of it so far."""
+
+    place: Place
+    listing: Listing
+    trash: tuple[tuple[TrashList, TableFile], ...]
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedFile:
+    """A file that the table doesn't need, and why it may go or is kept.
+
+    :param twins: the live files that hold what it holds.
+    :param listed: what took it; None: it isn't in the trash.
+    """
+
+    file: TableFile
+    kind: GarbageKind
+    reason: str
+    twins: tuple[str, ...]
+    listed: TrashList | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableDecision:
+    """What is to become of one table's files.
+
+    :param going: files that may go.
+    :param orphans: files that are kept, those in the trash too.
+    :param due: files that may go from the trash for good.
+    :param over: passes that have nothing in the trash any more once that is done.
+    :param waiting: files that have to stay in the trash for longer.
+    """
+
+    place: Place
+    going: list[DecidedFile] = field(default_factory=list)
+    orphans: list[DecidedFile] = field(default_factory=list)
+    due: list[DecidedFile] = field(default_factory=list)
+    over: list[str] = field(default_factory=list)
+    waiting: list[TableFile] = field(default_factory=list)
+    young: list[TableFile] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+def look(lake: Lake) -> list[Scene]:
+    """List what lies below the tables' locations.
+
+    :raises LakeUnavailableError: it can't be listed, or lacks a table's metadata.
+    """
+    messages, segments, *deletions = lake.every_table()
+    scenes = [_look(table) for table in (messages, segments)]
+    for table in deletions:
+        # Nothing is refused for what is wrong with this one.
+        with suppress(LakeUnavailableError):
+            scenes.append(_look(table))
+    return scenes
+
+
+def _look(table: Table) -> Scene:
+    place = Place.of(table)
+    listing = list_place(place)
+    if key_of(table.metadata_location) not in {file.key(place) for file in listing.files}:
+        raise LakeUnavailableError(
+            f"{table.location()}: expected the table's metadata {table.metadata_location} among its "
+            "files, found it missing. Nothing was removed. Does the warehouse lie where the catalog "
+            "says? If another engine puts metadata there, remove the table's property "
+            "write.metadata.path; of a SQL catalog the next commit of storage-engine brings it back."
+        )
+    return Scene(place, listing, tuple(in_trash(place, listing)), Evidence(place))
+
+
+def decide(lake: Lake, scenes: Sequence[Scene], read_back: ReadBack, waits: Waits) -> list[TableDecision]:
+    """Decide about the files that were listed, by the tables as they are now.
+
+    :raises LakeUnavailableError: what the tables need can't be read.
+    """
+    tables = {table.name()[-1]: table for table in lake.every_table()}
+    twins = LiveTwins(*lake.tables(), read_back, tables.get(DELETIONS))
+    decisions = []
+    # A table of deletions that came or went since, or can't be read, is for the next pass.
+    for scene in (it for it in scenes if it.place.name in tables):
+        name = scene.place.name
+        with suppress(LakeUnavailableError) if name == DELETIONS else nullcontext():
+            decisions.append(_decide(tables[name], scene, twins, waits))
+    return decisions
+
+
+def _decide(table: Table, scene: Scene, twins: LiveTwins, waits: Waits) -> TableDecision:
+    place = scene.place
+    decision = TableDecision(place, unknown=list(scene.listing.linked))
+    needed = scene.evidence.needed(table)
+    lost = needed - {file.key(place) for file in scene.listing.files}
+    due = {
+        file: listed
+        for listed, file in scene.trash
+        if listed.since_ns <= waits.due_ns or file.key(place) in lost
+    }
+    waiting = {file for _, file in scene.trash} - set(due)
+    if not place.is_local:
+        # Such a file is where the table wants it, and off the list once that is done with.
+        due = {file: listed for file, listed in due.items() if file.key(place) not in needed}
+    decision.waiting.extend(waiting)
+    in_place = [file for file in scene.listing.files if file not in waiting and file not in due]
+    files = [file for file in in_place if file.key(place) not in needed] + list(due)
+    candidates = [
+        _candidate(table, scene, twins, waits, file, is_due=file in due, is_lost=file.key(place) in lost)
+        for file in told_each(files, "Looking at files", "files")
+    ]
+    for file, candidate, verdict in zip(files, candidates, judge(candidates, needed), strict=True):
+        if candidate.young:
+            decision.young.append(file)
+        elif verdict is None or candidate.kind is None:
+            decision.unknown.append(file.path)
+        else:
+            listed = due.get(file)
+            it = DecidedFile(file, candidate.kind, verdict.reason, verdict.twins, listed)
+            if verdict.standing is GarbageStanding.ORPHAN:
+                decision.orphans.append(it)
+            else:
+                (decision.going if listed is None else decision.due).append(it)
+    staying = {listed.moment for listed, file in scene.trash if file in waiting}
+    if place.is_local:
+        staying |= {it.listed.moment for it in decision.orphans if it.listed is not None}
+    lists = [listed for listed in scene.listing.lists if listed.since_ns <= waits.due_ns]
+    decision.over.extend(listed.moment for listed in lists if listed.moment not in staying)
+    return decision
+
+
+def without_held(decision: TableDecision, is_held: Callable[[str], bool]) -> TableDecision:
+    """Return a decision by which what is held stays in the trash. Pure.
+
+    :param is_held: asked of a file's path, relative to the table's location.
+    """
+    held = [it for it in decision.due if is_held(it.file.inside)]
+    staying = {it.listed.moment for it in held if it.listed is not None}
+    return replace(
+        decision,
+        due=[it for it in decision.due if not is_held(it.file.inside)],
+        over=[moment for moment in decision.over if moment not in staying],
+        waiting=[*decision.waiting, *(it.file for it in held)],
+    )
+
+
+def without_expired(decision: TableDecision, names: Set[str]) -> TableDecision:
+    """Return a decision that leaves to acts the files that they alone may remove. Pure.
+
+    :param names: of these, relative to the table's location.
+    """
+    going, orphans = (
+        [it for it in part if it.file.inside not in names] for part in (decision.going, decision.orphans)
+    )
+    return replace(decision, going=going, orphans=orphans)
+
+
+def _candidate(
+    table: Table,
+    scene: Scene,
+    twins: LiveTwins,
+    waits: Waits,
+    file: TableFile,
+    *,
+    is_due: bool,
+    is_lost: bool,
+) -> Candidate:
+    kind = kind_of(scene.place.name, file.inside)
+    foreign = kind is GarbageKind.DATA_FILE and not is_own_name(file.inside.rpartition("/")[2])
+    young = not is_due and file.modified_ns > (waits.foreign_ns if foreign else waits.settled_ns)
+    contents = None
+    if is_lost:
+        contents = GarbageContents(keep="the table needs it again: run storage-engine gc --undo")
+    elif kind in _METADATA_KINDS or (kind is not None and not young):
+        contents = scene.evidence.of(table, twins, kind, file)
+    return Candidate(file.key(scene.place), kind, contents, young)
 
 
 @dataclass(frozen=True, slots=True)

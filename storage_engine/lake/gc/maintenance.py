@@ -40,8 +40,7 @@ from storage_engine.lake.soundness.chain import check_chain, check_links
 from storage_engine.lake.soundness.receipts import current, list_stores, receipts_in
 from storage_engine.lake.soundness.soundness_reader import moved_receipts
 from storage_engine.lake.storage.errors import lake_errors
-from storage_engine.model.proof.heads import ChainHead
-from storage_engine.model.proof.receipt import with_rows
+from storage_engine.model.proof.receipt import ChainHead, with_rows
 
 _AT_ONCE = 1000
 """Snapshots that expire in one commit at most: PyIceberg compares each with every other."""

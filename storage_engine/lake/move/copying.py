@@ -1,12 +1,18 @@
-"""Copying a lake: a backup with a UUID, a catalog and names of its own, which verifies without the original.
+"""Copying a lake: a backup with a UUID, a catalog and names of its own, which verifies without the
+original.
 
-Data files come first, each compared with its receipt on the way and on disk before it has its final name;
-then the metadata, by the writer that relocation uses; then the catalog's rows. The copy is read-only until
-somebody promotes it. Copied again, it gets what is new; nothing that it has is removed.
+Data files come first, each compared with its receipt on the way and on disk before it has its final
+name; then the metadata, by the writer that relocation uses; then the catalog's rows. The copy is read-
+only until a person promotes it, when the original is gone: then it is a lake of its own. Copied again,
+it gets what is new; nothing that it has is removed.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -16,19 +22,25 @@ from pathlib import Path
 
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
 
+from storage_engine.core.durable import fsync_path, unlink
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.long_work import told
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.acts.act_files import copy_acts, lacks_acts
 from storage_engine.lake.archive.table_writer import Target, write_table
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, connect, open_lake
-from storage_engine.lake.catalog.commit_lock import committing, nobody_commits_at
+from storage_engine.lake.catalog.commit_lock import committing, nobody_commits, nobody_commits_at
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.deletions_table import mark_deletions
 from storage_engine.lake.catalog.identity import (
+    ANCESTORS_PROPERTY,
     COPIED_HEADS_PROPERTY,
     COPY_OF_PROPERTY,
     LAKE_ID_PROPERTY,
     PROMOTED_PROPERTY,
+    ancestors_of,
     is_below,
     lake_id_of,
 )
@@ -38,10 +50,11 @@ from storage_engine.lake.catalog.place import is_catalog_there, own_directory, s
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files
 from storage_engine.lake.catalog.pointers import make_catalog_tables, read_pointers, repoint
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS
+from storage_engine.lake.catalog.writing import mark_commits
+from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import segments_in
 from storage_engine.lake.file.jobs import file_name, is_own_name, slot_prefix, split_data_file_name
-from storage_engine.lake.file.staging import PARTIAL_SUFFIX
-from storage_engine.lake.move.file_copy import copy_file
+from storage_engine.lake.file.staging import PARTIAL_SUFFIX, staged_location
 from storage_engine.lake.move.making import check_empty, make_sqlite_file, refuse_around
 from storage_engine.lake.move.moving import (
     Tables,
@@ -56,9 +69,158 @@ from storage_engine.lake.move.moving import (
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.file_checks import file_fault, proven_hashes
 from storage_engine.lake.soundness.receipts import by_store, current
+from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.lake.storage.small_files import delete_small_file, list_files
-from storage_engine.model.proof.heads import ChainHead
-from storage_engine.model.proof.receipt import PARTIAL, Receipt
+from storage_engine.model.proof.receipt import PARTIAL, ChainHead, Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """:param copy_of: UUID of the lake that it was a copy of.
+    :param lake_id: its own.
+    """
+
+    lake_id: str
+    copy_of: str
+    person: str
+    reason: str
+    at_ms: int
+
+
+def promote(lake: Lake, person: str, reason: str) -> Promotion:
+    """Make a copy writable, and record who decided that, and why. Its UUID stays.
+
+    Killed at any instant and run again, it goes on; a promoted one is left as it is.
+
+    :raises BadInputError: it is no copy, and never was one; or nobody, or no reason, is named.
+    :raises LakeUnavailableError: it can't be written.
+    """
+    if not person.strip() or not reason.strip():
+        raise BadInputError(
+            "lake promote: expected a person and a reason, found an empty one. Nothing was changed: the lake "
+            "keeps who decided that, and why."
+        )
+    with CHANGE_LOCK, nobody_commits(lake):
+        messages, segments = lake.tables()
+        text = segments.properties.get(PROMOTED_PROPERTY) or messages.properties.get(PROMOTED_PROPERTY)
+        original = segments.properties.get(COPY_OF_PROPERTY)
+        if original is None and text is None:
+            raise BadInputError(
+                f"lake {lake.location}: expected a copy, found a lake that is none. Nothing was changed. It "
+                "may be written as it is."
+            )
+        if text is None or (original is not None and PROMOTED_PROPERTY not in messages.properties):
+            lake_id = lake_id_of(segments)
+            assert lake_id is not None
+            assert original is not None
+            text = json.dumps(
+                to_jsonable(Promotion(lake_id, original, person, reason, time.time_ns() // 1_000_000))
+            )
+        deletions = [table for table in lake.every_table() if table.name()[-1] == DELETIONS]
+        for table in deletions:
+            with suppress(LakeUnavailableError):
+                _promote(lake, table, text)
+                mark_deletions(lake)
+        # What is asked before each writing comes last.
+        for table in (messages, segments):
+            _promote(lake, table, text)
+        mark_commits(lake)
+        return from_jsonable(Promotion, json.loads(text), lake.location)
+
+
+def _promote(lake: Lake, table: Table, text: str) -> None:
+    if COPY_OF_PROPERTY in table.properties:
+        with lake_errors(lake.location, "promote the copy"), table.transaction() as change:
+            change.remove_properties(COPY_OF_PROPERTY)
+            change.set_properties(
+                {PROMOTED_PROPERTY: text, ANCESTORS_PROPERTY: _ancestors(table, json.loads(text))}
+            )
+
+
+def _ancestors(table: Table, promotion: dict[str, str]) -> str:
+    """Return the lakes that this one goes on for: what is known of their receipts holds for its own."""
+    return json.dumps(list(dict.fromkeys((*ancestors_of(table), promotion["copy_of"]))))
+
+
+_BLOCK_BYTES = 1 << 20
+
+
+def copy_file(
+    source_io: FileIO,
+    source: str,
+    target_io: FileIO,
+    target: str,
+    size_bytes: int,
+    sha256: str | None,
+    advance: Callable[[int], None],
+) -> bool:
+    """Copy a file; one that is there already is read and compared instead.
+
+    :param size_bytes: that it has, by the table.
+    :param sha256: in hex, by its receipt; None: no receipt says so.
+    :return: whether it was copied now.
+    :raises LakeUnavailableError: either can't be read or written, or the source isn't as it should be.
+    """
+    with lake_errors(target, "look for a data file"):
+        exists = target_io.new_input(target).exists()
+    final = local_path(target)
+    if exists and _is_copied(source_io, source, target_io, target, size_bytes, sha256):
+        if final is not None:
+            # It may be of an attempt that was killed before it synced the directory.
+            fsync_path(final.parent)
+        advance(size_bytes)
+        return False
+    staged = target if final is None else staged_location(target)
+    digest, copied = hashlib.sha256(), 0
+    try:
+        with (
+            lake_errors(source, "copy a data file"),
+            open_data_file(source_io, source) as stored,
+            # A local file is created, never opened: nobody's file or link is written through.
+            target_io.new_output(staged).create(overwrite=final is None) as sink,
+        ):
+            while block := stored.read_buffer(_BLOCK_BYTES):
+                digest.update(block)
+                sink.write(block.to_pybytes())
+                copied += len(block)
+                advance(len(block))
+        if copied != size_bytes or (sha256 is not None and digest.hexdigest() != sha256):
+            raise LakeUnavailableError(
+                f"{source}: expected {size_bytes} bytes with SHA-256 {sha256 or 'unknown'}, read {copied} "
+                f"with {digest.hexdigest()}: the file is damaged. It was not copied; what was copied before "
+                "it stays. Run storage-engine verify on the lake, and bring the file back as it says."
+            )
+        path = local_path(staged)
+        if final is not None and path is not None:
+            with lake_errors(target, "publish a data file"):
+                if exists:
+                    # What has the name is not the file: an earlier copy of it was damaged since.
+                    path.replace(final)
+                else:
+                    os.link(path, final)
+                fsync_path(final.parent)
+    except LakeUnavailableError:
+        if final is None and not exists:
+            target_io.delete(target)
+        raise
+    finally:
+        if final is not None and (path := local_path(staged)) is not None:
+            unlink(path)
+    return True
+
+
+def _is_copied(
+    source_io: FileIO, source: str, target_io: FileIO, target: str, size_bytes: int, sha256: str | None
+) -> bool:
+    """Return whether a file that is there is the one that was to be copied."""
+    with lake_errors(target, "read a data file"):
+        if len(target_io.new_input(target)) != size_bytes:
+            return False
+        if sha256 is None:
+            with open_data_file(source_io, source) as stored:
+                sha256 = sha256_of_file(stored)
+        with open_data_file(target_io, target) as stored:
+            return sha256_of_file(stored) == sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +313,6 @@ class _Work:
         self._had = {name: self._names(table) for name, table in (there or {}).items()}
 
     def is_done(self) -> bool:
-        """Return whether the copy has everything already."""
         if self._there is None or lacks_acts(self._acts, _acts_place(self._there[SEGMENTS])):
             return False
         properties = self._there[SEGMENTS].metadata.properties

@@ -39,8 +39,7 @@ from storage_engine.lake.move.moving import all_receipts, mark_at, own_location,
 from storage_engine.lake.soundness.receipts import by_store, current
 from storage_engine.model.keep.acts import policy_of
 from storage_engine.model.keep.rules import ArchiveRule
-from storage_engine.model.proof.heads import ChainHead
-from storage_engine.model.proof.receipt import Receipt, ended, whole
+from storage_engine.model.proof.receipt import ChainHead, Receipt, ended, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +171,6 @@ def describe(config: LakeConfig) -> LakeInfo:
 
 
 def _acts(placed: Mapping[str, PlacedTable]) -> tuple[Acts | None, str]:
-    """Return the acts that a lake has, or why that can't be told."""
     if SEGMENTS not in placed:
         return None, ""
     try:

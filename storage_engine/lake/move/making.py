@@ -47,7 +47,6 @@ from storage_engine.lake.catalog.identity import (
     written_identity,
 )
 from storage_engine.lake.catalog.intents import open_intent
-from storage_engine.lake.catalog.kind import settle_broker
 from storage_engine.lake.catalog.nesting import refuse_nested
 from storage_engine.lake.catalog.own_tables import usual_location
 from storage_engine.lake.catalog.place import is_catalog_there, own_directory, sqlite_file_of
@@ -59,6 +58,7 @@ from storage_engine.lake.catalog.tables import (
     partition_by_store,
     segments_schema,
 )
+from storage_engine.lake.catalog.writing import settle_broker
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors
 from storage_engine.lake.storage.small_files import (
     HIDDEN_PREFIX,

@@ -9,10 +9,13 @@ still there, the files here are a copy and get a UUID of their own.
 from __future__ import annotations
 
 import json
+import sqlite3
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
 
 from pyiceberg.io import load_file_io
 
@@ -27,6 +30,7 @@ from storage_engine.lake.catalog.identity import (
     LAKE_ID_PROPERTY,
     Mark,
     is_below,
+    is_same_catalog,
     knows,
     mark_location,
     parse_mark,
@@ -43,17 +47,55 @@ from storage_engine.lake.catalog.intents import (
 from storage_engine.lake.catalog.own_tables import has_mark, is_own_metadata, own_place, usual_location
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files, read_placed, with_own_place
 from storage_engine.lake.catalog.pointers import read_pointers, repoint
-from storage_engine.lake.catalog.tables import (
-    DELETIONS,
-    SEGMENTS,
-    check_version_of,
-)
+from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS, check_version_of
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.soundness.receipts import by_store, receipts_of_files
 from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.lake.storage.small_files import list_files, read_small_file
-from storage_engine.model.proof.heads import ChainHead
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import ChainHead, Receipt
+
+_SQLITE = "sqlite:"
+
+
+def check_other_catalog(
+    location: str, catalog_id: str, marks: Iterable[Mark], *, take_over: bool
+) -> str | None:
+    """Make sure that no other catalog that is in use names a lake's files.
+
+    :param location: of the lake, for the message.
+    :param catalog_id: identity of this catalog.
+    :param marks: what the tables' marks say.
+    :param take_over: a person says that the other catalog is not to be used any more.
+    :return: the other catalog, whose place this one takes; None: there is none.
+    :raises LakeIdentityError: the other one is there, or can't be looked at.
+    """
+    others = {mark.catalog for mark in marks if not is_same_catalog(mark.catalog, catalog_id)}
+    for other in sorted(others):
+        if not take_over and (there := _there(catalog_id, other)):
+            raise LakeIdentityError(
+                f"lake {location}: expected that the catalog {other}, which committed last, is gone, found "
+                f"that it {there}. Nothing was changed. Use that one; or run this again with --take-over, "
+                "after which that one is refused."
+            )
+    return min(others, default=None)
+
+
+def _there(catalog_id: str, other: str) -> str:
+    """Return what there is to be said of a catalog that may be in use; "" when it is gone."""
+    if not other.startswith(_SQLITE):
+        return "can't be looked at from here"
+    path = Path(other.removeprefix(_SQLITE).rsplit(" ", 2)[0])
+    own = catalog_id.removeprefix(_SQLITE).rsplit(" ", 2)[0]
+    if not path.exists() or (Path(own).exists() and path.samefile(own)):
+        return ""
+    try:
+        uri = f"file:{quote(str(path))}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            (count,) = connection.execute("SELECT count(*) FROM iceberg_tables").fetchone()
+    except sqlite3.DatabaseError:
+        return ""
+    return f"is there, with {count} tables" if count else ""
+
 
 Tables = Mapping[str, PlacedTable]
 """A lake's tables by name, ``segments`` first, ``deletions`` last where there is one."""

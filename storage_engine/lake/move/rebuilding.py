@@ -28,7 +28,6 @@ from storage_engine.lake.catalog.commit_lock import nobody_commits_at
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import COPY_OF_PROPERTY, Mark, knows, sqlite_identity
 from storage_engine.lake.catalog.intents import may_have_landed, open_intent, read_intent
-from storage_engine.lake.catalog.other_catalog import check_other_catalog
 from storage_engine.lake.catalog.own_tables import own_place
 from storage_engine.lake.catalog.place import is_catalog_there, sqlite_file_of
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files, rows_of, with_own_place
@@ -41,6 +40,7 @@ from storage_engine.lake.gc.orphans import Orphan, Orphans, find_orphans, prove_
 from storage_engine.lake.move.making import make_sqlite_file
 from storage_engine.lake.move.moving import (
     all_receipts,
+    check_other_catalog,
     check_same_lake,
     finish,
     is_usable,
@@ -62,8 +62,7 @@ from storage_engine.lake.soundness.metadata_ends import (
 from storage_engine.lake.soundness.receipts import current, receipts_of_files
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.lake.storage.small_files import list_files
-from storage_engine.model.proof.heads import ChainHead
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import ChainHead, Receipt
 
 _TOGETHER = 16
 """So many segments are committed at a time: what a kill costs is proving these once more."""

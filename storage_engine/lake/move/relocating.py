@@ -21,13 +21,13 @@ from storage_engine.lake.catalog.identity import (
     metadata_version,
 )
 from storage_engine.lake.catalog.intents import end, read_intent
-from storage_engine.lake.catalog.other_catalog import check_other_catalog
 from storage_engine.lake.catalog.placed_table import rows_of
 from storage_engine.lake.catalog.pointers import read_pointers
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS, check_version_of
 from storage_engine.lake.move.moving import (
     Tables,
     all_receipts,
+    check_other_catalog,
     check_same_lake,
     finish,
     has_landed,

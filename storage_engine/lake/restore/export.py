@@ -15,28 +15,36 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from datetime import UTC, datetime, timedelta
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.expressions import And, In
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+)
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.durable import new_file, remove_abandoned
 from storage_engine.core.nearest import meant
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, ExportError
-from storage_engine.lake.acts.expiries import merged_expiries
+from storage_engine.lake.acts.act_files import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.store_places import refuse_target_inside_store
+from storage_engine.lake.catalog.nesting import refuse_target_inside_store
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
-from storage_engine.lake.coverage.topic_ids import LOG_LINEAGE, TopicIds, read_topic_ids, topic_id_column
+from storage_engine.lake.file.scan import read_rows
 from storage_engine.lake.restore.export_format import ExportFormat
 from storage_engine.lake.restore.restore_span import LineageRange, Span, expired_ranges
-from storage_engine.lake.restore.selection import Selection, has_key, row_filter
 from storage_engine.lake.soundness.message_batches import (
     ReadCount,
     message_batches,
@@ -50,6 +58,131 @@ from storage_engine.model.broker.codec import Bodies, Columns
 from storage_engine.model.broker.kind import Broker
 from storage_engine.model.proof.receipt import Receipt, ended
 from storage_engine.model.report.diagnosis import named_in_short
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which messages; every part that is None selects all.
+
+    :param key: one of the message's keys.
+    :param queue_id: number of the queue, or of the partition.
+    :param from_ms: stored at or after, ms since the epoch.
+    :param to_ms: stored before.
+    :param topic_id: of the topic, as receipts name it.
+    """
+
+    topic: str | None = None
+    key: str | None = None
+    queue_id: int | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+    store_id: str | None = None
+    lineage: int | None = None
+    topic_id: str | None = None
+
+    @property
+    def is_reversed(self) -> bool:
+        """Return whether the span of time ends where it begins, or before."""
+        return self.from_ms is not None and self.to_ms is not None and self.to_ms <= self.from_ms
+
+
+def row_filter(selection: Selection, columns: Columns) -> BooleanExpression:
+    """Return what the table itself can select by; a key is looked for in what it gives.
+
+    :param columns: of the codec that made the rows, with a topic, a queue and a time of storing.
+    """
+    topic, queue, *_ = columns.streams
+    equal: dict[str, str | int | None] = {
+        "kind": "message",
+        "store_id": selection.store_id,
+        "lineage": selection.lineage,
+        topic: selection.topic,
+        queue: selection.queue_id,
+    }
+    # PyIceberg's constructors take (term, literal); their pydantic models declare something else.
+    terms: list[BooleanExpression] = [
+        EqualTo(name, value)  # type: ignore[call-arg,arg-type]
+        for name, value in equal.items()
+        if value is not None
+    ]
+    stored_at = str(columns.stored_at)
+    if selection.from_ms is not None:
+        terms.append(GreaterThanOrEqual(stored_at, _instant(selection.from_ms)))  # type: ignore[call-arg,arg-type]
+    if selection.to_ms is not None:
+        terms.append(LessThan(stored_at, _instant(selection.to_ms)))  # type: ignore[call-arg,arg-type]
+    return reduce(And, terms)
+
+
+def has_key(rows: pa.Table, key: str, columns: Columns) -> pa.ChunkedArray[Any]:
+    """Return which rows have ``key`` as a key, or among those of a list.
+
+    No row has an empty one.
+
+    :param rows: with the codec's columns of keys, of which there is at least one.
+    """
+    if not key:
+        return pa.chunked_array([pa.repeat(pa.scalar(False), len(rows))])
+    # Any: the stubs know no scalar beside an array.
+    compute: Any = pc
+    found = [
+        compute.match_substring(compute.binary_join_element_wise("", rows[name], "", " "), f" {key} ")
+        for name in columns.key_lists
+    ]
+    for name in columns.keys:
+        kind = rows.schema.field(name).type
+        wanted = key if pa.types.is_string(kind) or pa.types.is_large_string(kind) else key.encode()
+        found.append(compute.equal(rows[name], pa.scalar(wanted, kind)))
+    among: pa.ChunkedArray[Any] = compute.fill_null(reduce(compute.or_kleene, found), False)
+    return among
+
+
+def _instant(timestamp_ms: int) -> str:
+    return (_EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds")
+
+
+LOG_LINEAGE = ("store_id", "lineage", "log")
+"""The columns of rows and receipts that tell one log from all others: a lineage has one log of a name."""
+
+TopicIds = Mapping[tuple[str, int, str], str]
+"""Ids of topics by :data:`LOG_LINEAGE`."""
+
+
+def read_topic_ids(lake: Lake, topic_id_of: Callable[[str], str]) -> TopicIds:
+    """Return the topics' ids of the logs that a lake has, without those whose receipts name none.
+
+    :param topic_id_of: returns the topic's id that a log's identity names.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    table = lake.segments()
+    if "log_id" not in table.schema().column_names:
+        # A table that an older version made.
+        return {}
+    rows = read_rows(table, AlwaysTrue(), (*LOG_LINEAGE, "log_id"))
+    found: dict[tuple[str, int, str], set[str]] = {}
+    for row in rows.group_by([*LOG_LINEAGE, "log_id"]).aggregate([]).to_pylist():
+        ids = found.setdefault((row["store_id"], row["lineage"], row["log"]), set())
+        ids.update({topic_id_of(row["log_id"])} if row["log_id"] else ())
+    return {log: ids.pop() for log, ids in found.items() if len(ids) == 1}
+
+
+def topic_id_column(rows: pa.Table, ids: TopicIds) -> pa.ChunkedArray[Any]:
+    """Return the topic's id of each row; null where it isn't known.
+
+    :param rows: with the columns of :data:`LOG_LINEAGE`; those of one data file are of one log.
+    """
+    # Any: the stubs know no scalar beside an array.
+    compute: Any = pc
+    found: Any = pa.nulls(len(rows), pa.string())
+    for log in rows.group_by(list(LOG_LINEAGE)).aggregate([]).to_pylist():
+        if topic_id := ids.get((log["store_id"], log["lineage"], log["log"])):
+            is_it = pa.repeat(pa.scalar(True), len(rows))
+            for name in LOG_LINEAGE:
+                is_it = compute.and_(is_it, compute.equal(rows[name], log[name]))
+            found = compute.if_else(is_it, topic_id, found)
+    return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
+
 
 _STORE_COLUMNS = ("store_id", "lineage")
 """What is exported of a message before the columns that its codec names."""

@@ -99,8 +99,6 @@ class RestoreTarget:
             yield file
 
     def _entries(self) -> Iterator[tuple[Path, int]]:
-        """Everything below the target with its mode."""
-
         def fail(error: OSError) -> None:
             raise error
 

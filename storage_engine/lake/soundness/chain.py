@@ -27,8 +27,7 @@ from storage_engine.lake.file.scan import is_whole_file, plan_files, read_files
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.lake.storage.file_memory import FileMemory
 from storage_engine.model.proof.companions import files_fault
-from storage_engine.model.proof.heads import CHAIN_START, ChainHead
-from storage_engine.model.proof.receipt import PROOF_VERSION, Receipt, read_row_groups
+from storage_engine.model.proof.receipt import CHAIN_START, PROOF_VERSION, ChainHead, Receipt, read_row_groups
 
 _LINK_TYPES: dict[str, pa.DataType] = {
     "sequence": pa.int64(),

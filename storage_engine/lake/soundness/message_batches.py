@@ -197,7 +197,6 @@ def _open(file_io: FileIO, location: str) -> Iterator[Any]:
 
 
 def _column_bytes(parquet: pq.ParquetFile, group: int, columns: Sequence[str]) -> int:
-    """Compressed bytes of some columns of a row group."""
     metadata, wanted = parquet.metadata.row_group(group), set(columns)
     chunks = (metadata.column(number) for number in range(metadata.num_columns))
     return sum(

@@ -16,7 +16,7 @@ from typing import Protocol
 from pyiceberg.expressions import And, BooleanExpression, In, NotEqualTo
 
 from storage_engine.brokers import find_broker
-from storage_engine.lake.acts.expiries import read_expiries
+from storage_engine.lake.acts.act_files import read_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.coverage import ComparedReceipts, ReplicaSpan
 from storage_engine.lake.file.filters import between

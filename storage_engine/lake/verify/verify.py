@@ -20,22 +20,21 @@ from storage_engine.core.long_work import told
 from storage_engine.core.wording import time_text
 from storage_engine.lake.archive.threads import reading_threads
 from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.placed_table import careful_avro
 from storage_engine.lake.coverage.coverage import (
     LocalSpan,
     ReleasedSpan,
     Witnesses,
+    in_either,
     log_ranges,
     lost_ranges,
     names_of_logs,
 )
-from storage_engine.lake.coverage.elsewhere import in_either
 from storage_engine.lake.coverage.verify_turns import by_receipt, choose, coverage, standing_fault
-from storage_engine.lake.storage.careful_avro import careful_avro
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.lake.verify.verify_metadata import StoreMetadata, read_state
 from storage_engine.lake.verify.verify_segment import RENEW_ADVICE, RESTORE_ADVICE, SegmentLook, look_at
-from storage_engine.model.proof.heads import ChainHead
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, whole
+from storage_engine.model.proof.receipt import ChainHead, Receipt, SegmentIdentity, ended, whole
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import (
     Check,

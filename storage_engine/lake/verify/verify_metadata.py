@@ -13,8 +13,7 @@ from pyiceberg.manifest import clear_manifest_cache
 from pyiceberg.table import Table
 
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
-from storage_engine.lake.acts.act_files import read_acts
-from storage_engine.lake.acts.expiries import read_expiries
+from storage_engine.lake.acts.act_files import read_acts, read_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.file.table_entries import TableEntry, check_entries, list_entries, unreceipted_files
@@ -24,8 +23,7 @@ from storage_engine.lake.soundness.soundness import Depth, Look
 from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.lake.storage.file_memory import forget_files
 from storage_engine.lake.verify.verify_segment import unsound
-from storage_engine.model.proof.heads import ChainHead
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, with_rows
+from storage_engine.model.proof.receipt import ChainHead, Receipt, SegmentIdentity, ended, with_rows
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import Check, Finding
 

@@ -1,6 +1,7 @@
 """One open store of a broker, as retention works with it: what a broker implements, with its promises.
 
-What only some brokers have (a hold, dependents, pending messages, consumers) has a default: there is none.
+What only some brokers have (a hold and its watch, dependents, pending messages, consumers, positions)
+has a default: there is none.
 """
 
 from __future__ import annotations
@@ -10,25 +11,30 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from storage_engine.core import durable
 from storage_engine.model.broker.broker_tasks import TaskedStore
-from storage_engine.model.broker.held_store import HeldStore
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.broker.pending import Pending
-from storage_engine.model.broker.positions import FlushedStore
-from storage_engine.model.broker.watch import Watch
 from storage_engine.model.course.course import CourseStart
-from storage_engine.model.hold.hold import BrokerProgress, Drift, HoldMemory
-from storage_engine.model.hold.shield import ShieldNeed
+from storage_engine.model.hold.hold import (
+    BrokerProgress,
+    Drift,
+    HoldMemory,
+    HoldStatus,
+    ShieldNeed,
+    WatchLook,
+)
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import Cause, DependentFile, Plan, PlanRequest, Trigger, Urgency
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store.known_logs import IdentifiedLogs
 from storage_engine.model.store.store import (
     Archivable,
+    DiskUsage,
+    FileFacts,
     Segment,
     SegmentContext,
     SegmentId,
@@ -36,6 +42,229 @@ from storage_engine.model.store.store import (
     StoreSnapshot,
     smallest_and_fullest,
 )
+
+
+class FenceWatch(Protocol):
+    """Looks at what the hold on a store rests on, and mends it; asks neither broker nor journal."""
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Return where files lie whose change is a reason to look at once, as of the last look."""
+        ...
+
+    @property
+    def last_look(self) -> WatchLook:
+        """Return what the last look came to that saw all that the hold rests on."""
+        ...
+
+    def watching(self) -> AbstractContextManager[Beating | None]:
+        """Be the store's only watch until the block ends; None: another process is.
+
+        :raises OSError: the store can't be written.
+        """
+        ...
+
+    def silent(self) -> str:
+        """Return which process has the store's watch and doesn't look at it; empty: none has, or it does."""
+        ...
+
+    def look(self, now_ms: int) -> tuple[Drift, ...]:
+        """Mend what isn't as the hold left it.
+
+        :return: what was found, and what was done.
+        :raises StorageEngineError: something can't be mended; says why.
+        :raises OSError: the store can't be read or written.
+        """
+        ...
+
+    def left_over(self) -> tuple[Drift, ...]:
+        """Return, once, what a look has found and done before it raised."""
+        ...
+
+
+class Beating(Protocol):
+    """What tells others that a watch is alive, and whether it has looked."""
+
+    def beat(self, look: WatchLook, *, tends_shield: bool = False, tended_at_ms: int = 0) -> None:
+        """To be called after each look.
+
+        :param look: the last that saw all.
+        :param tends_shield: the watch acts on what is deleted, and can, so that nobody else has to.
+        :param tended_at_ms: when it last looked at all of the shield; 0: it hasn't yet.
+        :raises OSError: the store can't be written.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """The causes that hold now, by clock and disks alone; no segment was looked at.
+
+    :param levels: every disk of the log, then the dependents' disk.
+    :param deciding_percent: the highest of the levels that the broker's rules compare with its
+        thresholds; None when all of them are unknown.
+    :param ordinary_percent: above this level the broker cleans because of space; None: not known.
+    :param next_window_ms: when the time of day is next a cause; the present while it is; None: never.
+    :param known: False: the broker that has to say it couldn't be asked, as a notice tells: no cause holds,
+        and none has ended.
+    """
+
+    watched_at_ms: int
+    triggers: tuple[Trigger, ...]
+    notices: tuple[str, ...]
+    levels: tuple[DiskUsage, ...]
+    deciding_percent: int | None
+    ordinary_percent: int | None
+    next_window_ms: int | None
+    known: bool = True
+
+
+class PendingKind(StrEnum):
+    DELAYED = "delayed"
+    """Waits in the queue of a delay level."""
+    TIMER = "timer"
+    """Waits in the timer wheel, or to get into it; what cancels another timer is one as well."""
+    HALF = "half"
+    """Of a transaction that is neither committed nor rolled back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What is pending of one kind. Too many where the broker's files are behind it, never too few.
+
+    :param count: messages that are still there; None: unknown, and then any segment may hold some.
+    :param first_offset: the smallest physical offset among them; None: there is none, or unknown.
+    :param first_due_ms: when the first one is due; None: unknown, or nothing says when.
+    :param last_due_ms: when the last one is due; None likewise.
+    :param lost: messages that the broker waits for, and whose segments are gone already.
+    :param consequence: what more than the messages is lost with their segments; "" for nothing.
+    :param error: why it is unknown; "" when it is known.
+    :param log: in which it lies; None: it may lie in any log of the store.
+    """
+
+    kind: PendingKind
+    count: int | None
+    first_offset: int | None = None
+    first_due_ms: int | None = None
+    last_due_ms: int | None = None
+    lost: int = 0
+    consequence: str = ""
+    error: str = ""
+    log: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StorePositions:
+    """Offsets of the log up to which a step is done, each at most the one before it but for ``dispatched``.
+
+    :param wrote: in memory at least.
+    :param committed: in the files, where readers see it.
+    :param flushed: on disk; None: not known.
+    :param dispatched: in consume queues and index.
+    :param checkpoint: values of its file by name.
+    """
+
+    wrote: int
+    committed: int
+    flushed: int | None
+    dispatched: int
+    checkpoint: Mapping[str, int]
+
+
+def positions_of(progress: BrokerProgress, checkpoint: Mapping[str, int]) -> StorePositions:
+    """Return the positions that a running broker says; it counts what is committed as its log."""
+    behind = progress.flush_behind_bytes
+    end = progress.max_offset
+    return StorePositions(
+        wrote=end + progress.commit_behind_bytes,
+        committed=end,
+        flushed=None if behind is None else max(0, end - behind),
+        dispatched=max(0, end - (progress.dispatch_behind_bytes or 0)),
+        checkpoint=checkpoint,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FlushedStore:
+    """The positions before and after a flush that was asked for."""
+
+    before: StorePositions
+    after: StorePositions
+
+
+NO_HOLD: Final = HoldStatus(held=False, notices=("no broker runs, so nothing has to be held between runs",))
+"""Of a store whose broker is stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnheldSegments:
+    """Segments that the broker's own rules take by some moment, of a store that is held no more.
+
+    :param unknown: what else they may take, and can't be told, a clause each.
+    """
+
+    segments: tuple[Segment, ...]
+    unknown: tuple[str, ...] = ()
+
+
+class HeldStore:
+    """What is done to a hold, and asked of it."""
+
+    __slots__ = ()
+
+    def renew_hold(self, now_ms: int) -> HoldStatus:
+        """Begin or renew a hold that outlives this process, and report the drift found on it.
+
+        Only a running broker needs one: of a stopped one's store, it says so and does nothing.
+
+        :raises GateRefusedError: the store can't be held; says why, and the remedy. Nothing was changed.
+        """
+        return NO_HOLD
+
+    def hold_due(self, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int) -> HoldStatus:
+        """Hold what goes soon though no lake has it, and put back what was held for that and is archived.
+
+        Asked where the running broker is left to its own rules (:meth:`Broker.cleans_up`).
+
+        :param proven: segments that a lake is known to prove, with the files that it does so for.
+        :param margin_ms: how long before its broker deletes it something is held.
+        :return: ``due`` is what goes within the margin and can't be held.
+        :raises GateRefusedError: nothing can be held; says why, and the remedy. Nothing was changed.
+        """
+        return NO_HOLD
+
+    def hold_status(self, now_ms: int) -> HoldStatus:
+        """Return what ``renew_hold`` would find, without changing anything."""
+        return NO_HOLD
+
+    def held_until_ms(self) -> int | None:
+        """Return until when the store is held by what lies with it, whoever's journal knows of that.
+
+        :return: None: nothing that lies with it says that it is held.
+        :raises StorageEngineError: what lies with it can't be read.
+        """
+        return None
+
+    def holds(self, log: str) -> bool:
+        """Return whether something of a log is held, as far as is remembered: unknown counts as that.
+
+        Asked where the running broker is left to its own rules (:meth:`Broker.cleans_up`).
+        """
+        return True
+
+    def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
+        """Return what the broker's rules take by a moment if the hold ends now: by age, size and disk level.
+
+        Decided by the settings as they are once they are put back. By default nothing of it is known.
+
+        :raises StorageEngineError: the store can't be looked at, or its broker can't be asked.
+        :raises OSError: a file can't be read.
+        """
+        return UnheldSegments((), ("its broker doesn't tell what it deletes of a store that isn't held",))
+
+    def end_hold(self, now_ms: int) -> HoldStatus:
+        """End the hold: put every file's time and every setting back as they were."""
+        return NO_HOLD
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
+from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, StoreSettings
 from storage_engine.model.broker.broker_words import BrokerWords
-from storage_engine.model.broker.fence_watch import FenceWatch
 from storage_engine.model.report.diagnosis import BrokerDiagnosis
 
 if TYPE_CHECKING:
+    from storage_engine.model.broker.broker_store import Watch
     from storage_engine.model.broker.codec import Bodies, RestoredConfig, SegmentCodec
     from storage_engine.model.broker.lag_job import LagJob, LagRequest
     from storage_engine.model.broker.live import LiveBroker, RunningBroker
     from storage_engine.model.broker.sample import SampleRequest, SampleStore
-    from storage_engine.model.broker.watch import Watch
     from storage_engine.model.course.course import BrokerRules
     from storage_engine.model.hold.hold import HoldMemory
     from storage_engine.model.plan.plan import Release

@@ -1,4 +1,4 @@
-"""A hold on a store whose broker runs on: what it rests on, and what drift was found. Broker-neutral."""
+"""A hold on a store whose broker runs on, or a shield: what it rests on, and what drift was found."""
 
 from __future__ import annotations
 
@@ -10,6 +10,27 @@ from typing import Any, Protocol, TypeVar
 
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import BadInputError, GateRefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class ShieldNeed:
+    """
+    :param batch_segments: how many segments the broker deletes in a pass; None: none runs, so that only a
+        shield of the whole backlog is of use.
+    :param pass_interval_ms: from one pass to the next; None likewise.
+    :param disk_bytes: size of the smallest disk of the log; None: it can't be measured.
+    :param used_percent: how full the fullest of these disks is, as the broker counts; None likewise.
+    :param is_tended: a watch is alive that acts on what is deleted.
+    :param refusal: why there may be none now; "" where there may.
+    """
+
+    batch_segments: int | None = None
+    pass_interval_ms: int | None = None
+    disk_bytes: int | None = None
+    used_percent: int | None = None
+    is_tended: bool = False
+    refusal: str = ""
+
 
 T = TypeVar("T")
 

@@ -13,8 +13,15 @@ from enum import StrEnum
 
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.keep.keep_policy import NO_POLICY, KeepPolicy
-from storage_engine.model.keep.rules import ArchiveRule, Hold, KeepRule, Scope, with_rule
+from storage_engine.model.keep.rules import (
+    NO_POLICY,
+    ArchiveRule,
+    Hold,
+    KeepPolicy,
+    KeepRule,
+    Scope,
+    with_rule,
+)
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, SegmentIdentity, StoredFile
 
 SHOWN_CHARACTERS = 12

@@ -14,8 +14,7 @@ from itertools import groupby, pairwise
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import time_text
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
-from storage_engine.model.keep.keep_policy import GRACE_MS, KeepPolicy, goes_at_ms
-from storage_engine.model.keep.rules import Stream
+from storage_engine.model.keep.rules import GRACE_MS, KeepPolicy, Stream, goes_at_ms
 from storage_engine.model.proof.receipt import SegmentIdentity, StoredFile
 
 
@@ -191,7 +190,6 @@ def _together(verdicts: Sequence[ExpiryVerdict]) -> Iterator[ExpiryVerdict]:
 def _by_policies(
     segment: ExpirySegment, policies: Sequence[KeepPolicy], now_ms: int, rewrite: RewriteRule
 ) -> ExpiryVerdict:
-    """Return what becomes of a segment by the policies alone."""
     streams = segment.streams
     if not streams:
         detail = "neither its receipt nor a journal says which topics it has"

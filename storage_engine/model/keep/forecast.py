@@ -7,8 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from storage_engine.core.clock import DAY_MS
-from storage_engine.model.keep.keep_policy import KeepPolicy, goes_at_ms
-from storage_engine.model.keep.rules import FOREVER, ArchiveRule, Hold, KeepRule, Stream, rule_for
+from storage_engine.model.keep.rules import (
+    FOREVER,
+    ArchiveRule,
+    Hold,
+    KeepPolicy,
+    KeepRule,
+    Stream,
+    goes_at_ms,
+    rule_for,
+)
 
 GB_BYTES = 10**9
 """Object stores bill decimal gigabytes."""

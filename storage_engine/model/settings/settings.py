@@ -103,7 +103,6 @@ def settings_of(cls: type) -> tuple[Setting, ...]:
 
 
 def _kind(hint: Any) -> type:
-    """Return the type of a field that may be None."""
     if get_origin(hint) is tuple:
         return tuple
     kinds = [kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)]

@@ -1,12 +1,113 @@
-"""Logs that have an identity of their own, and whether one that isn't here any more should be."""
+"""Logs by name and identity, and whether one that isn't here any more should be.
+
+A log's name stands in receipts, journals, reports, messages and names of files.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Protocol
 
 from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Lineages:
+    """The lineage of each log: a number that rises when other bytes appear under its offsets.
+
+    :param whole: the store's, which each log has that has none of its own.
+    :param of_logs: by name, of logs that have got one since.
+    """
+
+    whole: int
+    of_logs: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def archived(cls, newest: Mapping[str, int], stamped: Lineages | None) -> Lineages:
+        """Return them as far as receipts and a stamp tell.
+
+        Receipts alone don't tell whether the newest lineage is one log's or the whole store's: then it is
+        taken for the store's, so that nothing which is over proves anything.
+
+        :param newest: the newest lineage of each log of which something is archived.
+        :param stamped: by the store's stamp; None: it has none.
+        """
+        if stamped is None:
+            return Lineages(max(newest.values(), default=1))
+        return _above(min(newest.values(), default=1), newest).merged(stamped)
+
+    def of(self, log: str) -> int:
+        """Return the lineage of a log."""
+        return self.of_logs.get(log, self.whole)
+
+    @property
+    def newest(self) -> int:
+        """The highest number that was given so far."""
+        return max((self.whole, *self.of_logs.values()))
+
+    def merged(self, other: Lineages) -> Lineages:
+        """Return the newest of each log that either knows: no log goes back to an older one."""
+        names = {*self.of_logs, *other.of_logs}
+        return _above(
+            max(self.whole, other.whole), {name: max(self.of(name), other.of(name)) for name in names}
+        )
+
+    def grouped(self, segments: Iterable[Segment]) -> Mapping[int, list[Segment]]:
+        """Return segments by the lineages of their logs, in their order."""
+        groups: dict[int, list[Segment]] = {}
+        for segment in segments:
+            groups.setdefault(self.of(segment.log), []).append(segment)
+        return groups
+
+
+def _above(whole: int, of_logs: Mapping[str, int]) -> Lineages:
+    return Lineages(whole, {log: lineage for log, lineage in sorted(of_logs.items()) if lineage > whole})
+
+
+MAX_NAME_BYTES = 260
+"""A name of 249 bytes, a hyphen and a number of 32 bits; in a file's name it is shortened, see
+:func:`in_file_name`."""
+
+_DIGITS = 32
+_SHORTENED = re.compile(f"~[0-9a-f]{{{_DIGITS}}}$")
+
+_SEPARATORS = frozenset("/\\")
+
+
+def log_name_fault(name: object) -> str:
+    """Return what is wrong with a log's name, in words; "" where it may be stored and printed."""
+    if type(name) is not str:
+        return f"text, found {type(name).__name__}"
+    if not name or name.isspace():
+        return "at least one character, found none"
+    if name in (".", ".."):
+        return "a name, found the way to a directory"
+    if not name.isprintable():
+        return "printable characters alone"
+    if not _SEPARATORS.isdisjoint(name):
+        return "no / and no \\"
+    # What is printable has no lone surrogate, so that it can be encoded.
+    if len(name.encode()) > MAX_NAME_BYTES:
+        return f"at most {MAX_NAME_BYTES} bytes in UTF-8, found {len(name.encode())}"
+    return ""
+
+
+def in_file_name(log: str, max_bytes: int) -> str:
+    """Return a log's name as a part of a file's name; a longer one is shortened, with a hash at its end.
+
+    No two logs get the same: a name that looks as if it had been shortened gets a hash of its own.
+
+    :param max_bytes: of the part, in UTF-8.
+    """
+    name = log.replace("/", "_")
+    data = name.encode()
+    if len(data) <= max_bytes and not _SHORTENED.search(name):
+        return name
+    begin = data[: max_bytes - 1 - _DIGITS].decode(errors="ignore")
+    return f"{begin}~{hashlib.sha256(log.encode()).hexdigest()[:_DIGITS]}"
 
 
 @dataclass(frozen=True, slots=True)

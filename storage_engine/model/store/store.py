@@ -1,17 +1,59 @@
-"""What a store is at one moment: its logs, segments and disks. Broker-neutral, standard library only."""
+"""What a store is at one moment: its logs, segments and disks, and when a disk is above a level.
+
+Broker-neutral, standard library only.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import StoreLayoutError
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDay:
+    """Messages of a topic whose store time is within a UTC day.
+
+    :param topic: "": of several, those that have no row of their own.
+    :param day: days since 1970-01-01.
+    :param size_bytes: as the broker stores them, with all that frames them.
+    """
+
+    topic: str
+    day: int
+    size_bytes: int
+    messages: int
+
+
+class OfLog(Protocol):
+    """Belongs to a log of a store."""
+
+    @property
+    def log(self) -> str:
+        """Return the log's name."""
+        ...
+
+
+One = TypeVar("One", bound=OfLog)
+
+
+def by_log(items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log")) -> dict[str, list[One]]:
+    """Return what belongs to each log, in the order in which it came.
+
+    :param name_of: returns what the log of an item is called.
+    """
+    found: dict[str, list[One]] = {}
+    for item in items:
+        found.setdefault(name_of(item), []).append(item)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,3 +330,43 @@ class Archivable:
     segments: tuple[Segment, ...]
     kept_out: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+
+
+def room_of_disks(disks: Sequence[DiskUsage], percent: int) -> int | None:
+    """Return how many bytes fit before the disks are all above a level; None: that isn't known.
+
+    :param disks: those that are one device count once.
+    """
+    room = 0
+    for disk in {disk.device: disk for disk in disks}.values():
+        if disk.total_bytes is None or disk.usable_bytes is None:
+            return None
+        room += room_below(percent, disk.total_bytes, disk.usable_bytes)
+    return room if disks else None
+
+
+def fills_in_ms(
+    room_bytes: int,
+    grown_bytes: float,
+    within_ms: int = DAY_MS,
+    leaving: Sequence[tuple[int, int]] = (),
+    *,
+    goes_after_ms: int | None = None,
+) -> int | None:
+    """Return in how long a room has no byte left, as fast as bytes came lately; None: never.
+
+    :param grown_bytes: that came within ``within_ms``, less what went meanwhile and isn't in ``leaving``.
+    :param leaving: in how many ms how many bytes are known to go, by time.
+    :param goes_after_ms: what comes goes so long after it came: where there is room until then, there always
+        is. None: it stays.
+    """
+    if room_bytes <= 0:
+        return 0
+    if grown_bytes <= 0:
+        return None
+    for in_ms, size_bytes in leaving:
+        if grown_bytes * in_ms > room_bytes * within_ms:
+            break
+        room_bytes += size_bytes
+    fills_ms = int(room_bytes * within_ms // grown_bytes)
+    return None if goes_after_ms is not None and fills_ms >= goes_after_ms else fills_ms

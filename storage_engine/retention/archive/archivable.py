@@ -1,23 +1,110 @@
-"""What of a store may be archived: sealed, not kept out by its broker, of the logs that the lakes know."""
+"""What of a store may be archived, and what of it no lake proves, as far as is known.
+
+A segment may be that is sealed, not kept out by its broker, and of the logs that the lakes know. What
+is known is enough to archive none twice, never to delete one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import LakeConflictError
-from storage_engine.journal.journal import Step
+from storage_engine.journal.journal import Journal, Step, StoreRecord
+from storage_engine.lake.acts.unarchived import NO_PERMITS
+from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.diagnosis import named_in_short
-from storage_engine.model.store.by_log import by_log
-from storage_engine.model.store.store import Archivable, Segment, StoreSnapshot
+from storage_engine.model.store.store import Archivable, FileFacts, Segment, SegmentId, StoreSnapshot, by_log
+from storage_engine.retention.proof.gate import same_files
 from storage_engine.retention.proof.history import segment_subject
-from storage_engine.retention.proof.proofs import LakeProofs
-from storage_engine.retention.replicas.replica_divergence import NOTHING
+from storage_engine.retention.proof.proofs import LakeProofs, Proofs, read_proofs
+from storage_engine.retention.replicas import NOTHING, archived_by_replicas
 from storage_engine.retention.store.broker_answers import ask, take_archivable
 from storage_engine.retention.store.context import Context
+from storage_engine.retention.store.known_heads import known_heads
+
+
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """Segments that no lake is known to prove.
+
+    :param touched: those of them that a lake has, as they were before somebody touched their files.
+    :param unarchived: by which rule their logs may go without a copy, by name.
+    """
+
+    segments: tuple[Segment, ...] = ()
+    touched: frozenset[SegmentId] = frozenset()
+    unarchived: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> frozenset[SegmentId]:
+        return frozenset(segment.id for segment in self.segments)
+
+
+def prove_gone(context: Context, segments: Sequence[Segment]) -> tuple[Unproven, list[Segment]]:
+    """Ask the store's lakes what they prove of segments that aren't on disk any more. Data files are read.
+
+    :return: what no lake is known to prove; and what is neither proven nor lost: a lake has it by the
+        journal's word alone, or lakes prove different bytes.
+    """
+    if not segments:
+        return Unproven(), []
+    known, slots = known_heads(context.journal, context.record), {one.id for one in segments}
+    proofs = read_proofs(
+        context.store.lakes, context.record, slots, known=known, whole_chain=True, read_files=True
+    )
+    unarchived, proofs = proofs.permits.unarchived(segments), replace(proofs, permits=NO_PERMITS)
+    left = still_unproven(context.journal, context.record, proofs, segments)
+    unproven = Unproven(tuple(left), frozenset(one.id for one in proofs.touched(left)), unarchived)
+    proven = [one for one in segments if one.id not in unproven.ids]
+    by_word = still_unproven(context.journal, context.record, replace(proofs, unreachable=()), proven)
+    return unproven, [one for one in proven if one in by_word or proofs.disagree(one.id)]
+
+
+def still_unproven(
+    journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
+) -> list[Segment]:
+    """The segments that have to be archived, as far as is known."""
+    return unproven_and_credited(journal, record, proofs, segments)[0]
+
+
+def unproven_and_credited(
+    journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
+) -> tuple[list[Segment], Mapping[SegmentId, Sequence[Receipt]]]:
+    """Return the segments that have to be archived, and receipts of replicas by the segment they count for.
+
+    A lake that can't be asked has, by the journal's word, what was archived there: enough not to archive it
+    again, never enough to delete it. A file that was touched since its receipt counts as proven where it
+    was compared again as it is now. What another replica has archived counts, too.
+    """
+    missing = proofs.unproven(segments)
+    if not missing:
+        return [], {}
+    unreachable = {config.location for config, _ in proofs.unreachable}
+    compared: dict[str, list[tuple[tuple[FileFacts, ...], str]]] = {}
+    for step in (Step.ARCHIVE, Step.SEALED):
+        for event in journal.results_of(record.store_id, step, [segment_subject(*one.id) for one in missing]):
+            log, _, _ = event.subject.rpartition("/")
+            if event.payload["lineage"] == record.lineage_of(log):
+                said = (event.payload["facts"], *event.payload.get("companions", ()))
+                files = tuple(from_jsonable(FileFacts, facts) for facts in said)
+                compared.setdefault(event.subject, []).append((files, event.payload["lake"]))
+
+    def is_proven(segment: Segment) -> bool:
+        slot = segment.id
+        has_receipt = any(lake.valid(slot) for lake in proofs.asked)
+        return any(
+            same_files(segment.files, files, proofs.acts) and (has_receipt or lake in unreachable)
+            for files, lake in compared.get(segment_subject(*slot), ())
+        )
+
+    left = [segment for segment in missing if not is_proven(segment)]
+    by_replicas = archived_by_replicas(journal, record, proofs, left)
+    return [segment for segment in left if segment.id not in by_replicas], by_replicas
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import this_host
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import count_text
@@ -24,6 +25,7 @@ from storage_engine.exceptions import (
     LakeUnavailableError,
     ProofError,
     StorageEngineError,
+    StoreLayoutError,
 )
 from storage_engine.journal.journal import Phase, Run, Step, Waiver
 from storage_engine.lake.acts.unarchived import ArchivePermits
@@ -31,29 +33,40 @@ from storage_engine.lake.archive.archive import Progress, SegmentJob, archive_al
 from storage_engine.lake.archive.threads import threads_for
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.model.broker.broker_store import BrokerStore
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.deleted_range import DELETION
 from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.spark_from import in_process
-from storage_engine.model.store.by_log import by_log
-from storage_engine.model.store.store import WENT, FileFacts, Segment, SegmentContext, SegmentId
+from storage_engine.model.store.store import WENT, FileFacts, Segment, SegmentContext, SegmentId, by_log
 from storage_engine.retention.archive.archivable import (
     KeptOut,
     Listed,
     archivable_segments,
+    kept_out_segments,
+    list_segments,
     refuse_other_logs,
 )
-from storage_engine.retention.archive.planned_segments import (
-    look_at_archivable,
-    planned_kept_out,
-    planned_segments,
-    to_archive,
+from storage_engine.retention.archive.gone import (
+    GoneResult,
+    present_segments,
+    remembered_log_ids,
+    settle_gone,
 )
 from storage_engine.retention.archive.recording_proofs import again_notices, record_proven
-from storage_engine.retention.proof.archive_permits import lacking_notices, unarchived_notices
-from storage_engine.retention.proof.history import segment_subject
-from storage_engine.retention.proof.proofs import Proofs, none_reachable, read_proofs
+from storage_engine.retention.proof.gate import lacking_companions
+from storage_engine.retention.proof.history import release_by_any_run, segment_subject
+from storage_engine.retention.proof.proofs import (
+    Proofs,
+    lacking_notices,
+    none_reachable,
+    read_proofs,
+    unarchived_notices,
+)
 from storage_engine.retention.proof.refusing import REFUSED, RefusedLog, refusal, refused_logs
+from storage_engine.retention.replicas import without_replicas_work
 from storage_engine.retention.store.broker_answers import answer_for_left, ask
 from storage_engine.retention.store.context import (
     AnyStore,
@@ -65,6 +78,133 @@ from storage_engine.retention.store.context import (
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.stamp import read_stamp
 from storage_engine.same_bytes.settling import settle
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """:param segments: planned ones that are still there, as they are now.
+    :param gone: what became of the others.
+    :param waiting: which of them stay for a later plan, and why, as sentences.
+    """
+
+    segments: tuple[Segment, ...] = ()
+    gone: GoneResult = field(default_factory=GoneResult)
+    waiting: tuple[str, ...] = ()
+
+
+def planned_segments(context: Context, run: Run) -> Planned:
+    """Return the planned segments as they are now, and what became of those that are gone.
+
+    One that lies elsewhere by now is as good as where it was planned; what has other files or other bounds
+    than the plan knew waits for a later plan.
+
+    :raises StorageEngineError: each log lost what should have stayed.
+    """
+    if context.store.policy.archive is ArchiveMode.OFF:
+        return Planned()
+    plan = approved_plan(run)
+    now: dict[SegmentId, Segment] = {}
+    waiting: dict[SegmentId, str] = {}
+    elsewhere: list[Segment] = []
+    # Newest first: who deletes the oldest ones meanwhile leaves no hole then.
+    for segment in reversed(plan.to_delete):
+        found = _in_place(segment)
+        if found is None:
+            elsewhere.append(segment)
+        else:
+            _settle(segment, found, now, waiting)
+    if elsewhere:
+        present, log_ids = (
+            present_segments(context, context.snapshot(clock_ms())),
+            remembered_log_ids(context),
+        )
+        for segment in elsewhere:
+            if found := present.find(segment, log_ids.get(segment.log, ())):
+                _settle(segment, found, now, waiting)
+    gone = settle_gone(
+        context,
+        run,
+        plan.logs,
+        lambda segment: segment.id in now or segment.id in waiting,
+        lambda segment: release_by_any_run(context.journal, run.store_id, segment) is not None,
+        "Nothing was archived.",
+    )
+    by_name = {one.log: one for one in reversed(gone.refusals)}
+    if by_name and by_name.keys() == plan.new_min_offsets.keys():
+        raise next(iter(by_name.values())).error
+    there = tuple(now[segment.id] for segment in plan.to_delete if segment.id in now)
+    waits = tuple(waiting[segment.id] for segment in plan.to_delete if segment.id in waiting)
+    return Planned(there, replace(gone, refusals=tuple(by_name.values())), waits)
+
+
+def look_at_archivable(context: Context) -> Listed | None:
+    """Return what may be archived by now; None: whatever is sealed, as the broker keeps nothing out."""
+    if type(context.broker).archivable is BrokerStore.archivable:
+        return None
+    return list_segments(context)
+
+
+def to_archive(
+    context: Context, run: Run, listed: Listed | None, segments: Sequence[Segment], proofs: Proofs
+) -> Sequence[Segment]:
+    """Return which planned segments have to be archived, and may be.
+
+    What another replica has archived isn't archived again, as in an archive run ahead: the release compares
+    it once more. Its files are read here, so that what the release would refuse is archived.
+
+    :raises StoreLayoutError: something is wrong with a log, or not known of it.
+    :raises LakeConflictError: another replica archived other bytes of a log, or the same of other leaders.
+    """
+    unproven = proofs.unproven(segments)
+    if listed is None:
+        return unproven
+    for segment in unproven:
+        if why := listed.archivable.refused.get(segment.log):
+            raise StoreLayoutError(f"{why}.")
+    may = {segment.id for segment in listed.archivable.segments}
+    wanted = [segment for segment in unproven if segment.id in may]
+    return without_replicas_work(context, run, proofs, wanted, listed.archivable.segments, Depth.FILES)
+
+
+def planned_kept_out(
+    context: Context, listed: Listed | None, segments: Sequence[Segment]
+) -> tuple[KeptOut, ...]:
+    """Return what stays out of the lake of the logs of planned segments."""
+    if listed is None:
+        return ()
+    logs = {segment.log for segment in segments}
+    return tuple(one for one in kept_out_segments(context, listed) if one.log in logs)
+
+
+def _in_place(segment: Segment) -> Segment | None:
+    """Return a segment with those of its files that are where they were; None: its own isn't, or was touched.
+
+    A new file of another log may have the path and the inode of one that went.
+    """
+    found: list[FileFacts] = []
+    for file in segment.files:
+        with suppress(FileNotFoundError):
+            found.append(FileFacts.of(file.path))
+    if not found or found[0] != segment.facts:
+        return None
+    return replace(segment, facts=found[0], companions=tuple(found[1:]))
+
+
+def _settle(
+    planned: Segment, now: Segment, to_archive: dict[SegmentId, Segment], waiting: dict[SegmentId, str]
+) -> None:
+    """Put a planned segment among those to archive as they are now, or among those that wait, and why."""
+    why = lacking_companions(planned, now)
+    if (now.id, now.end_offset, now.state) != (planned.id, planned.end_offset, planned.state):
+        why = (
+            f"expected its records [{planned.base_offset}, {planned.end_offset}) in a file of their own, "
+            f"found them in {now.facts.path}"
+        )
+    if why:
+        waiting[planned.id] = f"{planned.facts.path} was not archived and waits for a later plan: {why}"
+    else:
+        to_archive[planned.id] = now
+
 
 ArchiveWith = Callable[[Sequence[SegmentJob]], Sequence[Receipt]]
 WhereArchived = Callable[[Sequence[SegmentJob]], str]
@@ -424,7 +564,6 @@ def record_intents(context: Context, run: Run, step: Step, segments: Sequence[Se
 
 
 def _read(context: Context, segments: Sequence[Segment], *, read_files: bool) -> Proofs:
-    """Return what the store's lakes prove."""
     return read_proofs(
         context.store.lakes,
         context.record,

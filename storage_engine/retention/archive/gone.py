@@ -14,24 +14,20 @@ from storage_engine.exceptions import FileGoneError, GateRefusedError
 from storage_engine.journal.drift import hold_memory, record_drift
 from storage_engine.journal.journal import Run
 from storage_engine.lake.acts.unarchived import NO_PERMITS, ArchivePermits
+from storage_engine.lake.coverage.coverage import Interval, merge_intervals, subtract_intervals
 from storage_engine.model.hold.hold import UNPROVEN, Drift, DriftKind
 from storage_engine.model.plan.plan import LogPlan
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.store_settings import WE_DELETE
-from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.known_logs import may_be_one
-from storage_engine.model.store.store import FileFacts, Segment, StoreSnapshot
+from storage_engine.model.store.store import FileFacts, Segment, StoreSnapshot, by_log
+from storage_engine.retention.archive.archivable import Unproven, prove_gone
 from storage_engine.retention.archive.missing_ranges import MissingRange
-from storage_engine.retention.archive.unproven import Unproven, prove_gone
-from storage_engine.retention.proof.archive_permits import read_store_permits
-from storage_engine.retention.proof.current_receipts import current_receipts
-from storage_engine.retention.proof.proofs import reachable_lakes
+from storage_engine.retention.proof.proofs import current_receipts, reachable_lakes, read_store_permits
 from storage_engine.retention.proof.refusing import Refusal, refusal
 from storage_engine.retention.proof.shielding import kept_text
-from storage_engine.retention.ranges.missing_logs import present_logs
-from storage_engine.retention.ranges.offset_ranges import Interval, merge_intervals, subtract_intervals
-from storage_engine.retention.ranges.seen_log_records import kept_logs
-from storage_engine.retention.replicas.replica_divergence import NOTHING
+from storage_engine.retention.ranges.missing_logs import kept_logs, present_logs
+from storage_engine.retention.replicas import NOTHING
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.stamp import missing_stamps

@@ -11,18 +11,16 @@ from itertools import chain
 from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.archived_spans import ReceiptSpan, receipt_spans
-from storage_engine.lake.coverage.coverage import ReleasedSpan
+from storage_engine.lake.coverage.coverage import Interval, ReleasedSpan, merge_intervals, subtract_intervals
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.proof.receipt import NOT_ARCHIVED
-from storage_engine.model.store.known_logs import LogNames, log_label, may_be_one
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Lineages, LogNames, log_label, may_be_one
 from storage_engine.model.store.store import WENT, FileFacts
 from storage_engine.retention.archive.archivable import Listed
 from storage_engine.retention.proof.history import compared_receipts, open_releases
 from storage_engine.retention.proof.proofs import reachable_lakes
 from storage_engine.retention.proof.shielding import shielded_spans
 from storage_engine.retention.ranges.drift import all_gone_spans, spans_in_unasked_lakes
-from storage_engine.retention.ranges.offset_ranges import Interval, merge_intervals, subtract_intervals
 from storage_engine.retention.ranges.seen_logs import SeenLog
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.known_heads import known_heads

@@ -11,8 +11,7 @@ from storage_engine.lake.archive.topic_days import read_topic_days
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.identity import lake_id_of
 from storage_engine.lake.soundness.segment_reader import untouched_files
-from storage_engine.model.proof.heads import ChainHead
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import ChainHead, Receipt
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.proof.stamping import replaced_notices, stamp_store

@@ -18,7 +18,10 @@ from storage_engine.exceptions import (
     StoreLayoutError,
 )
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
-from storage_engine.model.lag.archive_lag import ArchiveLag, archive_lag_of
+from storage_engine.lake.coverage.verify_turns import by_receipt, standing_fault
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
+from storage_engine.model.lag.lag import ArchiveLag, archive_lag_of
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import WENT, FileFacts, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.archivable import (
@@ -26,6 +29,8 @@ from storage_engine.retention.archive.archivable import (
     archivable_segments,
     kept_out_segments,
     list_segments,
+    still_unproven,
+    unproven_and_credited,
 )
 from storage_engine.retention.archive.archiving import (
     LISTINGS,
@@ -43,24 +48,35 @@ from storage_engine.retention.archive.archiving import (
 )
 from storage_engine.retention.archive.gone import GoneResult, record_missing
 from storage_engine.retention.archive.missing_ranges import LogLooks, find_missing_ranges
-from storage_engine.retention.archive.unproven import (
-    still_unproven,
-    unproven_and_credited,
-)
-from storage_engine.retention.proof.faulty_files import read_faulty_files
-from storage_engine.retention.proof.proofs import Proofs, reachable_lakes, read_proofs
+from storage_engine.retention.proof.proofs import LakeProofs, Proofs, reachable_lakes, read_proofs
 from storage_engine.retention.proof.refusing import refusal
-from storage_engine.retention.ranges.missing_logs import present_logs, remember_logs
+from storage_engine.retention.proof.verification_memory import VerificationMemory
+from storage_engine.retention.ranges.missing_logs import kept_logs, present_logs, remember_logs
 from storage_engine.retention.ranges.recording_deletions import record_deletions
-from storage_engine.retention.ranges.seen_log_records import kept_logs
-from storage_engine.retention.replicas.replica_divergence import NOTHING
-from storage_engine.retention.replicas.replicas import refuse_diverged, without_replicas_work
+from storage_engine.retention.replicas import NOTHING, refuse_diverged, without_replicas_work
 from storage_engine.retention.store.broker_answers import take_archivable, take_snapshot
 from storage_engine.retention.store.broker_disks import shared_disk_notice
 from storage_engine.retention.store.brokers import open_to_look
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
+
+
+def read_faulty_files(journal_url: str, proofs: Proofs) -> Proofs:
+    """Read the data files that ``verify`` found a fault in, and take those that have it still for what they
+    are: to read every file at each archiving would cost as much as verifying.
+
+    :raises LakeUnavailableError: a file can't be read.
+    """
+    memory = VerificationMemory(journal_url)
+    return replace(proofs, asked=tuple(_read_faulty_files(memory, lake) for lake in proofs.asked))
+
+
+def _read_faulty_files(memory: VerificationMemory, proofs: LakeProofs) -> LakeProofs:
+    history = by_receipt(memory.recall(str(proofs.lake.segments().metadata.table_uuid)))
+    held = [row for rows in proofs.rows.values() for row in rows if row.identity not in proofs.faults]
+    faulty = [row for row in held if standing_fault(history, row)]
+    return replace(proofs, faults={**proofs.faults, **broken_receipts(proofs.lake, faulty, Depth.FILES)})
 
 
 def archive_sealed(

@@ -149,7 +149,6 @@ def _told(context: Context) -> list[_Lost]:
 
 
 def _is_of(row: RangeStatus, one: Missing) -> bool:
-    """Return whether a range is of what is missing."""
     name = log_label(one.log, one.log_id) if one.is_other else one.log
     return row.log == name and one.start_offset < row.end_offset and row.start_offset < one.end_offset
 

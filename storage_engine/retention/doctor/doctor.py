@@ -13,10 +13,9 @@ from storage_engine.core.clock import DAY_MS, jumped_forward_ms, read_clock
 from storage_engine.core.extras import SparkPair
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError, StoreNotFoundError
-from storage_engine.model.broker.broker_store import BrokerStore
-from storage_engine.model.broker.held_store import UnheldSegments
+from storage_engine.model.broker.broker_store import BrokerStore, UnheldSegments
 from storage_engine.model.hold.hold import HoldMemory
-from storage_engine.model.proof.heads import LakeHead
+from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.report.diagnosis import BrokerDiagnosis, Finding, Severity, by_severity
 from storage_engine.model.settings.spark_from import in_spark
 from storage_engine.model.store.store import Segment
@@ -27,6 +26,11 @@ from storage_engine.retention.doctor.host_checks import (
     look_at_access,
     look_at_mounts,
     mount_findings,
+)
+from storage_engine.retention.doctor.journal_findings import (
+    refused_by_last_archive,
+    refused_findings,
+    usage_findings,
 )
 from storage_engine.retention.doctor.left_behind import (
     hold_end_findings,
@@ -54,11 +58,9 @@ from storage_engine.retention.doctor.space_and_time import (
     retention_findings,
     space_findings,
 )
-from storage_engine.retention.doctor.usage_advice import usage_findings
 from storage_engine.retention.ranges.seen_logs import Missing
-from storage_engine.retention.store.answering import check_answers
 from storage_engine.retention.store.broker_answers import ask
-from storage_engine.retention.store.brokers import assumes_defaults, open_store, settings_of
+from storage_engine.retention.store.brokers import assumes_defaults, check_answers, open_store, settings_of
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import Stamp
 from storage_engine.retention.store.unnamed_lakes import directory_of
@@ -449,7 +451,6 @@ def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
         look_at_lakes,
         unproven_segments,
     )
-    from storage_engine.retention.doctor.refused_archives import refused_by_last_archive, refused_findings
 
     segments = looked.figures.archivable.segments
     known.lakes = look_at_lakes(store, known.record, known.journal is not None)
@@ -472,7 +473,7 @@ def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
         return
     known.some_unasked = bool(notices) or any(one.refused for one in known.lakes)
     if looked.missing and known.journal and known.record and not known.some_unasked:
-        from storage_engine.retention.doctor.missing_check import missing_findings
+        from storage_engine.retention.ranges.missing_logs import missing_findings
 
         known.findings += missing_findings(store, known.journal, known.record, looked.missing)
     known.refused = frozenset(one.log for one in mend)

@@ -5,21 +5,124 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 
-from storage_engine.core.clock import DAY_MS
+from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.broker.broker_store import BrokerStore
-from storage_engine.model.broker.pending import Pending
+from storage_engine.model.broker.broker_store import BrokerStore, Pending
 from storage_engine.model.hold.hold import HoldStatus
 from storage_engine.model.lag.lag import Unread
-from storage_engine.model.plan.plan import PlanRequest, Reason
-from storage_engine.model.store.filling import fills_in_ms, room_of_disks
-from storage_engine.model.store.store import Archivable, Segment, SegmentId, StoreSnapshot
-from storage_engine.retention.doctor.growth import Growth, growth_of
-from storage_engine.retention.doctor.levels import Levels, levels_of
-from storage_engine.retention.store.broker_answers import ask, propose, take_archivable, take_glance
+from storage_engine.model.plan.plan import Cause, PlanRequest, Reason, Urgency
+from storage_engine.model.store.store import (
+    Archivable,
+    LogSnapshot,
+    Segment,
+    SegmentId,
+    StoreSnapshot,
+    fills_in_ms,
+    room_of_disks,
+)
+from storage_engine.retention.plan.deciding import with_disk_levels
+from storage_engine.retention.store.broker_answers import (
+    ask,
+    propose,
+    take_archivable,
+    take_glance,
+    take_triggers,
+)
+
+LEAST_SPAN_MS = HOUR_MS
+"""Samples of a shorter time say too little."""
+LEAST_SPREAD_MS = 6 * HOUR_MS
+"""Between the oldest and the newest sealed segment: those of one burst say too little of a day."""
+
+
+class GrowthFrom(StrEnum):
+    SAMPLES = "samples"
+    SEGMENTS = "segments"
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """:param bytes_per_day: that the logs grew lately.
+    :param source: what tells it.
+    """
+
+    bytes_per_day: int
+    source: GrowthFrom
+
+
+def growth_of(samples: Sequence[tuple[int, int]], logs: Sequence[LogSnapshot], now_ms: int) -> Growth | None:
+    """Return how fast the logs grew in the last day; None: nothing tells it.
+
+    :param samples: (moment, sum of the logs' max offsets), oldest first.
+    """
+    by_samples = _by_samples([one for one in samples if now_ms - DAY_MS <= one[0] <= now_ms])
+    if by_samples is not None:
+        return Growth(by_samples, GrowthFrom.SAMPLES)
+    found = [one for log in logs if (one := _by_segments(log, now_ms)) is not None]
+    return Growth(sum(found), GrowthFrom.SEGMENTS) if found else None
+
+
+def _by_samples(samples: Sequence[tuple[int, int]]) -> int | None:
+    if len(samples) < 2 or samples[-1][0] - samples[0][0] < LEAST_SPAN_MS:
+        return None
+    grown = samples[-1][1] - samples[0][1]
+    return None if grown < 0 else grown * DAY_MS // (samples[-1][0] - samples[0][0])
+
+
+def _by_segments(log: LogSnapshot, now_ms: int) -> int | None:
+    """Return what came behind the segment that was sealed a day ago, or behind the oldest one.
+
+    :return: None where the sealed segments are of too short a time.
+    """
+    known = [segment for segment in log.sealed if segment.mtime_ns // 1_000_000 < now_ms]
+    if not known or (known[-1].mtime_ns - known[0].mtime_ns) // 1_000_000 < LEAST_SPREAD_MS:
+        return None
+    before = [one for one in known if one.mtime_ns // 1_000_000 <= now_ms - DAY_MS]
+    since = before[-1] if before else known[0]
+    behind = [one for one in log.segments if one.base_offset > since.base_offset]
+    grown = 0
+    for segment in behind:
+        if segment.end is None:
+            grown += max(0, min(segment.end_offset, log.max_offset) - segment.base_offset)
+        else:
+            grown += segment.disk_bytes
+    return grown * DAY_MS // max(1, now_ms - since.mtime_ns // 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Whole percent of a disk, each the lowest at which something begins; None: at none.
+
+    :param cleans_percent: the broker deletes what has expired, at any hour.
+    :param forces_percent: it deletes the oldest, whatever their age.
+    :param urges_percent: it would delete whatever the age, if it were allowed to.
+    """
+
+    cleans_percent: int | None = None
+    forces_percent: int | None = None
+    urges_percent: int | None = None
+
+
+def levels_of(broker: BrokerStore, snapshot: StoreSnapshot, now_ms: int) -> Levels:
+    """Ask a broker's rules at each level of all its disks."""
+    paths = [disk.path for disk in snapshot.disks]
+    found: dict[str, int] = {}
+    for percent in range(101):
+        assumed = with_disk_levels(snapshot, dict.fromkeys(paths, percent))
+        causes, _ = take_triggers(broker, assumed, now_ms, PlanRequest())
+        for cause in causes:
+            if cause.cause is Cause.SPACE_FULL:
+                found.setdefault("cleans", percent)
+                if cause.urgency is Urgency.FORCED:
+                    found.setdefault("forces", percent)
+                if cause.at_once:
+                    found.setdefault("urges", percent)
+    return Levels(found.get("cleans"), found.get("forces"), found.get("urges"))
+
 
 HORIZONS_MS = (DAY_MS, 3 * DAY_MS)
 """What consumers lose is told for the first of these spans in which anything goes."""
@@ -108,7 +211,7 @@ def take_figures(
     """Look at an open store.
 
     :param kind: the broker's name.
-    :param samples: as of :func:`~storage_engine.retention.doctor.growth.growth_of`.
+    :param samples: as of :func:`~storage_engine.retention.doctor.space_and_time.growth_of`.
     :raises StorageEngineError: it can't be read, or isn't what it should be.
     :raises OSError: a file can't be read.
     """

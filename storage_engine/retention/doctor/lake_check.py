@@ -12,17 +12,16 @@ from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text, duration_text, time_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, StoreRecord
-from storage_engine.lake.catalog.nesting import place_around
+from storage_engine.lake.catalog.nesting import local_places, place_around
 from storage_engine.lake.catalog.place import own_directory
-from storage_engine.lake.catalog.store_places import local_places
 from storage_engine.lake.move.describing import LakeInfo, describe
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
 from storage_engine.model.keep.rules import ArchiveRule, matches
-from storage_engine.model.proof.heads import LakeHead
+from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.report.diagnosis import Finding, Severity
 from storage_engine.model.store.store import DiskUsage, Segment
+from storage_engine.retention.archive.archivable import still_unproven
 from storage_engine.retention.archive.archiving import slots
-from storage_engine.retention.archive.unproven import still_unproven
 from storage_engine.retention.proof.proofs import read_proofs
 from storage_engine.retention.proof.verification_memory import last_verified
 from storage_engine.retention.store.broker_disks import shared_disks
@@ -132,7 +131,6 @@ def _unrecorded(store: ManagedStore, record: StoreRecord, info: LakeInfo) -> tup
 
 
 def _last_verified(store: ManagedStore, info: LakeInfo) -> tuple[int | None, int]:
-    """Return what the journal remembers of checks of a lake."""
     table = next((one.table_uuid for one in info.tables if one.name == "segments"), None)
     if table is None:
         return None, 0

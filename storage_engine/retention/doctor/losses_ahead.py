@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text, shortened, time_text
-from storage_engine.model.broker.pending import Pending
-from storage_engine.model.lag.archive_lag import touched_text
-from storage_engine.model.lag.lag import UnreadMessages
+from storage_engine.model.broker.broker_store import Pending
+from storage_engine.model.lag.lag import UnreadMessages, touched_text
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short, reason_of
 from storage_engine.model.store.store import Segment
 from storage_engine.retention.doctor.figures import Figures

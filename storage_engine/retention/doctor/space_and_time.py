@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text, duration_text, time_text
 from storage_engine.model.report.diagnosis import Finding, Severity
-from storage_engine.model.store.filling import room_of_disks
-from storage_engine.retention.doctor.figures import Figures
-from storage_engine.retention.doctor.growth import Growth, GrowthFrom
+from storage_engine.model.store.store import room_of_disks
+from storage_engine.retention.doctor.figures import Figures, Growth, GrowthFrom
 
 _FROM = {
     GrowthFrom.SAMPLES: "by the journal's samples",

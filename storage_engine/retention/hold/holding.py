@@ -20,9 +20,9 @@ from storage_engine.model.hold.hold import Drift, HoldStatus
 from storage_engine.model.report.validation import Where
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import FileFacts, SegmentId
+from storage_engine.retention.archive.archivable import still_unproven
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.archive.sealed import MeasuredLag, measure_lag
-from storage_engine.retention.archive.unproven import still_unproven
 from storage_engine.retention.hold.leaving_unproven import (
     Acceptance,
     check_unproven,

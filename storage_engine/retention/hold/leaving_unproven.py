@@ -1,6 +1,7 @@
 """What the broker's own rules take of a store within a day of its hold, though no lake proves it.
 
-Whoever ends a hold by a command is refused for that, or accepts it by number: what can't be told counts.
+Whoever ends a hold by a command is refused for that, or accepts it by number: what can't be told
+counts.
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from storage_engine.core.clock import DAY_MS
+from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.drift import hold_memory
 from storage_engine.journal.journal import Event, Journal, Phase, Step, StoreRecord
-from storage_engine.model.broker.broker_store import BrokerStore
-from storage_engine.model.broker.held_store import UnheldSegments
+from storage_engine.model.broker.broker_store import BrokerStore, UnheldSegments
 from storage_engine.model.hold.hold import HoldStatus
+from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import Segment, SegmentState
+from storage_engine.retention.archive.archivable import still_unproven
 from storage_engine.retention.archive.archiving import begin_background_run, slots
-from storage_engine.retention.archive.unproven import still_unproven
+from storage_engine.retention.archive.sealed import MeasuredLag
 from storage_engine.retention.hold.hold_text import hold_end_text
 from storage_engine.retention.proof.proofs import read_proofs
 from storage_engine.retention.store.broker_answers import ask
@@ -29,6 +31,40 @@ from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.context import WHOLE, Context
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
+
+
+def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple[str, ...]:
+    """Say which segments go within the policy's margin, and are proven in no lake.
+
+    What may not be archived by now counts, too, as for an open transaction: it goes all the same.
+
+    :raises OSError: a file can't be read.
+    """
+    snapshot, until_ms = measured.snapshot, now_ms + context.store.policy.archive_margin_hours * HOUR_MS
+    moments = ask(
+        context.store.broker, "tell when it deletes", lambda: context.broker.deletes_at_ms(snapshot, now_ms)
+    )
+    archived = measured.archivable - (measured.unproven - measured.touched)
+    going = {
+        segment.id: (at_ms, segment)
+        for log in snapshot.logs
+        for segment in log.sealed
+        if segment.id not in archived
+        and segment.facts.size_bytes
+        and (at_ms := moments.get(segment.id)) is not None
+        and at_ms <= until_ms
+    }
+    if not going:
+        return ()
+    first_ms = min(at_ms for at_ms, _ in going.values())
+    logs = list(dict.fromkeys(one.log for one in going))
+    size = bytes_text(sum(segment.disk_bytes for _, segment in going.values()))
+    when = "now" if first_ms <= now_ms else f"from {time_text(first_ms)} on"
+    return (
+        f"{count_text(len(going), 'segment')}, {size}, of {named_in_short(logs)} may be deleted by the "
+        f"broker {when}, and no lake proves them: archive them, or let it keep them longer",
+    )
+
 
 UNMANAGE_RUN: Final = "unmanage"
 """Run of a store under which it is recorded what was left unproven."""

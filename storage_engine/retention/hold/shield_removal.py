@@ -16,8 +16,7 @@ from storage_engine.retention.hold.leaving_unproven import (
     record_result,
 )
 from storage_engine.retention.ranges.losses import accepted_losses
-from storage_engine.retention.shield.shield import tend_shield
-from storage_engine.retention.shield.shield_proofs import asked_notices
+from storage_engine.retention.shield import asked_notices, tend_shield
 from storage_engine.retention.store.context import Context, opened
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import mark_shield

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, or
 
 from storage_engine.core.clock import DAY_MS, ClockReading
 from storage_engine.core.jsonable import from_jsonable
+from storage_engine.journal.journal import delete_levels
 from storage_engine.journal.records import Phase, RunState, Step
 from storage_engine.journal.tables.database import JournalDatabase
 from storage_engine.journal.tables.schema import (
@@ -25,7 +26,6 @@ from storage_engine.journal.tables.schema import (
     stores,
     topic_days,
 )
-from storage_engine.journal.writing.levels import delete_levels
 from storage_engine.retention.housekeeping.maintenance import (
     EXPIRING_STEPS,
     KEPT_BY_RESULT,
@@ -36,7 +36,7 @@ from storage_engine.retention.housekeeping.maintenance import (
     runs_to_expire,
     samples_to_expire,
 )
-from storage_engine.retention.report.unchanged import SINCE
+from storage_engine.retention.report.finishing import SINCE
 
 BATCH = 200
 """Runs in a transaction; so short that nobody who records waits for it."""
@@ -197,7 +197,6 @@ def _expiring(connection: Connection, store_id: str) -> ColumnElement[bool]:
 def _old_runs(
     connection: Connection, store_id: str, after: int, now_ms: int, expiry: Expiry
 ) -> tuple[OldRun, ...]:
-    """The next runs that are old enough to be looked at."""
     before_ms = now_ms - min(expiry.idle_run_days, expiry.report_days) * DAY_MS
     last = select(func.max(events.c.at_ms)).where(events.c.run_id == runs.c.id).scalar_subquery()
     query = (

@@ -15,20 +15,17 @@ from storage_engine.core.host import person, this_host
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.journal.tables.topic_days import Slot, SlotTopic
-from storage_engine.lake.acts.act_files import Acts
-from storage_engine.lake.acts.held_stores import read_store_names
+from storage_engine.journal.tables.rows import Slot, SlotTopic
+from storage_engine.lake.acts.act_files import Acts, read_store_names
 from storage_engine.lake.acts.unarchived import leaves_out_rows, may_leave_out
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.identity import lake_id_of
 from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history
 from storage_engine.model.keep.acts import Act, KeepDecision, RecordedAct, policies_of, policy_of
 from storage_engine.model.keep.forecast import ArchivedStream, KeepForecast, forecast_topics
-from storage_engine.model.keep.keep_policy import age_begins_ms
-from storage_engine.model.keep.rules import Scope, Stream, matches
-from storage_engine.model.proof.heads import LakeHead
-from storage_engine.model.proof.receipt import Receipt, with_rows
-from storage_engine.retention.proof.archive_permits import COPIES_ENTER
+from storage_engine.model.keep.rules import Scope, Stream, age_begins_ms, matches
+from storage_engine.model.proof.receipt import LakeHead, Receipt, with_rows
+from storage_engine.retention.proof.proofs import COPIES_ENTER
 from storage_engine.retention.store.known_heads import KnownHeads, journalled_heads
 
 
@@ -196,7 +193,6 @@ def _streams(
 
 
 def _kept_bytes(row: Receipt) -> int:
-    """Return how many bytes of a segment a lake has still."""
     return row.size_bytes - sum(int(stream["bytes"]) for stream in row.gone_streams.values())
 
 

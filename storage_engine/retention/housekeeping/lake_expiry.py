@@ -19,9 +19,16 @@ from storage_engine.core.wording import bytes_text, count_text, duration_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.journal import Journal, RunState
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.journal.tables.topic_days import Slot, SlotTopic
-from storage_engine.lake.acts.act_files import Acts, read_acts, read_trusted_clock, record_act
-from storage_engine.lake.acts.held_stores import HeldStores, held_stores, read_store_names
+from storage_engine.journal.tables.rows import Slot, SlotTopic
+from storage_engine.lake.acts.act_files import (
+    Acts,
+    HeldStores,
+    held_stores,
+    read_acts,
+    read_store_names,
+    read_trusted_clock,
+    record_act,
+)
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.identity import copy_of
 from storage_engine.lake.catalog.names import proven_files, relative_name
@@ -42,12 +49,11 @@ from storage_engine.model.keep.expiry import (
     StoreContent,
     judge_segments,
 )
-from storage_engine.model.keep.keep_policy import NO_POLICY, KeepPolicy, age_begins_ms
-from storage_engine.model.keep.rules import Hold, Stream
+from storage_engine.model.keep.rules import NO_POLICY, Hold, KeepPolicy, Stream, age_begins_ms
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile, with_rows
 from storage_engine.retention.housekeeping.keeping import forecast_lake
 from storage_engine.retention.housekeeping.kept_forecasts import keep_forecast
-from storage_engine.retention.ranges.seen_log_records import kept_logs
+from storage_engine.retention.ranges.missing_logs import kept_logs
 from storage_engine.retention.store.known_heads import (
     KnownHeads,
     acts_elsewhere,

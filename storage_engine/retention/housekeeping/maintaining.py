@@ -32,10 +32,14 @@ from storage_engine.retention.housekeeping.maintenance import Expiry, OldReport,
 from storage_engine.retention.quarantine.emptying import Keeper, empty_expired
 from storage_engine.retention.ranges.recording_deletions import write_deletions
 from storage_engine.retention.store.identity import identify
-from storage_engine.retention.store.job_files import sweep_job_files
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.retention.store.report_files import DATA_DOCS_DIRECTORY, REPORT_JSON, RUN_FILES
+from storage_engine.retention.store.report_files import (
+    DATA_DOCS_DIRECTORY,
+    REPORT_JSON,
+    RUN_FILES,
+    sweep_job_files,
+)
 
 
 def old_reports(stores: Iterable[Path], now_ms: int, expiry: Expiry) -> Iterator[OldReport]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import clock_ms
@@ -13,7 +13,8 @@ from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
-from storage_engine.model.lag.lag import Lag, LagSummary, QueueLag, Unread
+from storage_engine.model.broker.lag_job import LagRequest
+from storage_engine.model.lag.lag import GroupLag, Lag, LagSummary, QueueLag, Unread
 from storage_engine.model.plan.plan import Plan
 from storage_engine.model.settings.policy import LagPolicy
 from storage_engine.model.store.store import SegmentId, StoreSnapshot
@@ -26,7 +27,61 @@ from storage_engine.retention.lag.unread import (
     unread_lines,
 )
 from storage_engine.retention.proof.refusing import Refusal, refusal, refused_logs
+from storage_engine.retention.store.broker_answers import package_errors
+from storage_engine.retention.store.brokers import settings_of
 from storage_engine.retention.store.context import RAN, WHOLE, AnyStore, Context, approved_plan, open_context
+from storage_engine.retention.store.managed_store import ManagedStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+MOST_POSITIONS = 20_000
+"""Of groups in queues; more are measured by a run's lag job alone, which may take Spark for it."""
+
+
+def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | None:
+    """Measure a store's groups, by name; None: its broker doesn't say who consumes, or there are too many.
+
+    :raises BadInputError: positions or queues that can't be read.
+    :raises BrokerError: the running broker can't be asked.
+    """
+    broker = find_broker(store.broker)
+    with package_errors(store.broker, "find who consumes"):
+        job = broker.lag(LagRequest(settings_of(store), (), now_ms))
+    if job is None or job.positions.num_rows > MOST_POSITIONS:
+        return None
+    from storage_engine.arrow.lag_columns import add_risk
+
+    return sum_up(add_risk(job.place(job.positions), job.segments))
+
+
+def sum_up(table: pa.Table) -> tuple[GroupLag, ...]:
+    """Sum up the groups of a table of lags, by name.
+
+    :param table: one row a :class:`~storage_engine.model.lag.lag.QueueLag`.
+    """
+    import pyarrow.compute as pc
+
+    by_group = table.group_by("group").aggregate(
+        [
+            ("lag_messages", "sum"),
+            ("lag_messages", "count", pc.CountOptions(mode="only_null")),
+            ("next_physical_offset", "min"),
+            ("time_to_loss_ms", "min"),
+        ]
+    )
+    return tuple(
+        GroupLag(
+            group=str(row["group"]),
+            lag_messages=row["lag_messages_sum"] or 0,
+            unknown_queues=row["lag_messages_count"],
+            first_unread_offset=row["next_physical_offset_min"],
+            time_to_loss_ms=row["time_to_loss_ms_min"],
+        )
+        for row in sorted(by_group.to_pylist(), key=lambda row: str(row["group"]))
+    )
+
 
 _NONE = "none recorded"
 _NOTHING = "Nothing was deleted."

@@ -21,7 +21,7 @@ from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.wording import bytes_text, count_text, reason_text
-from storage_engine.exceptions import ReceiptError, StoreBusyError, StoreCrashedError
+from storage_engine.exceptions import BadInputError, ReceiptError, StoreBusyError, StoreCrashedError
 from storage_engine.journal.journal import Event, Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.storage.pace import pace_at
@@ -30,7 +30,6 @@ from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import SegmentId
 from storage_engine.retention.archive.archiving import begin_background_run
-from storage_engine.retention.monitor.topic_words import check_topic_words
 from storage_engine.retention.proof.deletion_checks import check_inside
 from storage_engine.retention.proof.proofs import Proofs
 from storage_engine.retention.proof.stamping import witness_release
@@ -41,6 +40,32 @@ from storage_engine.retention.store.context import WHOLE, AnyStore, Context, ope
 from storage_engine.retention.store.known_heads import KnownHeads, known_heads
 from storage_engine.retention.store.stamp import missing_stamps
 from storage_engine.same_bytes.settling import settle
+
+
+def check_topic_words(store: AnyStore, run_key: str, words: Mapping[str, str]) -> tuple[str, ...]:
+    """Make sure that words can be meant; of a run that goes on, once: what it removed is gone by now.
+
+    :param words: by topic, why what no lake has of it may go.
+    :return: which of them are for nothing, as sentences.
+    :raises BadInputError: a reason is empty, or a topic is there still. Nothing was removed.
+    :raises BrokerError: the running broker can't be asked.
+    """
+    for topic, reason in words.items():
+        if not reason.strip():
+            raise BadInputError(
+                f"topic {topic}: expected a reason why it may go unproven, found none. Nothing was removed."
+            )
+    context = open_context(store)
+    if not words or _has_begun(context, run_key):
+        return ()
+    doing = "tell which topics are there"
+    return ask(context.store.broker, doing, lambda: context.broker.check_deleted_topics(tuple(words)))
+
+
+def _has_begun(context: Context, run_key: str) -> bool:
+    run = context.journal.find_run(context.record.store_id, run_key)
+    return run is not None and bool(context.journal.events(run, Step.BROKER_TASK))
+
 
 UNKNOWN = "gone, by whom is unknown"
 Notes = Mapping[str, Sequence[str]]

@@ -19,28 +19,25 @@ from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.drift import drift_since_renewal
 from storage_engine.model.course.course import CourseStart, RuleLevels
 from storage_engine.model.hold.hold import HoldStatus
-from storage_engine.model.lag.archive_lag import ArchiveLag
-from storage_engine.model.lag.lag import GroupLag
+from storage_engine.model.lag.lag import ArchiveLag, GroupLag
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
 from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
 from storage_engine.model.store.store import StoreSnapshot
 from storage_engine.retention.archive.sealed import MeasuredLag, measure_lag
 from storage_engine.retention.doctor.doctor import findings_of
-from storage_engine.retention.doctor.levels import levels_of
+from storage_engine.retention.doctor.figures import levels_of
 from storage_engine.retention.hold.hold_text import drift_text, due_alarms
 from storage_engine.retention.hold.holding import hold
-from storage_engine.retention.hold.leaving_unproven import end_alarms
+from storage_engine.retention.hold.leaving_unproven import end_alarms, expiry_alarms
 from storage_engine.retention.hold.recording_drift import alarms_of
-from storage_engine.retention.hold.unproven_expiry import expiry_alarms
-from storage_engine.retention.lag.group_lag import measure_groups
+from storage_engine.retention.lag.consumer_lag import measure_groups
 from storage_engine.retention.monitor.recording_ranges import store_ranges
-from storage_engine.retention.plan.sensing import SenseResult, sense
+from storage_engine.retention.plan.due import SenseResult, sense
 from storage_engine.retention.proof.approvals import open_questions, question_alarms
-from storage_engine.retention.ranges.drift import recorded_gone
-from storage_engine.retention.ranges.loss_alarms import loss_alarms
+from storage_engine.retention.ranges.drift import loss_alarms, recorded_gone
 from storage_engine.retention.ranges.missing_logs import remember_logs
 from storage_engine.retention.ranges.offset_ranges import OffsetRange, Place
-from storage_engine.retention.shield.shield import tend_shield
+from storage_engine.retention.shield import tend_shield
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import AnyStore, Context, managed_of, open_context
 from storage_engine.shield.index import shield_path

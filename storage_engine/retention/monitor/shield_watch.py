@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import closing, suppress
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,15 +21,54 @@ from storage_engine.core.own_directory import WATCH_WAIT_SECONDS
 from storage_engine.core.wording import reason_text, unexpected
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.hold.hold import Drift
-from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
+from storage_engine.model.settings.policy import GENTLE_BYTES_PER_SECOND, ArchiveMode, ShieldMode
 from storage_engine.retention.store.brokers import open_to_look
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.index import shield_path
-from storage_engine.shield.links import drop_links, make_links
-from storage_engine.shield.seen import look_at_shield
+from storage_engine.shield.links import drop_links, make_links, note_digest
+from storage_engine.shield.seen import Place, digest_of, look_at_shield
 
 if TYPE_CHECKING:
-    from storage_engine.retention.shield.shield import ShieldResult
+    from storage_engine.retention.shield import ShieldResult
+
+
+def read_links(store: ManagedStore, is_urgent: Callable[[], bool], seconds: float = inf) -> int:
+    """Read the links whose bytes nobody has read as they are now, and remember their digests.
+
+    What was only touched is told from what was written to by that. It is gentle to a broker on the same disk.
+
+    :param is_urgent: asked now and then; what is left waits for the next call then.
+    :param seconds: after so long no further one is begun.
+    :return: how many were read.
+    :raises ShieldError: the shield can't be read or written.
+    """
+    from storage_engine.lake.storage.pace import pace_at
+
+    count = 0
+    ends = time.monotonic() + seconds
+    pace = pace_at(GENTLE_BYTES_PER_SECOND)
+
+    def spend(size_bytes: int) -> None:
+        if is_urgent():
+            raise _UrgentError
+        pace.spend(size_bytes)
+
+    with suppress(_UrgentError):
+        for seen in look_at_shield(store.real_root).links:
+            if seen.place is not Place.IN_LOG or (seen.is_same and seen.link.sha256):
+                continue
+            if time.monotonic() > ends:
+                break
+            sha256 = digest_of(store.real_root, seen, spend)
+            if sha256 is not None:
+                note_digest(store.real_root, seen, sha256)
+                count += 1
+    return count
+
+
+class _UrgentError(Exception):
+    """Something else has to be done first."""
+
 
 TEND_SECONDS: Final = 30.0
 """From one whole look at log, lake and shield to the next, unless something is gone."""
@@ -176,8 +216,7 @@ class ShieldWatch:
 
     def _tend(self) -> None:
         # The lake's libraries, which a triggerer that watches no store needs for nothing.
-        from storage_engine.retention.shield.shield import tend_shield
-        from storage_engine.retention.shield.shield_reading import read_links
+        from storage_engine.retention.shield import tend_shield
         from storage_engine.retention.store.context import opened
 
         with opened(self._store) as store:

@@ -1,28 +1,125 @@
 """What a store's broker decides at one moment, with every file read that the cleanup will depend on.
 
-What was written too recently stays, whoever asks for its deletion and however full a disk is.
+What was written too recently stays, whoever asks for its deletion and however full a disk is. One log's
+broken queues or index hide nothing of another log.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
 
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.collector import no_collection
 from storage_engine.core.wording import time_text
-from storage_engine.model.broker.broker_store import BrokerStore
-from storage_engine.model.broker.pending import Pending
+from storage_engine.exceptions import BadInputError, FileGoneError
+from storage_engine.model.broker.broker_store import BrokerStore, Pending
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.settings.policy import LagPolicy, PendingPolicy, Policy
 from storage_engine.model.store.store import DiskUsage, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.lag.unread import find_unread
-from storage_engine.retention.plan.dependents_by_log import find_dependents, unread_dependents_notices
 from storage_engine.retention.plan.pending_policy import apply_pending_policy, pending_notices
-from storage_engine.retention.plan.what_if import with_disk_levels
 from storage_engine.retention.proof.refusing import refuse_in_plan
-from storage_engine.retention.store.broker_answers import ask, propose, take_checkpoint, take_snapshot
+from storage_engine.retention.store.broker_answers import (
+    ask,
+    list_dependents,
+    propose,
+    take_checkpoint,
+    take_snapshot,
+)
+from storage_engine.retention.store.brokers import check_undo_settings
+from storage_engine.retention.store.managed_store import ManagedStore
+
+_NAMED: Final = 3
+"""So many files that can't be read are named."""
+Unreadable = dict[str, BadInputError | FileGoneError | OSError]
+"""By name of the log, why its dependents can't be told."""
+
+
+def find_dependents(
+    broker: BrokerStore, snapshot: StoreSnapshot, min_offsets: Mapping[str, int]
+) -> tuple[tuple[DependentFile, ...], Unreadable]:
+    """Find the files that point only below these offsets, and the logs of which that can't be told.
+
+    :param snapshot: of the store as it is.
+    :param min_offsets: by name, where logs are to begin.
+    """
+    if not min_offsets:
+        return (), {}
+    try:
+        return list_dependents(broker, snapshot, min_offsets), {}
+    except (BadInputError, FileGoneError, OSError) as error:
+        unreadable = _unreadable(broker, snapshot, min_offsets, error)
+        if not unreadable:
+            raise
+    readable = {log: offset for log, offset in min_offsets.items() if log not in unreadable}
+    found, more = find_dependents(broker, snapshot, readable)
+    return found, {**unreadable, **more}
+
+
+def unread_dependents_notices(broker: BrokerStore, broker_name: str) -> tuple[str, ...]:
+    """Say which files were left out when dependents were found last: they stay, as they can't be read."""
+    doing = "tell what it left out of segments' dependents"
+    unread = ask(broker_name, doing, lambda: [*map(str, broker.unread_dependents)])
+    if not unread:
+        return ()
+    more = f", and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
+    return (f"what depends on segments and can't be read stays: {'; '.join(unread[:_NAMED])}{more}",)
+
+
+def _unreadable(
+    broker: BrokerStore,
+    snapshot: StoreSnapshot,
+    min_offsets: Mapping[str, int],
+    error: BadInputError | FileGoneError | OSError,
+) -> Unreadable:
+    """:param error: what is wrong with all of them together."""
+    if len(min_offsets) == 1:
+        return dict.fromkeys(min_offsets, error)
+    found: Unreadable = {}
+    for log, offset in min_offsets.items():
+        try:
+            list_dependents(broker, snapshot, {log: offset})
+        except (BadInputError, FileGoneError, OSError) as of_log:
+            found[log] = of_log
+    return found
+
+
+def with_disk_levels(snapshot: StoreSnapshot, used_percents: Mapping[str, int]) -> StoreSnapshot:
+    """The snapshot with other disk levels.
+
+    :param used_percents: whole percent by path; each one of the paths of the store's logs, or of their
+        dependents. Other paths on the same disk keep the level they have.
+    :raises BadInputError: a path that isn't one of the store's, or a level outside 0 to 100.
+    """
+    levels = {os.path.normpath(path): percent for path, percent in used_percents.items()}
+    disks = snapshot.disks
+    known = dict.fromkeys(os.path.normpath(disk.path) for disk in disks)
+    for path, percent in levels.items():
+        if path not in known:
+            raise BadInputError(
+                f"disk level of {path}: expected one of the store's paths {', '.join(known)}, found another."
+            )
+        if not 0 <= percent <= 100:
+            raise BadInputError(f"disk level of {path}: expected 0 to 100 percent, found {percent}.")
+
+    def at_level(disk: DiskUsage) -> DiskUsage:
+        percent = levels.get(os.path.normpath(disk.path))
+        if percent is None:
+            return disk
+        usable = None if disk.total_bytes is None else disk.total_bytes * (100 - percent) // 100
+        return replace(disk, used_percent=percent, usable_bytes=usable, error="")
+
+    return replace(
+        snapshot,
+        log_disks=tuple(at_level(disk) for disk in snapshot.log_disks),
+        dependents_disk=at_level(snapshot.dependents_disk),
+    )
+
 
 _NOTHING: Mapping[SegmentId, int] = {}
 
@@ -173,3 +270,20 @@ def pending_by(
         return ()
     doing = "tell what it still has to deliver"
     return ask(snapshot.broker, doing, lambda: broker.pending(snapshot))
+
+
+def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided: Decided) -> None:
+    """Make sure that what a plan deletes could be set aside, where the policy wants it. Changes nothing.
+
+    :param data_paths: where the store's broker writes.
+    :raises BrokerPackageError: one lies outside of the store; nothing was deleted.
+    :raises BadInputError: for some directory there is no place on its file system.
+    """
+    if store.policy.undo_window_hours is None:
+        return
+    from storage_engine.retention.quarantine.places import choose_places
+
+    check_undo_settings(store)
+    segments = (file for segment in decided.plan.to_delete for file in segment.files)
+    going = (*segments, *(file.facts for file in decided.dependents))
+    choose_places(store, data_paths, "", "", (Path(facts.path) for facts in going))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from storage_engine.core.wording import count_text, time_text
-from storage_engine.model.broker.pending import Pending, PendingKind
+from storage_engine.model.broker.broker_store import Pending, PendingKind
 from storage_engine.model.plan.plan import Decision, LogPlan, Plan, Reason
 from storage_engine.model.settings.policy import PendingPolicy
 from storage_engine.model.store.store import Segment

@@ -21,17 +21,16 @@ from storage_engine.retention.archive.gone import is_away
 from storage_engine.retention.hold.holding import keep_held
 from storage_engine.retention.lag.consumer_lag import UNREAD, planned_unread
 from storage_engine.retention.lag.unread import loss_count, unread_lines
-from storage_engine.retention.plan.deciding import decide
-from storage_engine.retention.plan.quarantine_check import check_quarantine
+from storage_engine.retention.plan.deciding import check_quarantine, decide
 from storage_engine.retention.proof.approvals import record_starter
-from storage_engine.retention.proof.archive_permits import read_store_permits, unarchived_notices
 from storage_engine.retention.proof.history import releases
+from storage_engine.retention.proof.proofs import read_store_permits, unarchived_notices
 from storage_engine.retention.proof.stamping import replaced_notices
 from storage_engine.retention.quarantine.emptying import tend_quarantines
 from storage_engine.retention.quarantine.look import unknown_notices
 from storage_engine.retention.quarantine.records import known_directories
 from storage_engine.retention.ranges.missing_logs import remember_logs
-from storage_engine.retention.shield.shield_proofs import asked_notices
+from storage_engine.retention.shield import asked_notices
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.brokers import refuse_cleanup, refuse_in_use
 from storage_engine.retention.store.context import AnyStore, Context, approved_plan, managed_of, open_context

@@ -11,7 +11,7 @@ from storage_engine.exceptions import ShieldError
 from storage_engine.model.plan.plan import Plan, PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.spark_from import SparkUse, archive_place, lag_place
-from storage_engine.retention.plan.deciding import Decided, HoldBack, decide
+from storage_engine.retention.plan.deciding import Decided, HoldBack, check_quarantine, decide
 from storage_engine.retention.store.brokers import open_to_look
 from storage_engine.retention.store.managed_store import ManagedStore, archive_threads_of
 from storage_engine.shield.index import shield_path
@@ -43,13 +43,9 @@ def preview(
             policy=store.policy,
             hold_back=hold_back,
         )
-        if store.policy.undo_window_hours is not None:
-            # The libraries of journal and lake, which a plan needs for nothing else.
-            from storage_engine.retention.plan.quarantine_check import check_quarantine
-
-            check_quarantine(store, broker.data_paths, decided)
+        check_quarantine(store, broker.data_paths, decided)
     if decided.plan.to_delete and store.policy.archive is not ArchiveMode.OFF and store.may_have_journal:
-        from storage_engine.retention.proof.archive_permits import look_up_permits, unarchived_notices
+        from storage_engine.retention.proof.proofs import look_up_permits, unarchived_notices
 
         unarchived = unarchived_notices(look_up_permits(store), decided.plan.to_delete)
         decided = replace(decided, plan=replace(decided.plan, notices=(*decided.plan.notices, *unarchived)))

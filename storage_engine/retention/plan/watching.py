@@ -10,7 +10,7 @@ from storage_engine.core.host import check_host, may_have_come
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.tables.database import missing_sqlite_file
-from storage_engine.model.broker.watch import Watch
+from storage_engine.model.broker.broker_store import Watch
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.brokers import settings_of
 from storage_engine.retention.store.managed_store import ManagedStore

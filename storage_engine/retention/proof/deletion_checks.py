@@ -7,8 +7,7 @@ from collections.abc import Collection, Sequence
 
 from storage_engine.exceptions import ReleasedTooMuchError
 from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
-from storage_engine.retention.store.answer_types import MEND, refuse
-from storage_engine.retention.store.real_directories import RealDirectories
+from storage_engine.retention.store.broker_answers import MEND, RealDirectories, refuse
 
 
 def check_gone(broker: str, segments: Sequence[Segment]) -> None:

@@ -1,11 +1,13 @@
-"""What a store's lakes prove of its segments. A receipt in either lake counts.
+"""What a store's lakes prove of its segments, and what may go without a copy by archive rules.
 
-A lake that can't be asked proves nothing and contradicts nothing: what lies in the other one is enough, and
-where that isn't, nobody guesses.
+A receipt in either lake counts. A lake that can't be asked proves nothing and contradicts nothing: what
+lies in the other one is enough, and where that isn't, nobody guesses. The gate asks for permits by
+itself.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,27 +15,33 @@ from pathlib import Path
 
 from storage_engine.brokers import same_companions, store_called
 from storage_engine.core.clock import clock_ms
-from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError, ReceiptError
-from storage_engine.journal.journal import StoreRecord, Waiver
-from storage_engine.lake.acts.act_files import read_acts
-from storage_engine.lake.acts.held_stores import read_store_names
-from storage_engine.lake.acts.unarchived import NO_PERMITS, WAIT_MS, ArchivePermits
+from storage_engine.core.wording import count_text
+from storage_engine.exceptions import (
+    LakeIdentityError,
+    LakeUnavailableError,
+    ReceiptError,
+    StorageEngineError,
+)
+from storage_engine.journal.journal import Journal, Waiver
+from storage_engine.journal.records import StoreRecord
+from storage_engine.lake.acts.act_files import read_acts, read_store_names
+from storage_engine.lake.acts.unarchived import NO_PERMITS, WAIT_MS, ArchivePermits, may_leave_out
 from storage_engine.lake.catalog.catalog import Lake, check_broker, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import copy_of, lake_id_of
 from storage_engine.lake.catalog.nesting import refuse_nested_proof
 from storage_engine.lake.catalog.writing import mark_commits, ready_to_write
 from storage_engine.lake.soundness.chain import forget_links
+from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth, chain_faults, reasons
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.model.keep.acts import policies_of, policy_of
-from storage_engine.model.keep.keep_policy import holds_since
+from storage_engine.model.keep.acts import not_archived_text, policies_of, policy_of
+from storage_engine.model.keep.rules import holds_since
 from storage_engine.model.plan.plan import Decision
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.settings.policy import ArchiveMode, Policy
-from storage_engine.model.store.by_log import by_log
-from storage_engine.model.store.store import Segment, SegmentId
-from storage_engine.retention.proof.current_receipts import current_receipts
+from storage_engine.model.store.store import Segment, SegmentId, by_log
 from storage_engine.retention.proof.gate import (
     NO_ACTS,
     Consent,
@@ -43,9 +51,33 @@ from storage_engine.retention.proof.gate import (
     is_proven_file,
     judge,
 )
-from storage_engine.retention.store.known_heads import KnownHeads, acts_elsewhere
+from storage_engine.retention.store.context import AnyStore, Context, managed_of
+from storage_engine.retention.store.known_heads import KnownHeads, acts_elsewhere, known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
+
+
+def current_receipts(
+    lake: Lake,
+    record: StoreRecord,
+    *,
+    log: str | None = None,
+    base_offsets: tuple[int, int] | None = None,
+    with_ended: bool = False,
+) -> tuple[Receipt, ...]:
+    """Return a store's receipts of its logs' lineages that prove segments, one each, by log and offset.
+
+    :param log: only of this one.
+    :param base_offsets: only from the first to the second, both included.
+    :param with_ended: those too of segments that expired, or of which the lake has a part alone.
+    :raises LakeUnavailableError: the table can't be read.
+    """
+    only = None if log is None and record.log_lineages else record.lineage_of(log or "")
+    found = receipts(
+        lake, record.store_id, lineage=only, log=log, base_offsets=base_offsets, with_ended=with_ended
+    )
+    return tuple(row for row in found if row.lineage == record.lineage_of(row.log))
+
 
 Slot = tuple[str, int]
 """(log, base offset) of a segment."""
@@ -438,3 +470,62 @@ def _read(
         return LakeProofs(lake, rows, reasons(chain_faults(found, str(error))), of_logs)
     depth = Depth.FILES if read_files else Depth.SIZES
     return LakeProofs(lake, rows, broken_receipts(lake, found, depth, looked), of_logs)
+
+
+COPIES_ENTER = (
+    "Copies of them that the broker keeps under other topics are archived: for retries, dead letters, "
+    "delays, timers and transactions"
+)
+
+
+def read_store_permits(store: ManagedStore, journal: Journal, record: StoreRecord) -> ArchivePermits:
+    """Return what the archive rules of a store's lakes permit to go without a copy.
+
+    :raises StorageEngineError: the journal can't be read, or a lake is of another kind of broker.
+    """
+    known = known_heads(journal, record)
+    if store.policy.archive is ArchiveMode.OFF or not known.archive_rules:
+        return NO_PERMITS
+    return read_proofs(store.lakes, record, (), known=known).permits
+
+
+def look_up_permits(place: AnyStore) -> ArchivePermits:
+    """Return the same of any store. Nothing is changed; what can't be told permits nothing."""
+    store = managed_of(place)
+    if not may_leave_out(store.broker):
+        return NO_PERMITS
+    try:
+        if isinstance(place, Context):
+            return read_store_permits(store, place.journal, place.record)
+        journal = Journal(store.journal_url, read_only=True)
+        record = journal.find_store(store.real_root, store.host)
+        return NO_PERMITS if record is None else read_store_permits(store, journal, record)
+    except StorageEngineError:
+        return NO_PERMITS
+
+
+def unarchived_notices(permits: ArchivePermits, segments: Sequence[Segment]) -> tuple[str, ...]:
+    """Return which segments, or which topics' messages, go without a copy, by which rule, as sentences."""
+    if permits.of_rows is not None:
+        return tuple(
+            f"messages may go without a copy, as far as no lake has them: {not_archived_text(rule)}. "
+            f"{COPIES_ENTER}"
+            for rule in permits.old_rules
+            if segments
+        )
+    logs_of: dict[str, list[str]] = {}
+    for log, clause in permits.unarchived(segments).items():
+        logs_of.setdefault(clause, []).append(log)
+    return tuple(
+        f"{count_text(sum(one.log in logs for one in segments), 'segment')} of {named_in_short(logs)} go "
+        f"without a copy, as far as no lake has them: {clause}"
+        for clause, logs in logs_of.items()
+    )
+
+
+def lacking_notices(permits: ArchivePermits, receipts: Sequence[Receipt]) -> tuple[str, ...]:
+    """Return which topics stayed out of the lake when segments were archived, by which rule, as sentences."""
+    counts = Counter(map(permits.clause_of_receipt, receipts))
+    return tuple(
+        f"{count_text(count, 'segment')} archived without {it}" for it, count in counts.items() if it
+    )

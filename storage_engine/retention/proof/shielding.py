@@ -10,7 +10,7 @@ from pathlib import Path
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import ShieldError
 from storage_engine.lake.coverage.coverage import LocalSpan, ReleasedSpan
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Lineages
 from storage_engine.model.store.store import Segment
 from storage_engine.shield.seen import SeenLink, Shield, digest_of, look_at_shield
 

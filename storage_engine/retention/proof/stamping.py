@@ -9,7 +9,7 @@ from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.lake.soundness.chain import check_links
 from storage_engine.model.proof.deleted_range import RunDigest
-from storage_engine.model.proof.heads import LakeHead
+from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.retention.proof.proofs import Proofs
 from storage_engine.retention.store.context import WHOLE, Context
 from storage_engine.retention.store.known_heads import KnownHeads, head_of

@@ -18,7 +18,7 @@ from storage_engine.core.wording import bytes_text, count_text, duration_text, r
 from storage_engine.exceptions import LakeMissingError, StorageEngineError, StoreBusyError
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.journal.tables.leases import Lease
-from storage_engine.lake.acts.held_stores import read_held_stores, read_store_names
+from storage_engine.lake.acts.act_files import read_held_stores, read_store_names
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
@@ -35,7 +35,7 @@ from storage_engine.retention.quarantine.records import (
     record_stays,
 )
 from storage_engine.retention.quarantine.tree import Contents, contents, has_manifest, remove
-from storage_engine.retention.replicas.replica_proofs import replicas_prove
+from storage_engine.retention.replicas import replicas_prove
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.known_heads import holds_elsewhere, known_heads
 

@@ -1,6 +1,7 @@
 """How a run's files go: unlinked, or into its quarantine where the store's policy gives time to undo it.
 
 The gate has let them pass before. The place is recorded and made before the first file is moved.
+Whether the broker has run since is told by signs: changes of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from storage_engine.core import durable
 from storage_engine.core.clock import HOUR_MS
-from storage_engine.exceptions import RunStateError
+from storage_engine.exceptions import QuarantineError, RunStateError
 from storage_engine.journal.journal import Run
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.model.broker.broker_store import Remove
@@ -24,10 +25,40 @@ from storage_engine.retention.quarantine.records import (
     quarantine_of,
     record_place,
 )
-from storage_engine.retention.quarantine.signs import signs_of
 from storage_engine.retention.quarantine.tree import make_place, move_in
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import Context
+
+_NOTHING = "no file"
+
+
+def signs_of(paths: Iterable[Path]) -> dict[str, str]:
+    """Return what files are by now, by path; a rename or a link changes nothing of it."""
+    return {str(path): _said(str(path)) for path in paths}
+
+
+def refuse_after_a_run(run: Run, quarantine: Quarantine) -> None:
+    """Make sure that a store's broker hasn't run since a run set files aside, where an undo needs that.
+
+    :raises QuarantineError: it may have run; names the file that shows it.
+    """
+    found = signs_of(Path(path) for path in quarantine.signs)
+    for path, known in quarantine.signs.items():
+        if found[path] != known:
+            raise QuarantineError(
+                f"{path}: expected it as run {run.run_key!r} found it, {known}, found {found[path]}: the "
+                "store's broker has run since, or somebody changed its files. Nothing was changed. What is "
+                "archived comes back into another directory by storage-engine restore."
+            )
+
+
+def _said(path: str) -> str:
+    try:
+        facts = FileFacts.of(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return _NOTHING
+    return f"{facts.size_bytes} bytes, inode {facts.inode} and mtime {facts.mtime_ns} ns"
+
 
 _TELL_SIGNS = "tell by which files it shows that its broker has run"
 

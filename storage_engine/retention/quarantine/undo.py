@@ -34,7 +34,7 @@ from storage_engine.retention.quarantine.records import (
     quarantines,
     record_undo_ended,
 )
-from storage_engine.retention.quarantine.signs import refuse_after_a_run
+from storage_engine.retention.quarantine.set_aside import refuse_after_a_run
 from storage_engine.retention.quarantine.tree import Place, move_back, remove_empty_below, stat_in
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import AnyStore, Context, open_context

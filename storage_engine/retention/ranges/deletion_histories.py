@@ -17,7 +17,7 @@ from storage_engine.journal.reading.deletions import (
     events_of_deletion,
 )
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.journal.reading.run_records import ReportRecord, RunRecord, read_run_record
+from storage_engine.journal.reading.run_rows import ReportRecord, RunRecord, read_run_record
 from storage_engine.journal.records import REPORT_VERSION, Event, Phase, RunState, Step
 from storage_engine.journal.tables.rows import find_waiver_row
 from storage_engine.lake.catalog.catalog import Lake
@@ -25,8 +25,14 @@ from storage_engine.lake.soundness.receipts import receipts_in
 from storage_engine.model.plan.plan import PlanRequest, Trigger
 from storage_engine.model.proof.deleted_range import DeletedRange, RunDigest
 from storage_engine.retention.proof.history import segment_subject
-from storage_engine.retention.ranges.absent_runs import ExplainedAbsence, explain_absence, find_absent
-from storage_engine.retention.ranges.deleted_ranges import RunHistory, missing_ranges, with_store_times
+from storage_engine.retention.ranges.deleted_ranges import (
+    ExplainedAbsence,
+    RunHistory,
+    explain_absence,
+    find_absent,
+    missing_ranges,
+    with_store_times,
+)
 
 _NAMED = 3
 """Of more segments than these only the number is told."""

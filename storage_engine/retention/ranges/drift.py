@@ -1,4 +1,8 @@
-"""What others did to a held store, as the journal has it, and whether what they deleted is in a lake."""
+"""What others did to a held store, as the journal has it, and whether what they deleted is in a lake.
+
+What a hold found gone was told as drift, and is no alarm of a loss again. Other losses stay alarms
+until a person accepts them.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,11 @@ from dataclasses import replace
 from functools import partial
 
 from storage_engine.core.jsonable import from_jsonable
+from storage_engine.core.wording import count_text
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.journal.reading.deletions import GONE
-from storage_engine.lake.acts.expiries import merged_expiries
+from storage_engine.lake.acts.act_files import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.coverage.coverage import (
     ReleasedSpan,
@@ -23,20 +28,55 @@ from storage_engine.lake.coverage.coverage import (
 from storage_engine.lake.soundness.soundness import losses
 from storage_engine.lake.soundness.soundness_reader import find_faults
 from storage_engine.lake.verify.replica_coverage import LostRange, replica_spans
-from storage_engine.model.hold.hold import Drift
+from storage_engine.model.hold.hold import Drift, DriftKind
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, whole
 from storage_engine.model.report.validation import RangeStatus
 from storage_engine.model.settings.policy import ArchiveMode
-from storage_engine.model.store.by_log import by_log
-from storage_engine.model.store.known_logs import log_label
-from storage_engine.retention.proof.current_receipts import current_receipts
+from storage_engine.model.store.known_logs import log_label, may_be_one, name_in_label
+from storage_engine.model.store.store import by_log
 from storage_engine.retention.proof.history import compared_receipts, released_spans, segment_subject
+from storage_engine.retention.proof.proofs import current_receipts
 from storage_engine.retention.proof.shielding import changed_spans, shielded_spans
 from storage_engine.retention.ranges.losses import accepted_gaps, accepted_losses, excused_parts
+from storage_engine.retention.ranges.offset_ranges import OffsetRange
 from storage_engine.retention.ranges.seen_logs import Missing
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.unnamed_lakes import lakes_unasked
+
+_MOST_NAMED = 10
+_VERIFY = "storage-engine verify names each"
+
+
+def loss_alarms(ranges: Iterable[OffsetRange], recorded: Sequence[tuple[Drift, int]]) -> tuple[str, ...]:
+    """Return an alarm for each range that should be somewhere and isn't; of more than a few the number.
+
+    :param ranges: of :func:`storage_engine.retention.ranges.offset_ranges.offset_ranges`.
+    :param recorded: what others deleted, each with the lineage in which it went.
+    """
+    found = [one for one in ranges if one.is_missing and not _is_recorded(one, recorded)]
+    named = tuple(map(_text, found[:_MOST_NAMED]))
+    more = found[_MOST_NAMED:]
+    if not more:
+        return named
+    said = f"{count_text(len(more), 'more range')} neither on disk nor in a lake; {_VERIFY}"
+    return (*named, f"{DriftKind.SEGMENT_GONE.value}: {said}")
+
+
+def _text(one: OffsetRange) -> str:
+    where = f"{one.log} [{one.start_offset}, {one.end_offset}) is {one.where.value.upper()}"
+    return f"{DriftKind.SEGMENT_GONE.value}: {one.detail.removesuffix('.')}. {where}."
+
+
+def _is_recorded(one: OffsetRange, recorded: Sequence[tuple[Drift, int]]) -> bool:
+    return any(
+        drift.log == name_in_label(one.log, one.log_id)
+        and may_be_one(drift.log_id, one.log_id)
+        and lineage == one.lineage
+        and drift.start_offset <= one.start_offset
+        and one.end_offset <= drift.end_offset
+        for drift, lineage in recorded
+    )
 
 
 def all_gone_spans(

@@ -5,17 +5,25 @@ A validation or a page lays this over what disk and lakes have: what no lake has
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.wording import count_text
+from storage_engine.exceptions import RunStateError
 from storage_engine.journal.journal import Journal, Step, StoreRecord
-from storage_engine.lake.coverage.coverage import ReleasedSpan
+from storage_engine.lake.coverage.coverage import ReleasedSpan, lost_ranges
 from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
+from storage_engine.model.report.validation import RangeStatus
 from storage_engine.model.store.known_logs import Absence, LogIdentity
 from storage_engine.model.store.store import StoreSnapshot
-from storage_engine.retention.ranges.drift import span_of_missing
+from storage_engine.retention.proof.kept_rows import KeptRows
+from storage_engine.retention.ranges.drift import gone_ranges, span_of_missing
 from storage_engine.retention.ranges.losses import accepted_losses, excused_parts
-from storage_engine.retention.ranges.seen_log_records import keep_logs, kept_logs
 from storage_engine.retention.ranges.seen_logs import (
     Missing,
     SeenLog,
@@ -27,6 +35,76 @@ from storage_engine.retention.ranges.seen_logs import (
 )
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.managed_store import ManagedStore
+
+_ADVICE = "see why: storage-engine verify; then bring it back, or accept the loss: storage-engine accept-loss"
+
+
+def missing_findings(
+    store: ManagedStore, journal: Journal, record: StoreRecord, missing: Sequence[Missing]
+) -> Iterator[Finding]:
+    """Yield what no lake has of logs that are missing, and what nobody can tell, but for what was accepted.
+
+    :param store: whose lakes all answer.
+    :raises StorageEngineError: lake or journal can't be read.
+    """
+    accepted = accepted_losses(journal, record)
+    for is_unknown, severity, what in (
+        (False, Severity.URGENT, "of missing logs lost, as no lake has it"),
+        (True, Severity.WARNING, "of missing logs in no lake, and whether it should be on disk isn't known"),
+    ):
+        named = [
+            f"{row.log} [{part.start_offset}, {part.end_offset})"
+            for one in missing
+            if one.is_unknown is is_unknown
+            for row in lost_ranges(gone_ranges(journal, record, store, (), missing=[one]))
+            for part in excused_parts(_span(one, row), accepted)
+            if not part.excused
+        ]
+        if named:
+            said = f"{count_text(len(named), 'range')} {what}: {named_in_short(named)}"
+            yield Finding(severity, "logs-unknown" if is_unknown else "logs-lost", said, _ADVICE)
+
+
+def _span(one: Missing, row: RangeStatus) -> ReleasedSpan:
+    start, end = max(one.start_offset, row.start_offset), min(one.end_offset, row.end_offset)
+    return ReleasedSpan(one.log, start, end, log_id=one.log_id)
+
+
+_VERSION = 1
+
+_SEEN = KeptRows("storage_engine_seen_logs", "logs")
+
+
+@dataclass(frozen=True, slots=True)
+class _Logs:
+    logs: tuple[SeenLog, ...]
+
+
+def kept_logs(journal_url: str, store_id: str) -> tuple[SeenLog, ...] | None:
+    """Return the logs of a store as they were seen; None: nothing was ever kept. Nothing is made or changed.
+
+    :raises RunStateError: a newer release has kept it.
+    :raises StorageEngineError: the journal can't be read.
+    """
+    found = _SEEN.read(journal_url, store_id)
+    if found is None:
+        return None
+    version, content = found
+    if version != _VERSION:
+        raise RunStateError(
+            f"store {store_id}: expected its logs as they were seen in version {_VERSION}, found version "
+            f"{version}. Nothing was changed. Use the release of storage-engine that wrote it."
+        )
+    return from_jsonable(_Logs, json.loads(zlib.decompress(content))).logs
+
+
+def keep_logs(journal_url: str, store_id: str, logs: Sequence[SeenLog]) -> None:
+    """Keep them, in place of what was kept.
+
+    :raises StorageEngineError: the journal can't be written.
+    """
+    _SEEN.write(journal_url, store_id, _VERSION, json.dumps(to_jsonable(_Logs(tuple(logs)))))
+
 
 _NOTHING_TOLD = Absence(False, "nothing tells why", is_unknown=True)
 

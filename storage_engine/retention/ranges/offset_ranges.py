@@ -1,27 +1,84 @@
 """Where each byte of a store's logs is, as runs that stay few where segments are many. Pure.
 
-Unknown is its own place: where a lake can't be asked, what only it could tell is neither archived nor lost.
+Unknown is its own place: where a lake can't be asked, what only it could tell is neither archived nor
+lost. A sealed segment may end before the next one begins.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
 from storage_engine.lake.coverage.archived_spans import ArchivedSpan
-from storage_engine.lake.coverage.coverage import LocalSpan, ReleasedSpan, judge_absent, names_of_logs
+from storage_engine.lake.coverage.coverage import (
+    Interval,
+    LocalSpan,
+    ReleasedSpan,
+    judge_absent,
+    merge_intervals,
+    names_of_logs,
+    subtract_intervals,
+)
+from storage_engine.model.broker.broker_store import BrokerStore
 from storage_engine.model.plan.plan import Decision
-from storage_engine.model.proof.receipt import NOT_ARCHIVED
+from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt
 from storage_engine.model.report.validation import Where
-from storage_engine.model.store.by_log import by_log
-from storage_engine.model.store.lineages import Lineages
-from storage_engine.model.store.store import SegmentId, SegmentState
+from storage_engine.model.store.known_logs import Lineages
+from storage_engine.model.store.store import Segment, SegmentId, SegmentState, StoreSnapshot, by_log
+from storage_engine.retention.store.broker_answers import ask, take_archivable
+from storage_engine.same_bytes.own_acts import OwnActs
 
-Interval = tuple[int, int]
+
+def _sealed(broker: BrokerStore, snapshot: StoreSnapshot) -> dict[SegmentId, Segment]:
+    """Return sealed segments, but for those of logs that are kept out of lakes, whose gaps may be nothing.
+
+    :raises OSError: a file can't be read.
+    """
+    archivable = take_archivable(broker, snapshot)
+    found = {one.id: one for one in archivable.segments}
+    for log in snapshot.logs:
+        if log.name not in archivable.kept_out:
+            found |= {one.id: one for one in log.sealed}
+    return found
+
+
+def own_ends(
+    broker: BrokerStore, snapshot: StoreSnapshot, proven: Mapping[SegmentId, int]
+) -> dict[SegmentId, int]:
+    """Return the ends of sealed segments that end before the next one begins.
+
+    :param proven: ends that receipts of the very same files say: these aren't read.
+    :raises StorageEngineError: the broker's package can't tell.
+    :raises OSError: a file can't be read.
+    """
+    if not broker.tells_absences:
+        return {}
+    known = _sealed(broker, snapshot)
+    unread = [one for segment_id, one in known.items() if segment_id not in proven]
+    found = ask(snapshot.broker, "tell where segments end", lambda: broker.own_ends(unread))
+    ends = {**proven, **found}
+    return {one: ends[one] for one in known if one in ends and ends[one] < known[one].end_offset}
+
+
+def proven_ends(
+    snapshot: StoreSnapshot, rows_of: Callable[[SegmentId], Iterable[Receipt]], acts: OwnActs
+) -> dict[SegmentId, int]:
+    """Return where sealed segments end by receipts of the very same files.
+
+    :param rows_of: returns sound receipts of a segment in its log's lineage.
+    """
+    return {
+        one.id: row.end
+        for log in snapshot.logs
+        for one in log.sealed
+        for row in rows_of(one.id)
+        if acts.same_file(one.facts, row.source_facts)
+    }
+
 
 FAULTY = "faulty"
 _FAULTY_BESIDE = "a lake has it, and verify found a fault in it there"
@@ -300,33 +357,6 @@ def _why(part: Interval, gone: Sequence[ReleasedSpan], lakes: Lakes) -> tuple[Pl
 
 def _in_lineage(pieces: Iterable[OffsetRange], lineage: int) -> list[Interval]:
     return merge_intervals(one for one in pieces if one.lineage == lineage)
-
-
-def merge_intervals(pieces: Iterable[OffsetRange | ReleasedSpan | Interval]) -> list[Interval]:
-    """Return what ranges cover, as intervals that don't touch, by offset."""
-    found: list[Interval] = []
-    ends = (one if isinstance(one, tuple) else (one.start_offset, one.end_offset) for one in pieces)
-    for start, end in sorted(ends):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        else:
-            found.append((start, end))
-    return found
-
-
-def subtract_intervals(start: int, end: int, cover: Sequence[Interval]) -> Iterator[Interval]:
-    """Yield the parts of an interval that intervals don't cover.
-
-    :param cover: as :func:`merge_intervals` returns them.
-    """
-    for begun, ended in cover[max(0, bisect_right(cover, (start, end)) - 1) :]:
-        if begun >= end:
-            break
-        if start < begun:
-            yield start, begun
-        start = max(start, ended)
-    if start < end:
-        yield start, end
 
 
 def _condensed(pieces: Iterable[OffsetRange]) -> Iterator[OffsetRange]:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from storage_engine.lake.coverage.archived_spans import ArchivedSpan, ReceiptSpan, archived_spans
-from storage_engine.lake.coverage.coverage import ReleasedSpan
+from storage_engine.lake.coverage.coverage import ReleasedSpan, merge_intervals
 from storage_engine.lake.coverage.verify_turns import History, standing_fault
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Lineages
 
 _KEPT_LAKES = 3
 """Two lakes, and each of them while the other can't be asked."""
@@ -254,11 +254,5 @@ def joined(spans: Iterable[ReleasedSpan]) -> Iterator[ReleasedSpan]:
         return one.log, one.lineage, one.log_id, one.excused
 
     for (log, lineage, log_id, excused), group in groupby(sorted(spans, key=kind), key=kind):
-        ends = sorted((one.start_offset, one.end_offset) for one in group)
-        start, end = ends[0]
-        for begun, ended in ends[1:]:
-            if begun > end:
-                yield ReleasedSpan(log, start, end, excused, lineage=lineage, log_id=log_id)
-                start, end = begun, ended
-            end = max(end, ended)
-        yield ReleasedSpan(log, start, end, excused, lineage=lineage, log_id=log_id)
+        for start, end in merge_intervals(group):
+            yield ReleasedSpan(log, start, end, excused, lineage=lineage, log_id=log_id)

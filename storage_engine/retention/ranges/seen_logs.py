@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from storage_engine.core.wording import time_text
 from storage_engine.model.plan.plan import Plan
-from storage_engine.model.store.known_logs import Absence, LogIdentity, may_be_one
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Absence, Lineages, LogIdentity, may_be_one
 from storage_engine.model.store.store import LogSnapshot, StoreSnapshot
 
 

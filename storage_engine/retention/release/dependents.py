@@ -16,13 +16,12 @@ from storage_engine.exceptions import RunStateError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.model.plan.plan import DependentFile, of_only_log
 from storage_engine.retention.hold.holding import keep_held
-from storage_engine.retention.plan.dependents_by_log import unread_dependents_notices
+from storage_engine.retention.plan.deciding import unread_dependents_notices
 from storage_engine.retention.proof.deletion_checks import check_kept
 from storage_engine.retention.quarantine.records import quarantine_of
 from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
-from storage_engine.retention.release.release_result import ReleaseResult
-from storage_engine.retention.release.releasing import intend_dependents
-from storage_engine.retention.shield.shield_proofs import asked_notices
+from storage_engine.retention.release.releasing import ReleaseResult, intend_dependents
+from storage_engine.retention.shield import asked_notices
 from storage_engine.retention.store.broker_answers import list_dependents, package_errors
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 

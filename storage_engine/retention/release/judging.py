@@ -27,7 +27,6 @@ from storage_engine.retention.archive.gone import (
     remembered_log_ids,
     settle_gone,
 )
-from storage_engine.retention.proof.archive_permits import read_store_permits
 from storage_engine.retention.proof.gate import Consent, Passage, Verdict
 from storage_engine.retention.proof.history import (
     SegmentRelease,
@@ -35,7 +34,7 @@ from storage_engine.retention.proof.history import (
     releases,
     segment_subject,
 )
-from storage_engine.retention.proof.proofs import Proofs, none_reachable, read_proofs
+from storage_engine.retention.proof.proofs import Proofs, none_reachable, read_proofs, read_store_permits
 from storage_engine.retention.proof.refusing import Refusal, RefusedLog, refusal, refused_logs, require_one
 from storage_engine.retention.proof.unseen_writes import Reading, check_bytes, digest
 from storage_engine.retention.store.context import Context

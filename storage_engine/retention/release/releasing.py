@@ -1,37 +1,41 @@
-"""Delete what the approved plan says, as far as the gate lets it pass. The only place that lets segments go.
+"""Delete what the approved plan says, as far as the gate lets it pass. The only place that lets segments
+go.
 
 Holding the store, by its broker's means and our lease: a new snapshot, a new plan, every segment judged
 before the first one goes; then, oldest first: intent, the deed, directory flushed, result. Of a stopped
 broker's store one by one; beside a running broker together, since it deletes them itself. Killed at any
 instant and run again, it goes on where it stopped.
+
+A kill within a segment leaves companions of a file that is gone. Intents say which these are, of
+whatever run. Before one goes after all, its receipt has to hold still, and nobody may have touched it.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.long_work import told
-from storage_engine.exceptions import (
-    ChangedUnderUsError,
-    GateRefusedError,
-    RunStateError,
-    StorageEngineError,
-)
+from storage_engine.core.wording import bytes_text, count_text
+from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError, StorageEngineError
 from storage_engine.journal.journal import Phase, Run, Step, StoreRecord
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.model.broker.broker_store import Remove
 from storage_engine.model.lag.lag import Unread
-from storage_engine.model.plan.plan import Decision, DependentFile, Plan, of_only_log
+from storage_engine.model.plan.plan import Decision, DependentFile, Plan, Reason, of_only_log
 from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.archiving import LISTINGS
+from storage_engine.retention.archive.gone import Gone
 from storage_engine.retention.hold.holding import keep_held
 from storage_engine.retention.lag.consumer_lag import (
     find_losses,
@@ -40,15 +44,21 @@ from storage_engine.retention.lag.consumer_lag import (
     released_unread,
     without_held_back,
 )
-from storage_engine.retention.plan.deciding import cut_by_policy, pending_by, sealed_by
-from storage_engine.retention.plan.dependents_by_log import find_dependents, unread_dependents_notices
+from storage_engine.retention.plan.deciding import (
+    cut_by_policy,
+    find_dependents,
+    pending_by,
+    sealed_by,
+    unread_dependents_notices,
+)
 from storage_engine.retention.proof.approvals import consent_of, note_question, require_consent
 from storage_engine.retention.proof.deletion_checks import check_gone, check_kept, check_left
 from storage_engine.retention.proof.gate import Passage, Verdict, request_again, still_eligible
-from storage_engine.retention.proof.history import SegmentRelease, releases
-from storage_engine.retention.proof.proofs import Proofs
+from storage_engine.retention.proof.history import SegmentRelease, open_releases, releases, still_proves
+from storage_engine.retention.proof.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.proof.refusing import (
     Refusal,
+    RefusedLog,
     account_for,
     refusal,
     refused_logs,
@@ -59,14 +69,6 @@ from storage_engine.retention.proof.unseen_writes import unseen_notices, unseen_
 from storage_engine.retention.quarantine.records import quarantine_of
 from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
 from storage_engine.retention.ranges.missing_logs import present_logs
-from storage_engine.retention.release.deleted_later import (
-    bytes_that_wait,
-    deleted_from,
-    deleted_of,
-    left_of,
-    waiting_notices,
-)
-from storage_engine.retention.release.half_gone import finish_removals
 from storage_engine.retention.release.judging import (
     MAY_BE_GONE,
     Judged,
@@ -79,11 +81,9 @@ from storage_engine.retention.release.judging import (
     record_gone,
     settle,
 )
-from storage_engine.retention.release.release_result import Kept, ReleaseResult
-from storage_engine.retention.replicas.replica_proofs import has_archived_replicas, with_replicas
-from storage_engine.retention.shield.shield import drop_released
-from storage_engine.retention.store.answer_types import MEND
-from storage_engine.retention.store.broker_answers import ask, package_errors, propose
+from storage_engine.retention.replicas import has_archived_replicas, replicas_prove, with_replicas
+from storage_engine.retention.shield import drop_released
+from storage_engine.retention.store.broker_answers import MEND, ask, package_errors, propose
 from storage_engine.retention.store.context import (
     AnyStore,
     Context,
@@ -94,6 +94,167 @@ from storage_engine.retention.store.context import (
     refuse_dry_run,
 )
 from storage_engine.retention.store.known_heads import KnownHeads, known_heads
+from storage_engine.same_bytes.removal import remove_rest
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An approved segment that stays after all."""
+
+    log: str
+    base_offset: int
+    reason: Reason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseResult:
+    """What a release did.
+
+    :param deleted: by this run, or set aside in its quarantine.
+    :param deleted_by_others: approved segments that another of our runs deleted meanwhile.
+    :param freed_bytes: 0 while what went lies in the run's quarantine; without what the broker removes later.
+    :param new_min_offset: where the log begins now; None: the plan has several logs.
+    :param notices: what could not be checked while the store was taken.
+    :param unread: what consumers lose by it, as it was right before.
+    :param new_min_offsets: by name, where each log of the plan begins now.
+    :param refused: logs that were refused, while others went: the run ends with an error that names them.
+    :param gone: approved segments of the other logs that went by none of our runs.
+    """
+
+    run_key: str
+    digest: str
+    deleted: tuple[SegmentRelease, ...]
+    deleted_by_others: tuple[SegmentRelease, ...]
+    kept: tuple[Kept, ...]
+    freed_bytes: int
+    new_min_offset: int | None
+    notices: tuple[str, ...]
+    unread: Unread = field(default_factory=Unread)
+    new_min_offsets: Mapping[str, int] = field(default_factory=dict)
+    refused: tuple[RefusedLog, ...] = ()
+    gone: tuple[Gone, ...] = ()
+
+    @property
+    def kept_text(self) -> str:
+        """Return how many approved segments stay after all, and why; "" where none does."""
+        if not self.kept:
+            return ""
+        reasons = Counter(kept.reason.value for kept in self.kept)
+        counted = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        return f"{count_text(len(self.kept), 'planned segment')} stay: {counted}; {self.kept[0].detail}"
+
+
+def finish_removals(context: Context, plan: Plan, held: Locked, now_ms: int) -> tuple[str, ...]:
+    """Remove what is left of segments that a run was killed in the middle of.
+
+    A running broker deletes by itself; so does it here.
+
+    :return: what stays, and why, as sentences.
+    """
+    there = [segment for log in held.snapshot.logs for segment in log.segments]
+    if context.broker.is_live or not any(one.companions for one in chain(plan.to_delete, there)):
+        return ()
+    half_gone = list(_half_gone(context, {segment.id for segment in there}))
+    if not half_gone:
+        return ()
+    return tuple(_finish(context, half_gone, held, now_ms))
+
+
+def _half_gone(context: Context, there: Collection[SegmentId]) -> Iterator[tuple[str, SegmentRelease]]:
+    """Yield what was meant to go, by the key of its run."""
+    for run_key, meant in open_releases(context.journal, context.record.store_id).items():
+        for release in meant.values():
+            is_gone = release.segment.id not in there and not os.path.lexists(release.facts.path)
+            if is_gone and any(os.path.lexists(companion.path) for companion in release.companions):
+                yield run_key, release
+
+
+def _finish(
+    context: Context, half_gone: list[tuple[str, SegmentRelease]], held: Locked, now_ms: int
+) -> Iterator[str]:
+    proofs = _proofs(context, {release.segment.id: release for _, release in half_gone}, held)
+    for run_key, release in half_gone:
+        rows = (row for lake in proofs.asked for row in lake.valid(release.segment.id))
+        is_proven = any(still_proves(row, release) for row in rows) or replicas_prove(
+            proofs.asked, context.record.store_id, release, partial(context.journal.renew, held.lease)
+        )
+        if release.receipt_hash is not None and not is_proven:
+            names = ", ".join(companion.path for companion in release.companions)
+            yield f"{names}: left of a deleted segment, and no valid receipt proves it any more, so it stays"
+            continue
+        run = context.run(run_key)
+        remove = remover(context, run, release.companions, held.lease, now_ms, begin=False)
+        for path in remove_rest(release.segment, Path(context.record.real_path), remove):
+            yield f"{path}: left of a deleted segment, and touched since, so it stays"
+
+
+def _proofs(context: Context, wanted: Mapping[SegmentId, SegmentRelease], held: Locked) -> Proofs:
+    """
+    :raises LakeUnavailableError: a lake can't be asked, so that it is unknown what is proven.
+    """
+    if all(release.receipt_hash is None for release in wanted.values()):
+        return Proofs(())
+    proofs = read_proofs(
+        context.store.lakes,
+        context.record,
+        wanted,
+        known=known_heads(context.journal, context.record),
+        to_delete=True,
+        read_files=True,
+        looked=lambda: context.journal.renew(held.lease),
+    )
+    if proofs.unreachable:
+        raise none_reachable([reason for _, reason in proofs.unreachable])
+    return proofs
+
+
+def deleted_of(context: Context, segments: Sequence[Segment]) -> frozenset[SegmentId]:
+    """Return which segments are deleted, by the broker's word or by their files.
+
+    :raises BrokerError: a running broker has to say it, and can't be asked.
+    """
+    doing = "tell what is deleted"
+    return ask(context.store.broker, doing, lambda: context.broker.deleted(segments))
+
+
+def left_of(context: Context, segments: Sequence[Segment]) -> tuple[Segment, ...]:
+    """Return the segments whose files have to be gone by now, once all are deleted.
+
+    :raises BrokerError: as :func:`deleted_of`.
+    """
+    if not context.broker.removes_files_later:
+        return tuple(segments)
+    deleted = deleted_of(context, segments)
+    return tuple(segment for segment in segments if segment.id not in deleted)
+
+
+def deleted_from(context: Context, snapshot: StoreSnapshot, planned: Collection[SegmentId]) -> StoreSnapshot:
+    """Return a snapshot of what nobody but us may delete: beside a running broker, of the planned logs alone.
+
+    In others it compacts, or deletes by rules that nothing holds.
+    """
+    if not context.broker.is_live:
+        return snapshot
+    names = {log for log, _ in planned}
+    return replace(snapshot, logs=tuple(log for log in snapshot.logs if log.name in names))
+
+
+def bytes_that_wait(deleted: Sequence[Segment]) -> int:
+    """Return how many bytes of deleted segments are still in files."""
+    files = [file for segment in deleted for file in segment.files]
+    return sum(file.size_bytes for file in files if os.path.lexists(file.path))
+
+
+def waiting_notices(waiting_bytes: int) -> tuple[str, ...]:
+    """Say that space isn't free yet; nothing where it is."""
+    if not waiting_bytes:
+        return ()
+    return (
+        f"{bytes_text(waiting_bytes)} of what is deleted are still on the disk: the broker removes the files "
+        "in a round of its own",
+    )
+
 
 _MAY_GO = f"What it has deleted isn't recorded; the same run finds it out when it is run again. {MEND}"
 

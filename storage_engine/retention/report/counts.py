@@ -10,7 +10,7 @@ from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.retention.proof.history import SegmentRelease, releases
 from storage_engine.retention.proof.proofs import none_reachable, read_proofs
-from storage_engine.retention.release.release_result import ReleaseResult
+from storage_engine.retention.release.releasing import ReleaseResult
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.known_heads import known_heads
 

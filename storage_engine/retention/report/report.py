@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from storage_engine.core.jsonable import from_jsonable
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.journal.journal import Event, Phase, Run, Step, Waiver
 from storage_engine.journal.reading.deletions import GONE
-from storage_engine.model.broker.pending import Pending
+from storage_engine.model.broker.broker_store import Pending
 from storage_engine.model.hold.hold import HoldStatus
-from storage_engine.model.lag.archive_lag import ArchiveLag
-from storage_engine.model.lag.lag import LagSummary, QueueLag, Unread
-from storage_engine.model.plan.plan import DependentFile, PlanRequest, Reason, Trigger
+from storage_engine.model.lag.lag import ArchiveLag, LagSummary, QueueLag, Unread
+from storage_engine.model.plan.plan import Decision, DependentFile, Plan, PlanRequest, Reason, Trigger
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status, ValidationResult
 from storage_engine.model.store.store import DiskUsage, SegmentId
@@ -29,17 +28,109 @@ from storage_engine.retention.hold.recording_drift import alarms_of
 from storage_engine.retention.lag.consumer_lag import planned_unread, recorded_lag, released_unread
 from storage_engine.retention.lag.unread import lake_directory, unread_lines
 from storage_engine.retention.proof.approvals import told_of
-from storage_engine.retention.proof.history import releases, segment_subject
+from storage_engine.retention.proof.history import SegmentRelease, releases, segment_subject
 from storage_engine.retention.proof.proofs import read_proofs
 from storage_engine.retention.proof.refusing import REFUSED, RefusedLog, refused_by_plan
 from storage_engine.retention.quarantine.records import Quarantine, QuarantineState, quarantine_of
 from storage_engine.retention.release.checkpointing import CheckpointResult
 from storage_engine.retention.release.dependents import DependentsResult, deleted_dependents
-from storage_engine.retention.release.release_result import ReleaseResult
-from storage_engine.retention.release.validation import recorded_validation
-from storage_engine.retention.report.report_segments import SegmentReport, segment_reports
+from storage_engine.retention.release.releasing import Kept, ReleaseResult
 from storage_engine.retention.store.context import RAN, WHOLE, AnyStore, Context, open_context
 from storage_engine.retention.store.known_heads import known_heads
+
+
+def record_validation(store: AnyStore, run_key: str, result: ValidationResult) -> None:
+    """Record a validation of this run; the latest one counts.
+
+    :raises RunStateError: there is no such run.
+    """
+    context = open_context(store)
+    payload = {"result": to_jsonable(result), "took_ms": result.duration_ms}
+    context.journal.record(context.run(run_key), Step.VALIDATE, Phase.RESULT, [(WHOLE, payload)])
+
+
+def recorded_validation(context: Context, run: Run) -> ValidationResult | None:
+    """The run's latest validation."""
+    results = context.journal.events(run, Step.VALIDATE, Phase.RESULT)
+    return from_jsonable(ValidationResult, results[-1].payload["result"]) if results else None
+
+
+class Fate(StrEnum):
+    DELETED = "deleted"
+    KEPT = "kept"
+    PENDING = "pending"
+    """To be deleted by the plan, and still there."""
+    MISSING = "missing"
+    """To be deleted by the plan, and gone though no run deleted it."""
+    GONE_PROVEN = "gone-proven"
+    """The same, and a lake proves it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReport:
+    """One segment of the plan: what became of it, why, and on what ground.
+
+    :param proof: on what ground it was deleted; "" when it was not.
+    """
+
+    log: str
+    base_offset: int
+    path: str
+    size_bytes: int
+    planned: bool
+    fate: Fate
+    reason: Reason
+    detail: str
+    proof: str
+    proof_detail: str
+    sha256: str | None
+    data_file: str | None
+
+
+def segment_reports(
+    plan: Plan | None, gone: Mapping[str, SegmentRelease], released: ReleaseResult | None
+) -> tuple[SegmentReport, ...]:
+    """:param gone: by subject, what this run deleted, or another one."""
+    stayed = {segment_subject(k.log, k.base_offset): k for k in (released.kept if released else ())}
+    missing = {
+        (one.log, offset): Fate.MISSING
+        for one in (released.refused if released else ())
+        for offset in one.missing
+    }
+    for one in released.gone if released else ():
+        missing[one.log, one.base_offset] = Fate.GONE_PROVEN if one.is_proven else Fate.MISSING
+    rows = []
+    for decision in plan.decisions if plan else ():
+        segment = decision.segment
+        subject = segment_subject(segment.log, segment.base_offset)
+        release, stay = gone.get(subject), stayed.get(subject)
+        rows.append(
+            SegmentReport(
+                log=segment.log,
+                base_offset=segment.base_offset,
+                path=segment.facts.path,
+                size_bytes=segment.disk_bytes,
+                planned=decision.deletes,
+                fate=_fate(decision, release, stay, missing.get(segment.id)),
+                reason=stay.reason if stay else decision.reason,
+                detail=stay.detail if stay else decision.detail,
+                proof=release.passage.value if release else "",
+                proof_detail=release.passage_detail if release else "",
+                sha256=release.sha256 if release else None,
+                data_file=release.data_file if release else None,
+            )
+        )
+    return tuple(rows)
+
+
+def _fate(
+    decision: Decision, release: SegmentRelease | None, stay: Kept | None, missing: Fate | None
+) -> Fate:
+    if release is not None:
+        return Fate.DELETED
+    if missing is not None:
+        return missing
+    return Fate.KEPT if stay or not decision.deletes else Fate.PENDING
 
 
 @dataclass(frozen=True, slots=True)

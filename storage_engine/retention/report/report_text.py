@@ -27,8 +27,7 @@ from storage_engine.retention.plan.decision_runs import with_spans, without_mome
 from storage_engine.retention.plan.pending_policy import pending_text
 from storage_engine.retention.proof.refusing import LOGS_SHOWN, log_text
 from storage_engine.retention.quarantine.records import QuarantineState
-from storage_engine.retention.report.report import Outcome, Report
-from storage_engine.retention.report.report_segments import Fate, SegmentReport
+from storage_engine.retention.report.report import Fate, Outcome, Report, SegmentReport
 
 _LAGGING_SHOWN = 10
 _NAME_WIDTH = 60

@@ -9,18 +9,28 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from operator import attrgetter, le, lt
 from stat import S_ISREG
-from typing import Final, TypeVar
+from types import NoneType
+from typing import Any, Final, NoReturn, TypeVar
 
+from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import BadInputError, BrokerPackageError, FileGoneError, StorageEngineError
 from storage_engine.model.broker.broker_store import BrokerStore
 from storage_engine.model.hold.hold import BrokerProgress
-from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Trigger
+from storage_engine.model.plan.plan import (
+    Decision,
+    DependentFile,
+    LogPlan,
+    Plan,
+    PlanRequest,
+    Reason,
+    Trigger,
+)
 from storage_engine.model.report.diagnosis import reason_of
-from storage_engine.model.store.log_names import log_name_fault
+from storage_engine.model.store.known_logs import log_name_fault
 from storage_engine.model.store.store import (
     Archivable,
     DiskUsage,
@@ -30,20 +40,156 @@ from storage_engine.model.store.store import (
     SegmentState,
     StoreSnapshot,
 )
-from storage_engine.retention.store.answer_types import (
-    DECISION,
-    DISK,
-    FACTS,
-    LOG,
-    PLAN,
-    SEGMENT,
-    SNAPSHOT,
-    UNCHANGED,
-    check_all,
-    check_each,
-    refuse,
-)
-from storage_engine.retention.store.real_directories import RealDirectories
+
+_NO_NAMES = frozenset({"", ".", ".."})
+_PATH_MAX = 4096
+"""No system takes a longer path."""
+_MANY = 100
+"""From so many directories on a listing of their parent costs less than a look at each."""
+
+
+class RealDirectories:
+    """Directories by their real paths. Each directory on the way is looked at once, not once a file."""
+
+    def __init__(self, paths: Sequence[os.PathLike[str]]) -> None:
+        self._said = ", ".join(map(os.fspath, paths))
+        self._roots = tuple(dict.fromkeys(os.path.realpath(path) for path in paths))
+        self._real: dict[str, str] = {"": "/"}
+        self._has: dict[str, bool] = {}
+
+    def __str__(self) -> str:
+        return self._said
+
+    def first_outside(self, paths: Sequence[str]) -> str | None:
+        """Return the first of files that :meth:`has` says no of; None: it has all."""
+        parts = [path.rpartition("/") for path in paths]
+        names = {name for _, _, name in parts}
+        is_plain = _NO_NAMES.isdisjoint(names) and "\0" not in "".join(names)
+        directories = {directory for directory, _, _ in parts}
+        self._list_parents(directories)
+        if is_plain and all(map(self._has_in, directories)):
+            return None
+        return next((path for path in paths if not self.has(path)), None)
+
+    def _list_parents(self, directories: Set[str]) -> None:
+        """Look at many directories of one parent by one listing; others are looked at one by one."""
+        parents = Counter(directory.rpartition("/")[0] for directory in directories)
+        for parent, count in parents.items():
+            if count < _MANY or not parent.startswith("/") or "\0" in parent or len(parent) > _PATH_MAX:
+                continue
+            real = self._directory(parent)
+            with suppress(OSError), os.scandir(real) as entries:
+                for entry in entries:
+                    path = f"{parent}/{entry.name}"
+                    if path in directories and entry.is_dir(follow_symlinks=False):
+                        self._real[path] = f"{real.rstrip('/')}/{entry.name}"
+
+    def has(self, path: str) -> bool:
+        """Return whether a file would lie below one of them, and not among what we keep there ourselves."""
+        directory, _, name = path.rpartition("/")
+        return name not in _NO_NAMES and "\0" not in name and self._has_in(directory)
+
+    def _has_in(self, directory: str) -> bool:
+        # Of a bare name, or one in the file system's root, nothing is said.
+        if not directory or "\0" in directory or len(directory) > _PATH_MAX:
+            return False
+        if (known := self._has.get(directory)) is None:
+            real = self._directory(directory) if directory.startswith("/") else os.path.realpath(directory)
+            below = any(f"{real}/".startswith(root.rstrip("/") + "/") for root in self._roots)
+            known = self._has[directory] = below and f"/{DIRECTORY}/" not in f"{real}/"
+        return known
+
+    def real(self, path: str) -> str:
+        """Return a file's path by its real directory; of a symbolic link its own."""
+        directory, _, name = path.rpartition("/")
+        real = self._directory(directory) if path.startswith("/") else os.path.realpath(directory)
+        return f"{real.rstrip('/')}/{name}"
+
+    def _directory(self, path: str) -> str:
+        if (known := self._real.get(path)) is None:
+            parent, _, name = path.rpartition("/")
+            real = f"{self._directory(parent).rstrip('/')}/{name}"
+            if name in _NO_NAMES or os.path.islink(real):  # noqa: PTH114  takes a third
+                real = os.path.realpath(path)
+            known = self._real[path] = real
+        return known
+
+
+Types = Mapping[str, Set[type]]
+
+MEND: Final = "Mend the package that brings the broker."
+UNCHANGED: Final = f"Nothing was changed. {MEND}"
+_INT: Final[Set[type]] = frozenset({int})
+_TEXT: Final[Set[type]] = frozenset({str})
+_MAYBE_INT: Final[Set[type]] = frozenset({int, NoneType})
+SNAPSHOT: Final[Types] = {
+    "root": _TEXT,
+    "taken_at_ms": _INT,
+    "logs": {tuple},
+    "log_disks": {tuple},
+    "dependents_disk": {DiskUsage},
+    "crashed": {bool},
+    "used_bytes": _MAYBE_INT,
+}
+DISK: Final[Types] = {
+    "path": _TEXT,
+    "used_percent": _MAYBE_INT,
+    "total_bytes": _MAYBE_INT,
+    "usable_bytes": _MAYBE_INT,
+    "error": _TEXT,
+    "device": _MAYBE_INT,
+}
+LOG: Final[Types] = {"segments": {tuple}, "max_offset": _INT, "dispatched_offset": _INT}
+SEGMENT: Final[Types] = {
+    "log": _TEXT,
+    "base_offset": _INT,
+    "facts": {FileFacts},
+    "state": {SegmentState},
+    "original_mtime_ns": _MAYBE_INT,
+    "end": _MAYBE_INT,
+    "companions": {tuple},
+}
+FACTS: Final[Types] = {
+    "path": _TEXT,
+    "device": _INT,
+    "inode": _INT,
+    "size_bytes": _INT,
+    "mtime_ns": _INT,
+    "ctime_ns": _INT,
+}
+PLAN: Final[Types] = {
+    "store_root": _TEXT,
+    "decided_at_ms": _INT,
+    "triggers": {tuple},
+    "logs": {tuple},
+    "notices": {tuple},
+}
+DECISION: Final[Types] = {"segment": {Segment}, "reason": {Reason}, "detail": _TEXT}
+
+
+def check_all(things: Sequence[Any], of: type, where: Callable[[Any], str]) -> None:
+    """Make sure that all are of this class; one derived from it could say something else each time."""
+    if not set(map(type, things)) <= {of}:
+        wrong = next(one for one in things if type(one) is not of)
+        refuse(where(things[0]), f"each of type {of.__name__}", f"{wrong!r:.400}")
+
+
+def check_each(things: Sequence[Any], of: type, types: Types, where: Callable[[Any], str]) -> None:
+    """Make sure that all have this class, and their fields these types."""
+    if not set(map(type, things)) <= {of}:
+        wrong = next(one for one in things if type(one) is not of)
+        refuse(f"answer of type {type(wrong).__name__}", f"type {of.__name__}", f"{wrong!r:.400}")
+    for name, allowed in types.items():
+        if not set(map(type, map(attrgetter(name), things))) <= allowed:
+            wrong = next(one for one in things if type(getattr(one, name)) not in allowed)
+            names = " or ".join(sorted(one.__name__ for one in allowed))
+            refuse(f"{where(wrong)}: {name}", f"type {names}", f"{getattr(wrong, name)!r:.400}")
+
+
+def refuse(where: str, expected: str, found: str = "", then: str = UNCHANGED) -> NoReturn:
+    said = f"{expected}, found {found}" if found else expected
+    raise BrokerPackageError(f"{where}: expected {said}. {then}")
+
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.store_places import (
+from storage_engine.lake.catalog.nesting import (
     inside_store,
     local_directories,
     local_places,

@@ -1,18 +1,45 @@
-"""Finding a broker's store by the broker's name."""
+"""Finding a broker's store by the broker's name, and whether its disk answers at all."""
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.turns import take_turn
-from storage_engine.exceptions import BadInputError, StoreBusyError, TurnTakenError
+from storage_engine.exceptions import BadInputError, DiskUnavailableError, StoreBusyError, TurnTakenError
 from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
 from storage_engine.model.hold.hold import HoldMemory
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.managed_store import ManagedStore
+
+ANSWER_SECONDS = 30.0
+
+
+def check_answers(root: str) -> None:
+    """Make sure that the disk of a store answers, if only that nothing is there.
+
+    Nothing interrupts who waits for a mount whose server is gone: a thread waits, and is left to it.
+
+    :raises DiskUnavailableError: it says nothing for ``ANSWER_SECONDS``.
+    """
+    asking = threading.Thread(target=_ask, args=(root,), name=f"storage-engine-ask {root}", daemon=True)
+    asking.start()
+    asking.join(ANSWER_SECONDS)
+    if asking.is_alive():
+        raise DiskUnavailableError(
+            f"{root}: expected an answer of its disk within {ANSWER_SECONDS:.0f} s, found none. Nothing was "
+            "read or changed. Check that the disk is well, and that the server of its mount can be reached."
+        )
+
+
+def _ask(root: str) -> None:
+    with suppress(OSError):
+        # What a file is may be remembered; how full its disk is has to be asked for.
+        os.statvfs(root)
 
 
 def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerStore:

@@ -29,15 +29,13 @@ from storage_engine.journal.journal import Extent, Journal, Phase, Run, Step, St
 from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.catalog.place import check_any_catalog_file
-from storage_engine.model.broker.broker_store import BrokerStore, LockedStore
-from storage_engine.model.broker.watch import Watch
+from storage_engine.model.broker.broker_store import BrokerStore, LockedStore, Watch
 from storage_engine.model.hold.hold import BrokerProgress, HoldMemory
-from storage_engine.model.lag.archive_lag import ArchiveLag
+from storage_engine.model.lag.lag import ArchiveLag
 from storage_engine.model.plan.plan import Plan
 from storage_engine.model.settings.policy import ArchiveMode, archive_limit
 from storage_engine.model.store.store import StoreSnapshot
-from storage_engine.retention.store.answer_types import MEND
-from storage_engine.retention.store.broker_answers import ask, package_errors, take_snapshot
+from storage_engine.retention.store.broker_answers import MEND, ask, package_errors, take_snapshot
 from storage_engine.retention.store.broker_disks import checked_data_paths
 from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.identity import identify

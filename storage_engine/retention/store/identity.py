@@ -9,8 +9,8 @@ from pathlib import Path
 from storage_engine.core.host import ANY_HOST, check_host, this_host
 from storage_engine.exceptions import BadInputError, StoreIdentityError, StoreNotFoundError
 from storage_engine.journal.journal import Journal, Step, StoreRecord
-from storage_engine.journal.tables.place_errors import (
-    moved,
+from storage_engine.journal.stores import (
+    moved_error,
     name_taken,
     name_taken_in_lake,
     named_anew,
@@ -19,10 +19,9 @@ from storage_engine.journal.tables.place_errors import (
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import StoreSummary, list_stores
 from storage_engine.model.settings.policy import ArchiveMode
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Lineages
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.retention.store.stamp import Stamp, is_original, read_stamp, stamp_path
-from storage_engine.retention.store.stamp_files import share_directories
+from storage_engine.retention.store.stamp import Stamp, is_original, read_stamp, share_directories, stamp_path
 from storage_engine.retention.store.store_moves import carry_out, has_come
 
 
@@ -109,7 +108,7 @@ def _check_place(store: ManagedStore, journal: Journal, stamp: Stamp) -> None:
     name = _name_here(store, known)
     if is_original(stamp, root):
         raise named_anew(root, stamp.store_id, known_at, name)
-    raise moved(root, stamp.store_id, known_at, name)
+    raise moved_error(root, stamp.store_id, known_at, name)
 
 
 def _stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord | None:
@@ -124,7 +123,7 @@ def _stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord
     name = _name_here(store, known)
     if share_directories(store.real_root, known.real_path):
         raise named_anew(store.real_root, stamp.store_id, known_at, name)
-    raise moved(store.real_root, stamp.store_id, known_at, name)
+    raise moved_error(store.real_root, stamp.store_id, known_at, name)
 
 
 def _name_here(store: ManagedStore, known: StoreRecord | None) -> str:

@@ -28,7 +28,7 @@ from storage_engine.lake.soundness.chain import check_links
 from storage_engine.lake.storage.small_files import read_small_file
 from storage_engine.model.keep.acts import policy_of
 from storage_engine.model.keep.rules import Hold
-from storage_engine.model.proof.heads import EMPTY_CHAIN, ChainHead, LakeHead
+from storage_engine.model.proof.receipt import EMPTY_CHAIN, ChainHead, LakeHead
 from storage_engine.retention.store.stamp import read_stamp
 
 RESET = "reset"
@@ -204,3 +204,26 @@ def acts_elsewhere(heads: Iterable[LakeHead], asked: Sequence[Lake]) -> Iterator
                 f"whether its other lake {lake_id} at {location} holds something of it can't be told: {error}"
             ) from error
         yield location, acts
+
+
+def rebuild_heads(journal_url: str | None, lake_location: str) -> dict[str, ChainHead]:
+    """Return by store the last receipt that is known of it.
+
+    :param journal_url: None: there is no journal.
+    :param lake_location: of the lake. Where a store's receipts are known of one lake only, at another place,
+        the lake was there before.
+    :raises JournalUnavailableError: the journal can't be read.
+    :raises StoreIdentityError: a stamp can't be read.
+    """
+    if journal_url is None:
+        return {}
+    journal = Journal(journal_url)
+    found = {}
+    for record in journal.all_stores():
+        heads = known_heads(journal, record).heads
+        here = [head for head in heads if head.location == lake_location]
+        if not here and len({head.lake_id for head in heads}) == 1:
+            here = list(heads)
+        if here:
+            found[record.store_id] = max(here, key=lambda head: head.sequence).chain_head
+    return found

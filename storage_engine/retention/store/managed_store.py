@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from storage_engine.brokers import default_broker, find_broker
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
-from storage_engine.exceptions import BadInputError
+from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.settings.policy import (
@@ -166,3 +167,15 @@ def archive_threads_of(store: ManagedStore, segment_bytes: int = USUAL_SEGMENT_B
 
     pace = archive_limit(store.policy, beside=store.is_live, emergency=False)
     return threads_here(segment_bytes, pace)
+
+
+def store_name(store: ManagedStore) -> str:
+    """Return the name of a store: as it was stated, or its journal has it; else by its place."""
+    if store.journal_url and not store.named:
+        from storage_engine.journal.journal import Journal
+
+        with suppress(StorageEngineError):
+            known = Journal(store.journal_url, read_only=True).find_store(store.real_root, store.host)
+            if known is not None and known.name:
+                return known.name
+    return store.name

@@ -13,7 +13,7 @@ from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.own_directory import own_directory
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BrokerError, ChangedUnderUsError
-from storage_engine.model.broker.positions import StorePositions
+from storage_engine.model.broker.broker_store import StorePositions
 from storage_engine.rocketmq.engine.socket_place import ERRORS, PEER, socket_path
 
 _TIMEOUT_SECONDS = 600

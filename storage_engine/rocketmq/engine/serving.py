@@ -24,7 +24,7 @@ from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.own_directory import own_directory
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BrokerError, ChangedUnderUsError, StorageEngineError, StoreBusyError
-from storage_engine.model.broker.positions import StorePositions
+from storage_engine.model.broker.broker_store import StorePositions
 from storage_engine.model.plan.plan import DependentFile
 from storage_engine.model.store.store import FileFacts, Segment
 from storage_engine.rocketmq.engine.append.mapped_file import WritableFile

@@ -80,7 +80,7 @@ class Watching:
         It isn't flushed: no watch outlives a crash of its machine. On a disk that was full before the first
         one, nobody sees it until there is room.
 
-        See :meth:`storage_engine.model.broker.fence_watch.Beating.beat`.
+        See :meth:`storage_engine.model.broker.broker_store.Beating.beat`.
 
         :raises OSError: the file can't be written.
         """

@@ -9,14 +9,17 @@ from pathlib import Path
 
 from storage_engine.core import durable
 from storage_engine.exceptions import BrokerError, GateRefusedError
-from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreSettings
-from storage_engine.model.broker.held_store import UnheldSegments
+from storage_engine.model.broker.broker_store import (
+    BrokerStore,
+    Pending,
+    Remove,
+    StoreSettings,
+    UnheldSegments,
+    Watch,
+)
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.broker.pending import Pending
-from storage_engine.model.broker.watch import Watch
 from storage_engine.model.course.course import CourseStart
-from storage_engine.model.hold.hold import BrokerProgress, Drift, HoldMemory, HoldStatus
-from storage_engine.model.hold.shield import ShieldNeed
+from storage_engine.model.hold.hold import BrokerProgress, Drift, HoldMemory, HoldStatus, ShieldNeed
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.store.store import (

@@ -13,8 +13,7 @@ from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold.hold import BrokerProgress, Drift, DriftKind, HoldStatus
-from storage_engine.model.store.filling import fills_in_ms, room_of_disks
-from storage_engine.model.store.store import DiskUsage
+from storage_engine.model.store.store import DiskUsage, fills_in_ms, room_of_disks
 from storage_engine.rocketmq.format.releases import RELEASE, TRIED, TRIED_FROM
 from storage_engine.rocketmq.hold import fence, marker
 from storage_engine.rocketmq.hold.fence import (

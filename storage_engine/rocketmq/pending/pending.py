@@ -26,7 +26,7 @@ import numpy as np
 
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, CorruptFileError, StoreBusyError, UnsupportedLayoutError
-from storage_engine.model.broker.pending import Pending, PendingKind
+from storage_engine.model.broker.broker_store import Pending, PendingKind
 from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC
 from storage_engine.rocketmq.codec.store_times import LogFile
 from storage_engine.rocketmq.codec.stored_messages import Longs

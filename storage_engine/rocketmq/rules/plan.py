@@ -11,8 +11,17 @@ from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
 from storage_engine.core.wording import time_text
-from storage_engine.model.plan.plan import Decision, LogPlan, Plan, PlanRequest, Reason, Trigger, Urgency
-from storage_engine.model.plan.plan_limits import check_limits, target_reached
+from storage_engine.model.plan.plan import (
+    Decision,
+    LogPlan,
+    Plan,
+    PlanRequest,
+    Reason,
+    Trigger,
+    Urgency,
+    check_limits,
+    target_reached,
+)
 from storage_engine.model.store.store import (
     Archivable,
     DiskUsage,

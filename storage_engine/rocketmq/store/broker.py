@@ -10,12 +10,16 @@ from zoneinfo import ZoneInfo
 
 from storage_engine.core import durable
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreSettings
-from storage_engine.model.broker.pending import Pending, PendingKind
-from storage_engine.model.broker.watch import Watch
+from storage_engine.model.broker.broker_store import (
+    BrokerStore,
+    Pending,
+    PendingKind,
+    Remove,
+    StoreSettings,
+    Watch,
+)
 from storage_engine.model.course.course import CourseStart
-from storage_engine.model.hold.hold import HoldMemory
-from storage_engine.model.hold.shield import ShieldNeed
+from storage_engine.model.hold.hold import HoldMemory, ShieldNeed
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.store.store import (

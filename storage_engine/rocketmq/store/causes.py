@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
-from storage_engine.model.broker.watch import Watch
+from storage_engine.model.broker.broker_store import Watch
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.store.store import DiskUsage, StoreSnapshot
 from storage_engine.rocketmq.format.broker_config import BrokerConfig

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.journal.tables.rules import RulesRow
+from storage_engine.journal.tables.rows import RulesRow
 from tests.services.console_course import clock_at
 
 

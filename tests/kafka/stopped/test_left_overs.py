@@ -18,7 +18,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.retention import steps
-from storage_engine.retention.monitor.topic_words import check_topic_words
+from storage_engine.retention.monitor.broker_tasks import check_topic_words
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.left_over_node import GONE, delete_first_segment, make_left_over, run
 from tests.kafka.stopped_nodes import files_of

@@ -19,7 +19,7 @@ from storage_engine.kafka.store.store import KafkaStore
 from storage_engine.model.plan.plan import PlanRequest, Reason
 from storage_engine.model.report.validation import Status
 from storage_engine.retention import steps
-from storage_engine.retention.release.release_result import ReleaseResult
+from storage_engine.retention.release.releasing import ReleaseResult
 from storage_engine.retention.report.report import Outcome, build_report
 from tests.kafka.made_node import MadeNode, batch_of
 from tests.kafka.stopped_nodes import clean, cleanup_steps, files_of, make_node, managed

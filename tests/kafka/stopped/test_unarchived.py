@@ -33,9 +33,9 @@ from storage_engine.retention.archive.sealed import archive_lag, measure_lag
 from storage_engine.retention.doctor.doctor import diagnose
 from storage_engine.retention.monitor.recording_ranges import store_ranges
 from storage_engine.retention.plan.preview import preview
-from storage_engine.retention.proof.archive_permits import read_store_permits
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.proof.history import releases
+from storage_engine.retention.proof.proofs import read_store_permits
 from storage_engine.retention.ranges.offset_ranges import Place
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.release import releasing

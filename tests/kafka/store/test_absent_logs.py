@@ -25,8 +25,8 @@ from storage_engine.quality.facts import Facts, collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import measure_lag
 from storage_engine.retention.monitor.recording_ranges import store_ranges
+from storage_engine.retention.ranges.missing_logs import _SEEN, kept_logs
 from storage_engine.retention.ranges.offset_ranges import OffsetRange, Place
-from storage_engine.retention.ranges.seen_log_records import _SEEN, kept_logs
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore

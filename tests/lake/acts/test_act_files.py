@@ -20,9 +20,8 @@ from storage_engine.lake.catalog.identity import read_mark
 from storage_engine.lake.catalog.tables import SCHEMA_VERSION_PROPERTY
 from storage_engine.lake.catalog.writing import mark_commits, upgrade
 from storage_engine.lake.gc.garbage import collect
-from storage_engine.lake.move.copying import copy_lake
+from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.move.promoting import promote
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.move.relocating import relocate
 from storage_engine.lake.verify.verify import verify

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import LakeIdentityError
-from storage_engine.lake.acts.act_files import read_acts, record_act
-from storage_engine.lake.acts.held_stores import HeldStores, newest_last
+from storage_engine.lake.acts.act_files import HeldStores, newest_last, read_acts, record_act
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.gc.garbage import Collection, collect
 from storage_engine.lake.soundness.receipts import receipts

@@ -15,7 +15,7 @@ import pytest
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.catalog import check_broker, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.kind import settle_broker
+from storage_engine.lake.catalog.writing import settle_broker
 from storage_engine.lake.move.making import make_lake
 from tests.kafka_fixture import unpack
 from tests.rounds import rounds

@@ -16,8 +16,7 @@ import pytest
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.acts import act_files
-from storage_engine.lake.acts.act_files import read_acts, record_act
-from storage_engine.lake.acts.held_stores import read_store_names
+from storage_engine.lake.acts.act_files import read_acts, read_store_names, record_act
 from storage_engine.lake.archive import archive as archiving
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
@@ -37,8 +36,7 @@ from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.gc.garbage_files import TRASH
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
 from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
-from storage_engine.lake.move.copying import copy_lake
-from storage_engine.lake.move.promoting import promote
+from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts
 from storage_engine.lake.soundness.soundness import Depth

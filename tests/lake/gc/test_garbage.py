@@ -16,15 +16,13 @@ from storage_engine.lake.catalog.identity import COPY_OF_PROPERTY
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.catalog.writing import TAKEN_OVER_PROPERTY
 from storage_engine.lake.file.staging import publish
-from storage_engine.lake.gc.garbage import Collection, collect, undo
-from storage_engine.lake.gc.garbage_decisions import FOREIGN_GRACE_MS
+from storage_engine.lake.gc.garbage import FOREIGN_GRACE_MS, Collection, collect, undo
 from storage_engine.lake.gc.garbage_kind import GarbageKind
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.verify.reproof import reprove
-from storage_engine.model.proof.heads import ChainHead
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import ChainHead, Receipt
 from tests.lake.conftest import Fingerprint, MakeJobs
 from tests.lake.garbage_helpers import (
     collected,

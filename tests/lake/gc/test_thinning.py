@@ -30,10 +30,9 @@ from storage_engine.lake.gc.thinning import thin_segment
 from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.move.relocating import relocate
-from storage_engine.lake.restore.export import export_messages
+from storage_engine.lake.restore.export import Selection, export_messages
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import Span
-from storage_engine.lake.restore.selection import Selection
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import receipt_history
 from storage_engine.lake.soundness.segment_reader import partial_fault

@@ -12,7 +12,7 @@ from storage_engine.lake.catalog.identity import lake_id_of
 from storage_engine.lake.catalog.tables import SCHEMA_VERSION_PROPERTY
 from storage_engine.lake.move.describing import describe
 from storage_engine.lake.soundness.receipts import receipt_history
-from storage_engine.model.proof.heads import ChainHead
+from storage_engine.model.proof.receipt import ChainHead
 from tests.lake.lake_acts import archive, at, tree
 
 

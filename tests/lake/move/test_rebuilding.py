@@ -19,7 +19,7 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.move.rebuilding import Rebuilt, rebuild
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import receipt_history
-from storage_engine.model.proof.heads import ChainHead
+from storage_engine.model.proof.receipt import ChainHead
 from tests.lake.lake_acts import archive, at, check, copy_tree, held, old_release, tree
 
 pytestmark = pytest.mark.slow

@@ -22,9 +22,8 @@ from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.export import Exported, export_messages
+from storage_engine.lake.restore.export import Exported, Selection, export_messages, has_key
 from storage_engine.lake.restore.export_format import ExportFormat
-from storage_engine.lake.restore.selection import Selection, has_key
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.rocketmq.codec.message_schema import COLUMNS
 from tests.fixture_stores import unpack

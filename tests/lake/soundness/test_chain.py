@@ -14,7 +14,7 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.soundness import chain
 from storage_engine.lake.soundness.chain import check_links, check_links_on, forget_links
 from storage_engine.lake.soundness.receipts import receipt_history
-from storage_engine.model.proof.heads import ChainHead
+from storage_engine.model.proof.receipt import ChainHead
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 

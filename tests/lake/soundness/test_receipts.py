@@ -15,8 +15,7 @@ from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.soundness.chain import check_chain, row_hash
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.model.proof.heads import CHAIN_START, EMPTY_CHAIN, ChainHead
-from storage_engine.model.proof.receipt import PROOF_VERSION, Receipt
+from storage_engine.model.proof.receipt import CHAIN_START, EMPTY_CHAIN, PROOF_VERSION, ChainHead, Receipt
 from tests.lakes import path_of
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]

@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.core.clock import DAY_MS
-from storage_engine.model.keep.keep_policy import GRACE_MS, KeepPolicy, age_begins_ms, goes_at_ms
-from storage_engine.model.keep.rules import Hold, KeepRule, Scope, Stream
+from storage_engine.model.keep.rules import (
+    GRACE_MS,
+    Hold,
+    KeepPolicy,
+    KeepRule,
+    Scope,
+    Stream,
+    age_begins_ms,
+    goes_at_ms,
+)
 
 NOW_MS = 1_700_000_000_000
 ORDERS = Stream("8c1d", ("main",), "commitlog", "orders", False)

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.plan.plan import Decision, LogPlan, PlanRequest, Reason
-from storage_engine.model.plan.plan_limits import limited
+from storage_engine.model.plan.plan import Decision, LogPlan, PlanRequest, Reason, limited
 from storage_engine.model.store.store import DiskUsage, FileFacts, Segment, SegmentState
 
 GIB = 1 << 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage_engine.model.store.log_names import MAX_NAME_BYTES, in_file_name, log_name_fault
+from storage_engine.model.store.known_logs import MAX_NAME_BYTES, in_file_name, log_name_fault
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from storage_engine.kafka.stopped.lock_holder import LOCK
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.settings.store_settings import WE_DELETE
+from storage_engine.retention.archive.archivable import Unproven
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.archive.gone import record_gone_unproven
-from storage_engine.retention.archive.unproven import Unproven
 from storage_engine.retention.ranges.drift import recorded_gone
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore

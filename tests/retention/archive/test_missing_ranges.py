@@ -20,8 +20,7 @@ from storage_engine.model.hold.hold import Drift
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status, Where
 from storage_engine.model.report.verification import VerifyLevel
-from storage_engine.model.store.known_logs import LogIdentity
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Lineages, LogIdentity
 from storage_engine.model.store.store import (
     Archivable,
     DiskUsage,

@@ -14,7 +14,7 @@ from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.retention import steps
 from storage_engine.retention.ranges.drift import recorded_gone
-from storage_engine.retention.release.release_result import ReleaseResult
+from storage_engine.retention.release.releasing import ReleaseResult
 from storage_engine.retention.store.context import open_context
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.made_node import MadeNode, batch_of

@@ -12,7 +12,7 @@ from storage_engine import cycle
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.model.store.topic_days import TopicDay
+from storage_engine.model.store.store import TopicDay
 from storage_engine.retention import steps
 from storage_engine.retention.archive import recording_proofs
 from storage_engine.retention.housekeeping.maintaining import maintain_store

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from storage_engine.core.clock import DAY_MS
-from storage_engine.model.proof.heads import LakeHead
+from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.report.diagnosis import Severity
 from storage_engine.retention.doctor.lake_check import (
     CheckedLake,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from storage_engine.core.clock import DAY_MS
-from storage_engine.model.broker.pending import Pending, PendingKind
+from storage_engine.model.broker.broker_store import Pending, PendingKind
 from storage_engine.model.lag.lag import Unread, UnreadMessages
 from storage_engine.model.report.diagnosis import Severity
 from storage_engine.retention.doctor.losses_ahead import (

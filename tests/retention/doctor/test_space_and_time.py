@@ -8,9 +8,7 @@ import pytest
 
 from storage_engine.core.clock import DAY_MS
 from storage_engine.model.report.diagnosis import Severity
-from storage_engine.retention.doctor.figures import Figures
-from storage_engine.retention.doctor.growth import Growth, GrowthFrom
-from storage_engine.retention.doctor.levels import Levels
+from storage_engine.retention.doctor.figures import Figures, Growth, GrowthFrom, Levels
 from storage_engine.retention.doctor.space_and_time import (
     deletion_text,
     growth_text,

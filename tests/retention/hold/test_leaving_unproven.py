@@ -8,10 +8,9 @@ import pyarrow as pa
 
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.chain import forget_links
-from storage_engine.model.broker.held_store import UnheldSegments
+from storage_engine.model.broker.broker_store import UnheldSegments
 from storage_engine.retention import steps
-from storage_engine.retention.archive.archivable import archivable_segments
-from storage_engine.retention.archive.unproven import prove_gone
+from storage_engine.retention.archive.archivable import archivable_segments, prove_gone
 from storage_engine.retention.hold import holding
 from storage_engine.retention.hold.leaving_unproven import unproven_of
 from storage_engine.retention.store.context import open_context

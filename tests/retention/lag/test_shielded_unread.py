@@ -14,7 +14,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.report.report import build_report
 from storage_engine.retention.report.report_text import report_text
-from storage_engine.retention.shield.shield import tend_shield
+from storage_engine.retention.shield import tend_shield
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.links import drop_links

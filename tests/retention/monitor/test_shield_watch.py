@@ -13,7 +13,7 @@ from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.monitor import shield_watch
 from storage_engine.retention.monitor.shield_watch import ShieldWatch, _Duty
-from storage_engine.retention.shield.shield import ShieldResult
+from storage_engine.retention.shield import ShieldResult
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.links import make_links
 from storage_engine.shield.seen import look_at_shield

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.model.broker.pending import Pending, PendingKind
+from storage_engine.model.broker.broker_store import Pending, PendingKind
 from storage_engine.model.plan.plan import Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.settings.policy import PendingPolicy, Policy
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState

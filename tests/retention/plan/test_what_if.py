@@ -4,7 +4,7 @@ import pytest
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.store.store import DiskUsage, LogSnapshot, StoreSnapshot
-from storage_engine.retention.plan.what_if import with_disk_levels
+from storage_engine.retention.plan.deciding import with_disk_levels
 
 TOTAL = 1_000_000
 

@@ -27,7 +27,7 @@ from storage_engine.model.store.store import FileFacts
 from storage_engine.retention import steps
 from storage_engine.retention.proof import unseen_writes
 from storage_engine.retention.proof.gate import Passage
-from storage_engine.retention.release.release_result import ReleaseResult
+from storage_engine.retention.release.releasing import ReleaseResult
 from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.same_bytes import own_acts as own_acts_module

@@ -25,7 +25,7 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.model.keep.acts import decide_hold, decide_lift
 from storage_engine.model.keep.rules import Scope
 from storage_engine.model.plan.plan import Cause, PlanRequest
-from storage_engine.model.proof.heads import LakeHead
+from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.model.store.store import DiskUsage
 from storage_engine.retention import steps

@@ -7,8 +7,13 @@ from dataclasses import replace
 import pytest
 
 from storage_engine.journal.reading.deletions import EventsAround
-from storage_engine.retention.ranges.absent_runs import Absence, explain_absence, find_absent
-from storage_engine.retention.ranges.deleted_ranges import RunHistory, missing_ranges
+from storage_engine.retention.ranges.deleted_ranges import (
+    Absence,
+    RunHistory,
+    explain_absence,
+    find_absent,
+    missing_ranges,
+)
 from tests.retention.ranges.test_deleted_ranges import REASONS, event, history
 
 WITNESSED = history([event(20, "a-0", 0, REASONS[0])])

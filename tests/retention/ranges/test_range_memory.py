@@ -16,7 +16,7 @@ from storage_engine.lake.coverage.coverage import ReleasedSpan
 from storage_engine.lake.coverage.verify_turns import by_receipt
 from storage_engine.model.plan.plan import Decision, Reason
 from storage_engine.model.report.verification import Check, VerifyLevel
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Lineages
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
 from storage_engine.retention.ranges.offset_ranges import Lakes, OffsetRange, offset_ranges
 from storage_engine.retention.ranges.range_memory import LakeLook, RangeMemory, Slot, joined, look_at_lakes

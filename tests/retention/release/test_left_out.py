@@ -21,9 +21,8 @@ from storage_engine.lake.acts.act_files import record_act
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.move.describing import describe
-from storage_engine.lake.restore.export import export_messages
+from storage_engine.lake.restore.export import Selection, export_messages
 from storage_engine.lake.restore.restore import restore
-from storage_engine.lake.restore.selection import Selection
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.model.keep.acts import decide_hold
 from storage_engine.model.keep.rules import Scope
@@ -32,7 +31,7 @@ from storage_engine.model.proof.receipt import NOT_ARCHIVED, PARTIAL, Receipt
 from storage_engine.model.report.validation import Status, Where
 from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.model.settings.policy import Policy, ShieldMode
-from storage_engine.retention import steps
+from storage_engine.retention import shield, steps
 from storage_engine.retention.archive.sealed import archive_lag, measure_lag
 from storage_engine.retention.monitor.recording_ranges import store_ranges
 from storage_engine.retention.plan.preview import preview
@@ -44,8 +43,7 @@ from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.release import judging, releasing
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.report.report import build_report
-from storage_engine.retention.shield import shield
-from storage_engine.retention.shield.shield import tend_shield
+from storage_engine.retention.shield import tend_shield
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.seen import look_at_shield

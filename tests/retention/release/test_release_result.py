@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from storage_engine.model.plan.plan import Reason
-from storage_engine.retention.release.release_result import Kept, ReleaseResult
+from storage_engine.retention.release.releasing import Kept, ReleaseResult
 
 
 def result(*kept: Kept) -> ReleaseResult:

@@ -32,8 +32,7 @@ from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.proof import unseen_writes
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.ranges.drift import recorded_gone
-from storage_engine.retention.report.report import build_report
-from storage_engine.retention.report.report_segments import Fate
+from storage_engine.retention.report.report import Fate, build_report
 from storage_engine.retention.report.report_text import report_text
 from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.managed_store import ManagedStore

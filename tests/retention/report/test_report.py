@@ -21,8 +21,7 @@ from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.proof.history import released_spans
 from storage_engine.retention.report.finishing import finish
-from storage_engine.retention.report.report import Outcome, build_report
-from storage_engine.retention.report.report_segments import Fate
+from storage_engine.retention.report.report import Fate, Outcome, build_report
 from storage_engine.retention.report.report_text import report_text
 from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.managed_store import ManagedStore

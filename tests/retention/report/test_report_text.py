@@ -9,15 +9,15 @@ import pytest
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.answers import StoredReport
+from storage_engine.retention.report.finishing import report_of_stored
 from storage_engine.retention.report.report_text import report_text
-from storage_engine.retention.report.stored_report import report_of
 
 WRITTEN = Path(__file__).parents[2] / "fixtures" / "reports" / "before-lake-uuid.json"
 
 
 @pytest.fixture(scope="module")
 def lines() -> list[str]:
-    return report_text(report_of(StoredReport(1, 0, json.loads(WRITTEN.read_text())))).splitlines()
+    return report_text(report_of_stored(StoredReport(1, 0, json.loads(WRITTEN.read_text())))).splitlines()
 
 
 def test_moments_are_told_as_such(lines: list[str]) -> None:
@@ -44,7 +44,7 @@ def test_kept_segments_of_one_reason_are_told_once() -> None:
         content["segments"].append(
             {**kept, "base_offset": 9000 + number, "reason": "not-expired", "detail": detail}
         )
-    told = report_text(report_of(StoredReport(1, 0, content))).splitlines()
+    told = report_text(report_of_stored(StoredReport(1, 0, content))).splitlines()
     (line,) = [line for line in told if "so it stays" in line]
     assert (
         f"{9000:020d} … {9002:020d} (3 segments)  not-expired: last written 2026-11-20 13:17:00Z to" in line
@@ -54,4 +54,4 @@ def test_kept_segments_of_one_reason_are_told_once() -> None:
 
 def test_a_report_of_another_version_is_refused() -> None:
     with pytest.raises(BadInputError, match="expected a report of version 1, found version 2"):
-        report_of(StoredReport(2, 0, {"run_key": "r"}))
+        report_of_stored(StoredReport(2, 0, {"run_key": "r"}))

@@ -9,7 +9,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.report.validation import ValidationResult
 from storage_engine.retention.archive.archiving import begin_background_run
-from storage_engine.retention.report.unchanged import validated_since
+from storage_engine.retention.report.finishing import validated_since
 from storage_engine.retention.steps import record_validation
 from storage_engine.retention.store.context import open_context
 from storage_engine.retention.store.managed_store import ManagedStore

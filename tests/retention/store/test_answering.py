@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import DiskUnavailableError
-from storage_engine.retention.store import answering
-from storage_engine.retention.store.answering import check_answers
+from storage_engine.retention.store import brokers
+from storage_engine.retention.store.brokers import check_answers
 from tests.services.hanging_disk import hanging_disk
 
 
 def test_a_disk_that_never_answers_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(brokers, "ANSWER_SECONDS", 0.2)
     with hanging_disk(tmp_path / "disk") as disk:
         for path in (disk, disk / "store"):
             with pytest.raises(DiskUnavailableError, match=f"{path}: expected an answer of its disk"):

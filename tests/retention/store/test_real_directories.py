@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.retention.store.real_directories import RealDirectories
+from storage_engine.retention.store.broker_answers import RealDirectories
 
 
 @pytest.fixture

@@ -28,9 +28,9 @@ from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.deleted_range import RunDigest
-from storage_engine.model.proof.heads import LakeHead
+from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.report.verification import VerifyLevel
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Lineages
 from storage_engine.retention import steps
 from storage_engine.retention.archive import archiving
 from storage_engine.retention.decisions.adopting import adopt, move, stamp

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage_engine.model.broker.broker_store import StoreSettings
-from storage_engine.model.broker.pending import Pending, PendingKind
+from storage_engine.model.broker.broker_store import Pending, PendingKind, StoreSettings
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.settings.policy import PendingPolicy
 from storage_engine.retention.plan.pending_policy import apply_pending_policy

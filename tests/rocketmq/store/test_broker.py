@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import GateRefusedError, UnsupportedLayoutError
-from storage_engine.model.broker.broker_store import StoreSettings
-from storage_engine.model.broker.pending import PendingKind
+from storage_engine.model.broker.broker_store import PendingKind, StoreSettings
 from storage_engine.model.plan.plan import Cause, PlanRequest, Reason
 from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.store import broker

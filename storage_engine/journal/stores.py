@@ -1,31 +1,166 @@
-"""The stores that a journal knows: which each is, where it lies, what it is called, its lineage."""
+"""The stores that a journal knows: which each is, where it lies, what it is called, its lineage and rules.
+
+Tables of archive rules, and of the newest act of each lake, are made with the first row, so a journal
+without any stays one that older releases use.
+"""
 
 from __future__ import annotations
 
+import shlex
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, delete, insert, select, true, update
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Connection,
+    MetaData,
+    String,
+    Table,
+    Text,
+    delete,
+    insert,
+    inspect,
+    select,
+    true,
+    update,
+)
 
 from storage_engine.brokers import store_called
 from storage_engine.core.clock import clock_ms, read_clock
 from storage_engine.core.host import ANY_HOST, is_this_host, this_host
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import JournalConflictError, RunStateError, StoreIdentityError
 from storage_engine.journal.records import Phase, RecordedRule, Run, Step, StoreRecord
-from storage_engine.journal.tables.archive_rules import (
-    put_archive_rule,
-    put_lake_act,
-    read_archive_rules,
-    read_lake_acts,
-)
 from storage_engine.journal.tables.database import JournalDatabase
-from storage_engine.journal.tables.place_errors import moved as moved_here
-from storage_engine.journal.tables.place_errors import name_taken
-from storage_engine.journal.tables.rows import insert_events
-from storage_engine.journal.tables.rules import put_rules
+from storage_engine.journal.tables.rows import insert_events, put_rules
 from storage_engine.journal.tables.schema import leases, lineages, log_lineages, stores
-from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.known_logs import Lineages
+
+_OF_AIRFLOW = "A store of Airflow is named by --conn-id."
+
+
+def moved_error(place: str, store_id: str, known_at: str, name: str) -> StoreIdentityError:
+    """Return the error for a stamped store at another place than it is known at.
+
+    :param known_at: who knows it where, as the end of "expected the store where".
+    :param name: by which it is to be known here.
+    """
+    return StoreIdentityError(
+        f"{place}: expected the store where {known_at}, found store {store_id} here: it was moved, or is a "
+        f"copy. Nothing was changed. If it was moved, run {move_command(name)} on it; if it is a copy, "
+        f"storage-engine stamp --new. {_OF_AIRFLOW}"
+    )
+
+
+def named_anew(place: str, store_id: str, known_at: str, name: str) -> StoreIdentityError:
+    """Return the error for a store whose very directories another file names.
+
+    The parameters are as of :func:`moved_error`.
+    """
+    return StoreIdentityError(
+        f"{place}: expected the store where {known_at}, found that this file names the very directories of "
+        f"store {store_id}. Nothing was changed. If the file takes the other one's place, run "
+        f"{move_command(name)} on it; otherwise name the store by the other file. {_OF_AIRFLOW}"
+    )
+
+
+def no_copy(place: str, store_id: str, stamped_at: str, name: str) -> StoreIdentityError:
+    """Return the error for a store's very directories that were to become another store.
+
+    :param name: by which it is to be known here.
+    """
+    return StoreIdentityError(
+        f"{place}: expected a copy of a store, found the very directories of store {store_id}, which was "
+        f"stamped at {stamped_at}: they would be two stores. Nothing was changed. Run {move_command(name)} "
+        f"on it. {_OF_AIRFLOW}"
+    )
+
+
+def renamed(place: str, known: str | None, name: str) -> StoreIdentityError:
+    """Return the error for a known store under another name than it is known by."""
+    return StoreIdentityError(
+        f"{place}: expected store {known!r}, as the journal calls the store at this place, found it under "
+        f"the name {name!r}. Nothing was changed. If it was renamed, run {move_command(name)} on it, with "
+        "--conn-id if it is a store of Airflow; otherwise use the name that it has."
+    )
+
+
+def name_taken(place: str, name: str, other: StoreRecord) -> StoreIdentityError:
+    """Return the error for a name that another store has in the journal."""
+    return _taken(place, name, other.store_id, f"at {other.real_path}")
+
+
+def name_taken_in_lake(place: str, name: str, store_id: str, root: str) -> StoreIdentityError:
+    """Return the error for a name that a lake knows for another store."""
+    return _taken(place, name, store_id, f"of which the lake has segments from {root}")
+
+
+def _taken(place: str, name: str, store_id: str, where: str) -> StoreIdentityError:
+    return StoreIdentityError(
+        f"{place}: expected a name that no other store has, found {name!r}, which is store {store_id}, "
+        f"{where}. Nothing was changed. If this is another store, give it a name of its own: by --name at a "
+        "shell, in Airflow as the id of its connection. If it is that store, and its stamp was lost, run "
+        f"storage-engine stamp --store-id {store_id} on it."
+    )
+
+
+def move_command(name: str) -> str:
+    """Return the command by which a store is known under a name, without the place."""
+    return f"storage-engine move {shlex.quote(name)}"
+
+
+_metadata = MetaData()
+_archive_rules = Table(
+    "storage_engine_archive_rules",
+    _metadata,
+    Column("store_id", String(36), primary_key=True),
+    Column("rule", String(64), primary_key=True),
+    Column("person", Text, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("clock", JSON(none_as_null=True)),
+)
+
+
+_lake_acts = Table(
+    "storage_engine_lake_acts",
+    _metadata,
+    Column("lake_id", String(36), primary_key=True),
+    Column("act", String(64), nullable=False),
+)
+
+
+def put_lake_act(connection: Connection, lake_id: str, act: str) -> None:
+    """Record that a lake has an act, and so all before it."""
+    _metadata.create_all(connection)
+    connection.execute(delete(_lake_acts).where(_lake_acts.c.lake_id == lake_id))
+    connection.execute(insert(_lake_acts).values(lake_id=lake_id, act=act))
+
+
+def read_lake_acts(connection: Connection) -> Mapping[str, str]:
+    """Return the act that was recorded last of each lake, by its id."""
+    if not inspect(connection).has_table(_lake_acts.name):
+        return {}
+    rows = connection.execute(select(_lake_acts.c.lake_id, _lake_acts.c.act))
+    return {row.lake_id: row.act for row in rows}
+
+
+def put_archive_rule(connection: Connection, rule: RecordedRule) -> None:
+    """Record a rule of a store, unless it is there: the first time counts."""
+    _metadata.create_all(connection)
+    if all(known.rule != rule.rule for known in read_archive_rules(connection, rule.store_id)):
+        connection.execute(insert(_archive_rules).values(**to_jsonable(rule)))
+
+
+def read_archive_rules(connection: Connection, store_id: str) -> tuple[RecordedRule, ...]:
+    """Return the rules that were recorded of a store, whether a lake still has them or not."""
+    if not inspect(connection).has_table(_archive_rules.name):
+        return ()
+    rows = connection.execute(select(_archive_rules).where(_archive_rules.c.store_id == store_id))
+    return tuple(from_jsonable(RecordedRule, dict(row._mapping)) for row in rows)
+
 
 T = TypeVar("T")
 
@@ -185,7 +320,6 @@ class JournalStores:
 
 
 def _select(connection: Connection, where: Any) -> tuple[StoreRecord, ...]:
-    """Return stores, the oldest first."""
     rows = connection.execute(select(stores).where(where).order_by(stores.c.created_at_ms)).all()
     mine = select(log_lineages).where(log_lineages.c.store_id.in_([row.store_id for row in rows]))
     of_logs: dict[str, dict[str, int]] = {}
@@ -224,7 +358,7 @@ def _insert(connection: Connection, made: StoreRecord) -> StoreRecord:
     if other is not None:
         known_at = f"the journal knows it, at {other.real_path}"
         name = store_called(made.name or other.name, made.broker, made.real_path)
-        raise moved_here(made.real_path, made.store_id, known_at, name)
+        raise moved_error(made.real_path, made.store_id, known_at, name)
     if made.name is not None:
         _check_name(connection, made.name, made)
     row = {column.name: getattr(made, column.name) for column in stores.columns}

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from storage_engine.core.sqlite_file import break_hard_links
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.catalog.catalog import connect
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.pointers import read_pointers, repoint
+from storage_engine.lake.catalog.pointers import break_hard_links, read_pointers, repoint
 from storage_engine.lake.move.making import make_lake
 
 

@@ -19,14 +19,14 @@ from tests.rounds import later
 
 KILLED_UPGRADE = """
 import os, sys
-from storage_engine.journal.tables import migrations
+from storage_engine.journal.tables import database
 from storage_engine.journal.journal import Journal
-last = max(migrations.MIGRATIONS)
-migrate = migrations.MIGRATIONS[last]
+last = max(database.MIGRATIONS)
+migrate = database.MIGRATIONS[last]
 def killed(connection):
     migrate(connection)
     os._exit(9)
-migrations.MIGRATIONS[last] = killed
+database.MIGRATIONS[last] = killed
 Journal(sys.argv[1])
 """
 

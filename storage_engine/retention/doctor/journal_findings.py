@@ -1,15 +1,28 @@
-"""Logs that no archive takes before somebody mends them: to archive again is no advice for these."""
+"""What a store's journal advises: by the last retention report, and of logs that the last archive refused.
+
+To archive such a log again is no advice before somebody mends it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
+from storage_engine.brokers import find_broker
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import count_text, shortened
-from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
+from storage_engine.journal.records import Phase, Step
+from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.course.course import SettingType
 from storage_engine.model.report.diagnosis import Finding, Severity
+from storage_engine.model.report.usage import DeletionHours, RetentionReport, hour_advice
 from storage_engine.model.store.store import Segment
 from storage_engine.retention.proof.refusing import LOGS_SHOWN, REFUSED, RefusedLog
+from storage_engine.retention.store.broker_answers import ask
+
+if TYPE_CHECKING:
+    from storage_engine.journal.journal import Journal, StoreRecord
+
 
 _WHY_WIDTH = 600
 
@@ -43,3 +56,31 @@ def refused_findings(refused: Sequence[RefusedLog]) -> Iterator[Finding]:
     if (more := len(refused) - LOGS_SHOWN) > 0:
         what = f"the last archive refused {count_text(more, 'more log')}, as its report says"
         yield Finding(Severity.WARNING, "archive-refused", what)
+
+
+def deletion_hours(kind: str, broker: BrokerStore) -> DeletionHours | None:
+    """Return the hours at which a broker deletes by age; None: at any hour."""
+    rules = find_broker(kind).rules
+    if rules is None:
+        return None
+    setting = next((one.name for one in rules.settings if one.type is SettingType.HOURS), None)
+    if setting is None:
+        return None
+    hours = ask(kind, "tell its rules", lambda: rules.hours(rules.values(broker.rule_config())))
+    return DeletionHours(setting, hours)
+
+
+def usage_findings(
+    kind: str, broker: BrokerStore, journal: Journal, record: StoreRecord
+) -> Iterator[Finding]:
+    """Yield what the last retention report says of the hours of deletion, as these are set now.
+
+    :raises StorageEngineError: the journal can't be read.
+    """
+    last = journal.last_result(record.store_id, Step.RETENTION_REPORT)
+    if last is None:
+        return
+    quiet = from_jsonable(RetentionReport, last.payload["result"]).quiet
+    advice = hour_advice(quiet, deletion_hours(kind, broker))
+    if advice is not None:
+        yield Finding(Severity.NOTE, "quiet-hour", advice.what, advice.advice)

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, NullPool, create_engine
 
 from storage_engine.journal.journal import Event, Journal, Phase, Step
-from storage_engine.journal.reading import event_queries
 from storage_engine.journal.reading.answers import Incident, SegmentRow
-from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.reading.queries import JournalReader, read_drifts, read_incidents, read_segments
 from storage_engine.journal.tables import schema as tables
 from storage_engine.journal.tables.rows import insert_events
 from storage_engine.model.plan.plan import PlanRequest
@@ -100,9 +99,9 @@ def test_no_question_scans_the_events(tmp_path: Path) -> None:
         driver: Any = connection.connection.driver_connection
         statements: list[str] = []
         driver.set_trace_callback(statements.append)
-        event_queries.incidents(connection, "s", 0, None, 10)
-        event_queries.drifts(connection, "s", 0, 9, 10)
-        event_queries.segments(connection, "s", 10)
+        read_incidents(connection, "s", 0, None, 10)
+        read_drifts(connection, "s", 0, 9, 10)
+        read_segments(connection, "s", 10)
         driver.set_trace_callback(None)
         explained = [row for one in statements for row in driver.execute(f"EXPLAIN QUERY PLAN {one}")]
         return "\n".join(row[3] for row in explained)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyiceberg.avro.file
 import pytest
 
-from storage_engine.lake.storage.careful_avro import CarefulDecoder, careful_avro
+from storage_engine.lake.catalog.placed_table import CarefulDecoder, careful_avro
 
 _A_COUNT_BEYOND_THE_CONTENT = b"\xfe\xff\xff\xff\xff\xff\xff\x1f"
 

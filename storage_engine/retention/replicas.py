@@ -1,0 +1,450 @@
+"""What other nodes have archived of logs that this store has replicas of.
+
+It isn't archived again. Only a log with an identity of its own, which all replicas share, is looked
+for. That the bytes are the same was seen once, and is recorded; that the receipts are still there is
+seen at each look. For a deletion that is never enough: receipts are read, and bytes hashed, while the
+store is ours.
+
+Replicas of a log have equal batches. Where they have not, one of them lost records or is damaged, and
+the lake must not take both for the same log without a person's word. A log that was adopted has a
+lineage of its own: it may differ from now on, and only what is equal is credited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from storage_engine.brokers import store_called
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.exceptions import OF_ONE_LOG, ChangedUnderUsError, LakeConflictError, ReceiptError
+from storage_engine.journal.journal import Journal, Phase, Run, Step
+from storage_engine.journal.records import StoreRecord
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.coverage.coverage import ComparedReceipts
+from storage_engine.lake.soundness.chain import check_links
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
+from storage_engine.lake.verify.replica_coverage import (
+    EVERY_RECORD,
+    Difference,
+    ReplicaComparison,
+    ReplicaCover,
+    compare_with_replicas,
+    is_replica,
+    replica_receipts,
+)
+from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.store.known_logs import is_unique
+from storage_engine.model.store.store import FileFacts, Segment, SegmentId, StoreSnapshot, by_log
+from storage_engine.retention.proof.gate import same_files
+from storage_engine.retention.proof.history import SegmentRelease, compared_receipts, segment_subject
+from storage_engine.retention.proof.proofs import LakeProofs, OtherNodesProof, Proofs
+from storage_engine.retention.proof.unseen_writes import Reading, digest, unseen_writes
+from storage_engine.retention.store.broker_answers import answer_for_left, ask, take_archivable
+from storage_engine.retention.store.context import Context
+from storage_engine.same_bytes.settling import settle
+
+NOTHING = "Nothing of it was archived."
+"""Stands between what is wrong with a log and what to do about it."""
+_FIRST_LINEAGE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedLog:
+    """A log beside what other replicas have archived of it.
+
+    :param log_id: the broker's own identity of the log.
+    :param divergence: what shows that it isn't theirs; "": nothing does, or it may differ.
+    """
+
+    log: str
+    log_id: str
+    found: ReplicaComparison
+    divergence: str
+
+
+def has_replicas(broker: BrokerStore) -> bool:
+    """Return whether a broker's logs have an identity that their replicas share."""
+    return getattr(broker.range_sha256, "__func__", None) is not BrokerStore.range_sha256
+
+
+def compare_logs(
+    broker: BrokerStore,
+    lake: Lake,
+    record: StoreRecord,
+    segments: Sequence[Segment],
+    there: Sequence[Segment],
+    compared: ComparedReceipts = frozenset,
+    depth: Depth = Depth.SIZES,
+) -> Iterator[ComparedLog]:
+    """Yield the logs of some segments that other stores have archived in a lake, too.
+
+    :param there: all archivable segments of these logs, by which bytes are compared.
+    :param compared: receipts that were found equal before.
+    :param depth: to which their receipts' files are read.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    if not segments or not has_replicas(broker):
+        return
+    wanted = by_log(sorted(segments, key=attrgetter("log", "base_offset")))
+    # The newest are the last that a broker deletes.
+    newest = [of_log[-1] for of_log in wanted.values()]
+    doing = "tell what it knows of segments beside their files"
+    contexts = ask(record.broker, doing, lambda: broker.contexts(newest))
+    log_ids = {one.log: context.log_id for one, context in contexts.items() if context.log_id is not None}
+    wanted = {log: of_log for log, of_log in wanted.items() if log in log_ids}
+    files = by_log(sorted(there, key=attrgetter("log", "base_offset")))
+    spans = {
+        log_ids[log]: (files[log][0].base_offset, files[log][-1].end_offset)
+        if is_unique(log_ids[log])
+        else EVERY_RECORD
+        for log in wanted
+    }
+    receipts = replica_receipts(lake, record.store_id, spans)
+    for log, of_log in wanted.items():
+        if rows := receipts.get(log_ids[log], ()):
+            compare = partial(_compare, broker, lake, record, of_log, rows, depth)
+            left, found = answer_for_left(files[log], compare)
+            said = divergence(broker, record, log, found.same)
+            if (
+                found.same
+                or is_unique(log_ids[log])
+                or (found.differences and is_replica(lake, record.store_id, rows, compared))
+            ):
+                # Of those with equal names only what has, or had, some of the same bytes is a replica.
+                said = said or _other_bytes(record, found, left)
+            yield ComparedLog(log, log_ids[log], found, said)
+
+
+def _compare(
+    broker: BrokerStore,
+    lake: Lake,
+    record: StoreRecord,
+    segments: Sequence[Segment],
+    rows: Sequence[Receipt],
+    depth: Depth,
+    files: Sequence[Segment],
+) -> ReplicaComparison:
+    """Compare those of some segments that are among a log's files, by what lies inside of these."""
+    first, end = (files[0].base_offset, files[-1].end_offset) if files else (0, 0)
+    there = {one.id for one in files}
+
+    def hash_range(start: int, behind: int) -> str | None:
+        doing = "read a range of offsets"
+        return ask(record.broker, doing, partial(broker.range_sha256, files, start, behind))
+
+    return compare_with_replicas(
+        lake,
+        [one for one in segments if one.id in there],
+        [row for row in rows if first <= row.base_offset and row.end <= end],
+        hash_range,
+        depth,
+    )
+
+
+def divergence(broker: BrokerStore, record: StoreRecord, log: str, rows: Sequence[Receipt]) -> str:
+    """Return what else than bytes shows that a log isn't the one that other replicas archived.
+
+    :param rows: their receipts of bytes that this log has, too.
+    :return: "": nothing does, or the log may differ, as a person adopted it.
+    """
+    if not rows or record.lineage_of(log) != _FIRST_LINEAGE:
+        return ""
+    doing = "tell whether a log is the archived one"
+    return ask(record.broker, doing, partial(broker.contradiction, log, rows))
+
+
+def _other_bytes(record: StoreRecord, found: ReplicaComparison, files: Sequence[Segment]) -> str:
+    if not found.differences:
+        return ""
+    first = min(found.differences, key=lambda one: one.receipt.base_offset)
+    if record.lineage_of(first.receipt.log) != _FIRST_LINEAGE:
+        return ""
+    return _difference_text(first, files)
+
+
+def _difference_text(one: Difference, files: Sequence[Segment]) -> str:
+    row = one.receipt
+    path = next(
+        (file.facts.path for file in files if file.end_offset > row.base_offset), files[-1].facts.path
+    )
+    ours = f"SHA-256 {one.sha256}" if one.sha256 else "no batches that begin and end there"
+    return (
+        f"its replica of store {store_called(row.store_name, row.broker, row.store_root)} archived offsets "
+        f"[{row.base_offset}, {row.end}) with SHA-256 {row.sha256}, and here they have {ours}, in {path}"
+    )
+
+
+def without_replicas_work(
+    context: Context,
+    run: Run,
+    proofs: Proofs,
+    unproven: Sequence[Segment],
+    there: Sequence[Segment],
+    depth: Depth = Depth.SIZES,
+) -> list[Segment]:
+    """Return the segments that no other replica has archived either, and record which receipts cover others.
+
+    :param unproven: what no receipt of this store proves.
+    :param there: all archivable segments of the store, by which bytes are compared.
+    :param depth: to which the other replicas' files in the lake are read.
+    :raises LakeUnavailableError: a lake can't be read.
+    :raises LakeConflictError: another replica archived other bytes of a log, or the same of other leaders.
+    """
+    covered: set[SegmentId] = set()
+    record, compared = context.record, partial(compared_receipts, context.journal, context.record.store_id)
+    for asked in proofs.asked:
+        left = [segment for segment in unproven if segment.id not in covered]
+        for one in compare_logs(context.broker, asked.lake, record, left, there, compared, depth):
+            if one.divergence:
+                raise diverged(context, one.log, one.divergence)
+            _record(context, run, asked, one.log_id, one.found.covers)
+            covered.update(cover.segment.id for cover in one.found.covers)
+    return [segment for segment in unproven if segment.id not in covered]
+
+
+def refuse_diverged(context: Context, by_replicas: Mapping[SegmentId, Sequence[Receipt]]) -> None:
+    """Make sure that logs are still those whose replicas' receipts count for them.
+
+    :param by_replicas: receipts by the segment that they count for.
+    :raises LakeConflictError: one isn't: other leaders took its records.
+    """
+    rows: dict[str, dict[str, Receipt]] = {}
+    for segment_id, found in by_replicas.items():
+        rows.setdefault(segment_id.log, {}).update({row.row_hash: row for row in found})
+    for log, of_log in rows.items():
+        if why := divergence(context.broker, context.record, log, list(of_log.values())):
+            raise diverged(context, log, why)
+
+
+def diverged(context: Context, log: str, why: str) -> LakeConflictError:
+    """Return the error for a log that isn't the one that another replica archived."""
+    return LakeConflictError(
+        f"{context.store.root}: log {log}: expected the log that another replica archived, found a "
+        f"divergence: {why}. {NOTHING} Find out which replica is right; then storage-engine adopt "
+        f"--log {log} --reason … opens a new lineage of this one, and both are kept."
+    )
+
+
+def _record(
+    context: Context, run: Run, asked: LakeProofs, log_id: str, covers: Sequence[ReplicaCover]
+) -> None:
+    said = [
+        (
+            segment_subject(*cover.segment.id),
+            {
+                "lineage": context.record.lineage_of(cover.segment.log),
+                "files": [to_jsonable(facts) for facts in cover.segment.files],
+                "lake": asked.lake.config.location,
+                "log_id": log_id,
+                "first": min(row.base_offset for row in cover.receipts),
+                "end": max(row.end for row in cover.receipts),
+                "receipts": [row.row_hash for row in cover.receipts],
+            },
+        )
+        for cover in covers
+    ]
+    context.journal.record(run, Step.REPLICA, Phase.RESULT, said)
+
+
+@dataclass(frozen=True, slots=True)
+class _Covered:
+    segment: Segment
+    said: Mapping[str, Any]
+
+
+def archived_by_replicas(
+    journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
+) -> dict[SegmentId, tuple[Receipt, ...]]:
+    """Return which segments other replicas' receipts cover, as was recorded and still holds, with these.
+
+    Of a lake that can't be asked the journal's word counts: enough not to archive again, never to delete.
+
+    :raises LakeUnavailableError: a lake can't be read.
+    """
+    by_subject = {segment_subject(*segment.id): segment for segment in segments}
+    known = [
+        _Covered(segment, event.payload)
+        for event in journal.results_of(record.store_id, Step.REPLICA, list(by_subject))
+        if event.payload["lineage"] == record.lineage_of((segment := by_subject[event.subject]).log)
+        and _are_the_files(segment, event.payload["files"], proofs)
+    ]
+    unreachable = {config.location for config, _ in proofs.unreachable}
+    found: dict[SegmentId, tuple[Receipt, ...]] = {
+        one.segment.id: () for one in known if one.said["lake"] in unreachable
+    }
+    for asked in proofs.asked:
+        here = [one for one in known if one.said["lake"] == asked.lake.config.location]
+        found |= _still_there(asked, record, here)
+    return found
+
+
+def _are_the_files(segment: Segment, files: Sequence[Any], proofs: Proofs) -> bool:
+    known = tuple(from_jsonable(FileFacts, facts) for facts in files)
+    return same_files(segment.files, known, proofs.acts)
+
+
+def _still_there(
+    asked: LakeProofs, record: StoreRecord, known: Sequence[_Covered]
+) -> dict[SegmentId, tuple[Receipt, ...]]:
+    spans: dict[str, tuple[int, int]] = {}
+    for one in known:
+        first, end = spans.get(one.said["log_id"], (one.said["first"], one.said["end"]))
+        spans[one.said["log_id"]] = (min(first, one.said["first"]), max(end, one.said["end"]))
+    if not spans:
+        return {}
+    rows = [row for of_log in replica_receipts(asked.lake, record.store_id, spans).values() for row in of_log]
+    wanted = {row_hash for one in known for row_hash in one.said["receipts"]}
+    named = [row for row in rows if row.row_hash in wanted]
+    broken = broken_receipts(asked.lake, named, Depth.SIZES)
+    sound = {row.row_hash: row for row in named if row.identity not in broken}
+    return {
+        one.segment.id: tuple(sound[row_hash] for row_hash in one.said["receipts"])
+        for one in known
+        if sound.keys() >= set(one.said["receipts"])
+    }
+
+
+def with_replicas(
+    broker: BrokerStore,
+    record: StoreRecord,
+    proofs: Proofs,
+    going: Sequence[Segment],
+    snapshot: StoreSnapshot,
+    reading: Reading,
+) -> Proofs:
+    """Return proofs with other nodes' receipts, which cover segments that none of the store's own proves.
+
+    :param going: segments that are about to go, as they are now.
+    :param snapshot: of the store, which is ours.
+    :param reading: how fast files may be read, and what keeps the store ours meanwhile.
+    :raises LakeUnavailableError: a lake can't be read.
+    """
+    if not has_replicas(broker) or not proofs.asked:
+        return proofs
+    left = [one for one in going if not any(lake.valid(one.id) for lake in proofs.asked)]
+    there = take_archivable(broker, snapshot).segments if left else ()
+    may = {segment.id for segment in there}
+    left = [one for one in left if one.id in may]
+    if not left:
+        return proofs
+    unseen = unseen_writes(record.real_path, left, ask(record.broker, "tell its process", broker.running_pid))
+    asked = []
+    for one in proofs.asked:
+        compared = _Compared(broker, record, one.lake, unseen, reading)
+        asked.append(replace(one, covers=compared.covers_of_each_log(left, there)))
+    return replace(proofs, asked=tuple(asked))
+
+
+def has_archived_replicas(
+    broker: BrokerStore, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
+) -> bool:
+    """Return whether a lake has receipts of another store with a log of the same identity, or name.
+
+    :param segments: of one log.
+    :raises LakeUnavailableError: a lake can't be read.
+    """
+    doing = "tell what it knows of segments beside their files"
+    contexts = ask(record.broker, doing, lambda: broker.contexts(segments[-1:]))
+    logs = {one.log_id: EVERY_RECORD for one in contexts.values() if one.log_id}
+    return any(replica_receipts(one.lake, record.store_id, logs) for one in proofs.asked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A comparison of segments with what other nodes have archived in a lake.
+
+    :param unseen: paths of files that may be written to without a trace.
+    """
+
+    broker: BrokerStore
+    record: StoreRecord
+    lake: Lake
+    unseen: Collection[str]
+    reading: Reading
+
+    def covers_of_each_log(
+        self, segments: Sequence[Segment], there: Sequence[Segment]
+    ) -> dict[SegmentId, OtherNodesProof]:
+        """Return which segments sound receipts cover; a log that can't be compared keeps no other from it."""
+        logs = by_log(segments)
+        try:
+            return dict(self._covers(segments, there))
+        except (*OF_ONE_LOG, OSError):
+            if len(logs) < 2:
+                return {}
+        return {
+            segment_id: proof
+            for of_log in logs.values()
+            for segment_id, proof in self.covers_of_each_log(of_log, there).items()
+        }
+
+    def _covers(
+        self, segments: Sequence[Segment], there: Sequence[Segment]
+    ) -> Iterator[tuple[SegmentId, OtherNodesProof]]:
+        """Yield which segments sound receipts cover, where nobody wrote to them meanwhile."""
+        settled = [one for one in segments if all(map(_is_settled, one.files))]
+        before = {one.id: self._digest(one) for one in settled}
+        compared: list[ReplicaCover] = []
+        for log in compare_logs(self.broker, self.lake, self.record, settled, there):
+            self.reading.renew()
+            if not log.divergence:
+                compared += log.found.covers
+        rows = [row for cover in compared for row in cover.receipts]
+        sound = _sound(self.lake, rows, self.reading.renew)
+        for cover in compared:
+            segment, sha256 = cover.segment, self._digest(cover.segment)
+            is_same = sha256 == before[segment.id] and all(map(_is_settled, segment.files))
+            if is_same and all(row.row_hash in sound for row in cover.receipts):
+                yield segment.id, OtherNodesProof(cover.receipts, sha256)
+
+    def _digest(self, segment: Segment) -> str:
+        """Return the SHA-256 of a segment whose facts don't tell of each write; "" where they do."""
+        path = segment.facts.path
+        return digest(path, self.reading) if path in self.unseen else ""
+
+
+def _is_settled(file: FileFacts) -> bool:
+    """Return whether a file is as it was listed, so that each later write to it shows."""
+    try:
+        return settle(file.path) == file
+    except (ChangedUnderUsError, OSError):
+        return False
+
+
+def _sound(lake: Lake, rows: Sequence[Receipt], looked: Callable[[], None]) -> set[str]:
+    """Return which of other nodes' receipts hold, by row hash: by their chains, and files read once more."""
+    segments, whole = lake.segments(), set()
+    for store_id in {row.store_id for row in rows}:
+        try:
+            check_links(segments, store_id, whole=True)
+            whole.add(store_id)
+        except ReceiptError:
+            continue
+    unique = {row.row_hash: row for row in rows if row.store_id in whole}
+    broken = broken_receipts(lake, list(unique.values()), Depth.FILES, looked)
+    return {row_hash for row_hash, row in unique.items() if row.identity not in broken}
+
+
+def replicas_prove(
+    asked: Iterable[LakeProofs], store_id: str, release: SegmentRelease, looked: Callable[[], None]
+) -> bool:
+    """Return whether receipts of other nodes, on which a deletion rested, hold still.
+
+    :param looked: called after each receipt whose files were read.
+    :raises LakeUnavailableError: a lake can't be read.
+    """
+    if not release.replicas or not release.log_id:
+        return False
+    for one in asked:
+        found = replica_receipts(one.lake, store_id, {release.log_id: EVERY_RECORD})
+        named = [row for rows in found.values() for row in rows if row.identity in release.replicas]
+        sound = _sound(one.lake, named, looked)
+        if {row.identity for row in named if row.row_hash in sound} >= set(release.replicas):
+            return True
+    return False
