@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,12 @@ from storage_engine.core.nearest import meant
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.fields import ABSOLUTE_PATH, PAGE, Fields, Place
 from storage_engine.hooks.lake_credentials import CATALOG_CONNECTION
-from storage_engine.hooks.live_broker import BESIDE, broker_of_fields
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.model.broker.live import LiveBroker, live_broker
 from storage_engine.model.settings.policy import Policy
 from storage_engine.model.settings.settings import settings_of
 from storage_engine.model.settings.spark_from import SparkFrom
-from storage_engine.model.settings.store_settings import ENGINE, LIVE, POLICY, SETTINGS, STORE_SETTINGS
+from storage_engine.model.settings.store_settings import ENGINE, LIVE, MODES, POLICY, SETTINGS, STORE_SETTINGS
 from storage_engine.retention.store.managed_store import ManagedStore
 
 _CATALOG_NAME = "storage_engine"
@@ -47,6 +47,8 @@ PLACES = {
 _OLDER_LAKE = ("lake_directory", "lake_properties", "lake_catalog")
 _FIELDS = (*(one.name for one in STORE_SETTINGS if not one.inside), *_OLDER_LAKE)
 """Those that a connection may have, besides those of ``PLACES``."""
+BESIDE = "beside"
+"""What older connections call the mode live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,3 +303,49 @@ def _journal_url(read: Fields, password: str | None, defaults: Defaults, directo
         return make_url(url).set(password=password).render_as_string(hide_password=False)
     except (ArgumentError, ValueError):
         raise read.error("journal_url", "a SQLAlchemy URL", "something else") from None
+
+
+def broker_of_fields(read: Fields, client_connection: str) -> LiveBroker | None:
+    """Return what the fields say of a running broker; None where the store's broker is stopped.
+
+    :param client_connection: type of the connections that may have the broker's address; "": there is none.
+    :raises BadInputError: a field that is missing, contradicts another one, or can't be read; names it.
+    """
+    mode = LIVE if read.text("mode") == BESIDE else read.choice("mode", MODES)
+    values = {one.name: read.read(one) for one in STORE_SETTINGS if one.live}
+    if mode != LIVE:
+        for name in ("broker_address", "name_servers"):
+            if given := read.text(name):
+                raise read.error(name, f"mode {LIVE}, or no {name}: {mode}, no broker runs", given)
+        return None
+    elsewhere = bool(client_connection and values["conn_id"])
+    return live_broker(values, read.error, read.shown, address_elsewhere=elsewhere)
+
+
+def with_broker_credentials(
+    live: LiveBroker, conn_id: str | None, connection: Callable[[str], Any], client_connection: str = ""
+) -> LiveBroker:
+    """The broker with what a connection has for it, if one is named: keys, or settings of its client.
+
+    They are looked up when a task runs and stand in no DAG, no rendered field and no XCom.
+
+    :param client_connection: type of the connections whose extra is the settings of the broker's client.
+    :raises BadInputError: that connection lacks one of them.
+    """
+    if conn_id is None:
+        return live
+    found = connection(conn_id)
+    if client_connection and found.conn_type == client_connection:
+        return replace(live, client={name: _text(value) for name, value in found.extra_dejson.items()})
+    if not (found.login and found.password):
+        missing = "password" if found.login else "login"
+        raise BadInputError(
+            f"connection {conn_id}, named by a store's broker_conn_id: expected the broker's access "
+            f"key as its login and the secret key as its password, found no {missing}."
+        )
+    return replace(live, access_key=found.login, secret_key=found.password)
+
+
+def _text(value: Any) -> str:
+    """Return a value of a JSON object as a client library takes it."""
+    return value if isinstance(value, str) else json.dumps(value)

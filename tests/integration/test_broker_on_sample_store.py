@@ -11,8 +11,7 @@ from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.layout import resolve_layout
 from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets
-from storage_engine.rocketmq.sample.configuration import settings
-from storage_engine.rocketmq.sample.writing import write_sample
+from storage_engine.rocketmq.sample.writing import settings, write_sample
 from tests.integration.broker import running_broker
 
 pytestmark = [pytest.mark.integration, pytest.mark.again]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from storage_engine.cli.shell.command import GroupedOption
-from storage_engine.cli.shell.values import LakePath, NamedPath
+from storage_engine.cli.shell.values import LakePath, NamedPath, absolute_paths, speed
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import CATALOG_FILE, DESCRIPTION, LakeConfig
+from storage_engine.model.settings.policy import Policy
+from storage_engine.model.settings.settings import Setting, settings_of
 from storage_engine.model.settings.store_settings import SETTINGS, Kind
 
 if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -33,6 +36,22 @@ REPLICAS_STOPPED = (
 """Help of the option by which a person answers for what this node can't tell."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+POLICY_SETTINGS = {one.name: one for one in settings_of(Policy)}
+
+CLEAN = (
+    "archive",
+    "lag_policy",
+    "pending_policy",
+    "minimum_retention_hours",
+    "approval",
+    "undo_window_hours",
+    "undo_directories",
+    "archive_bytes_per_second",
+)
+"""What a whole cleanup at the shell is told."""
+
+_FLAGS = {"archive": "--archive-policy", "undo_directories": "--undo-directory"}
+_UNITS = {"hours": "HOURS", "percent": "PERCENT"}
 
 
 def argument_of(name: str) -> str:
@@ -163,3 +182,56 @@ def check_store(managed: ManagedStore) -> None:
     with closing(open_store(managed)) as broker:
         ask(managed.broker, "say whether its store may be archived", broker.check_manageable)
         take_snapshot(broker, clock_ms(), managed.broker)
+
+
+def policy_option(name: str) -> click.Option:
+    """Return the option for a setting of the policy."""
+    one = POLICY_SETTINGS[name]
+    flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
+    if one.choices:
+        return GroupedOption(
+            [flag, name],
+            group="Policy",
+            type=click.Choice(one.choices),
+            default=one.default_text,
+            show_default=True,
+            help=one.help,
+        )
+    if one.kind is tuple:
+        return GroupedOption(
+            [flag, name],
+            group="Policy",
+            metavar="DIRECTORY",
+            type=NamedPath(file_okay=False),
+            multiple=True,
+            callback=absolute_paths,
+            help=f"{one.help} Repeatable.",
+        )
+    if name.endswith("_bytes_per_second"):
+        return GroupedOption([flag, name], group="Policy", metavar="SIZE", callback=speed, help=one.help)
+    return GroupedOption(
+        [flag, name],
+        group="Policy",
+        type=click.IntRange(one.minimum, one.maximum),
+        default=one.default,
+        show_default=one.default is not None,
+        metavar=_UNITS[name.rpartition("_")[2]],
+        help=one.help,
+    )
+
+
+def policy_of(values: Mapping[str, Any]) -> Policy:
+    """Return the policy that options amount to; what has none is as the table says.
+
+    :param values: by the names of settings.
+    """
+    return Policy(**policy_values(values))
+
+
+def policy_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what options say, by the fields of the policy."""
+    return {name: _value(POLICY_SETTINGS[name], value) for name, value in values.items()}
+
+
+def _value(one: Setting, value: Any) -> Any:
+    return one.kind(value) if one.choices else value

@@ -13,7 +13,7 @@ from storage_engine.core.wording import time_text
 from storage_engine.kafka.hold.drift import FoundLogs
 from storage_engine.kafka.hold.due_logs import DueLogs
 from storage_engine.kafka.hold.hold_state import HoldState, KnownLog
-from storage_engine.kafka.hold.shared_holds import looks_at
+from storage_engine.kafka.hold.needed_retention import looks_at
 from storage_engine.model.store.store import SegmentState
 
 

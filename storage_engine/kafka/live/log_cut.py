@@ -1,13 +1,24 @@
 """Have leaders begin behind what goes of their logs, by Kafka's own call, and find out what came of it.
 
 A time-out tells nothing: the leader's start does.
+
+Have leaders begin behind what goes of their logs, once it is remembered that we are about to. Kafka's call
+names no epoch: whoever leads at that moment does it. So the leaders' epochs are looked at right before and
+after. One that has changed in between has to show that it has the records which were proven.
+
+Whether a log's leader has the very records that a node's files have: one batch tells, by offset and epoch. A
+leader numbers its batches with its epoch, and each replica takes them in order from one leader at a time. So
+two logs with a batch of one epoch at one offset are the same up to there. Leaders without those records, as
+after an unclean election, have another epoch there, or nothing.
 """
 
 from __future__ import annotations
 
+import os
+import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,14 +30,22 @@ from storage_engine.exceptions import (
     ReleasedTooMuchError,
 )
 from storage_engine.kafka.cluster.client import Cluster
+from storage_engine.kafka.format import batch_header as header
+from storage_engine.kafka.format.batch_walk import batch_heads, opened
+from storage_engine.kafka.format.layout import SegmentFiles
+from storage_engine.kafka.format.live_facts import LivePartition
+from storage_engine.kafka.hold.drift import known_log
+from storage_engine.kafka.hold.hold_state import HoldState, load_state, save_state
 from storage_engine.kafka.live.cut_faults import Prefix
-from storage_engine.kafka.live.same_log import Witness, find_witness
+from storage_engine.model.hold.hold import HoldMemory
 
 OPERATION_SECONDS: Final = 10.0
 """For how long brokers wait for all replicas before they say that they gave up."""
 UNKNOWN_SECONDS: Final = 60.0
 """For how long a leader's start is asked for whose answer was none."""
 _POLL_SECONDS: Final = 0.5
+_SECONDS: Final = 30.0
+_EPOCH = struct.Struct(">i")
 
 
 def witness_of(prefix: Prefix, offset: int, high_watermark: int) -> Witness:
@@ -196,3 +215,193 @@ def check_not_too_far(root: Path, prefixes: Sequence[Prefix], starts: Mapping[st
                 f"[{prefix.boundary}, {starts[prefix.name.log]}) were deleted but not approved. Find out who "
                 "deletes there, and run verify, which tells what of them is in the lake and what is lost."
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A log that is to be cut, and what its cluster said of it when it was found that it may be."""
+
+    prefix: Prefix
+    live: LivePartition
+
+
+def cut_remembered(
+    cluster: Cluster,
+    root: Path,
+    memory: HoldMemory | None,
+    cuts: Sequence[Cut],
+    meanwhile: Callable[[], object],
+    *,
+    is_held: bool,
+) -> None:
+    """Have leaders begin at the boundaries.
+
+    :param root: the store's, for messages.
+    :param memory: where it is remembered, so that no store takes what goes for somebody else's doing; None:
+        nowhere.
+    :param meanwhile: called now and then while it waits.
+    :param is_held: the brokers' own rules delete nothing of these logs now.
+    :raises ChangedUnderUsError: another leader than a moment ago, or the cluster refuses; says which log.
+    :raises BrokerUnavailableError: it isn't known what the cluster did.
+    :raises ReleasedTooMuchError: a leader of a held log begins behind a boundary, or one may have had other
+        records.
+    """
+    prefixes = [one.prefix for one in cuts]
+    led = leaders_of(cluster, prefixes)
+    for one in cuts:
+        if why := moved(one, led.get(one.prefix.name.log)):
+            raise refused(one.prefix, why)
+    state = load_state(memory) or HoldState()
+    _remember(memory, state, cuts)
+    said = cut(cluster, prefixes)
+    starts = settled_starts(cluster, prefixes, said, meanwhile)
+    if is_held:
+        check_not_too_far(root, prefixes, starts)
+    undone = [one for one in cuts if starts[one.prefix.name.log] < one.prefix.boundary]
+    names = {one.prefix.name.log for one in undone}
+    done = [one for one in cuts if one.prefix.name.log not in names]
+    _check_cut_as_proven(cluster, root, done, meanwhile)
+    if undone:
+        _remember(memory, state, done)
+        raise refused(undone[0].prefix, f"the cluster refuses: {said[undone[0].prefix.key].remark}")
+
+
+def moved(one: Cut, led: Led | None) -> str:
+    """Return how a log's leader differs from the one that was looked at; "": it doesn't."""
+    if led is None:
+        return "its leader doesn't answer"
+    if led.epoch != one.live.leader_epoch:
+        return f"its leader's epoch is {led.epoch} by now, and it was {one.live.leader_epoch}"
+    return ""
+
+
+def _remember(memory: HoldMemory | None, state: HoldState, cuts: Sequence[Cut]) -> None:
+    if memory is None:
+        return
+    logs = dict(state.logs)
+    for one in cuts:
+        name = one.prefix.name.log
+        if (known := logs.get(name) or known_log(one.live, None)) is not None:
+            logs[name] = replace(known, let_go=max(known.let_go, one.prefix.boundary))
+    save_state(memory, replace(state, logs=logs))
+
+
+def _check_cut_as_proven(
+    cluster: Cluster, root: Path, cuts: Sequence[Cut], meanwhile: Callable[[], object]
+) -> None:
+    """Make sure that logs were cut by their leaders of before, or by others with the same records."""
+    led = leaders_of(cluster, [one.prefix for one in cuts])
+    changed = {
+        one.prefix.key: (one, why) for one in cuts if (why := moved(one, led.get(one.prefix.name.log)))
+    }
+    faults: dict[tuple[str, int], str] = {}
+    witnesses: dict[tuple[str, int], Witness] = {}
+    for key, (one, why) in changed.items():
+        known = led.get(one.prefix.name.log)
+        try:
+            # Records below the boundary can't be read any more: the first one behind it tells.
+            witnesses[key] = witness_of(
+                one.prefix, one.prefix.boundary + 1, -1 if known is None else known.high_watermark
+            )
+        except ChangedUnderUsError:
+            faults[key] = why
+    faults |= other_than(cluster, witnesses, meanwhile)
+    for key, fault in faults.items():
+        one, why = changed[key]
+        raise ReleasedTooMuchError(
+            f"{root}: log {one.prefix.name.log}: expected its leader of epoch {one.live.leader_epoch} to "
+            f"begin at offset {one.prefix.boundary}, found that {why}, and nothing shows that it had the "
+            f"records that are proven ({fault}). What it had below offset {one.prefix.boundary} is "
+            "deleted. Compare the lake with what producers sent, and look for an unclean election."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A batch of a log that isn't a marker's.
+
+    :param offset: of its last record.
+    :param epoch: of the leader that took it.
+    """
+
+    offset: int
+    epoch: int
+
+
+def find_witness(segments: Sequence[SegmentFiles], boundary: int, high_watermark: int) -> Witness | None:
+    """Return the first batch that ends at or behind a boundary and can be read from the leader; None: there
+    is none.
+
+    :param segments: of a log, from the one that ends at the boundary on.
+    :raises OSError: a file can't be read.
+    """
+    for segment in segments:
+        with opened(segment.log.path) as descriptor:
+            begin = 0
+            for head in batch_heads(descriptor, 0):
+                at, begin = begin, head.end_position
+                if head.last_offset < boundary - 1 or head.attributes & header.CONTROL:
+                    continue
+                if head.last_offset >= high_watermark:
+                    return None
+                (epoch,) = _EPOCH.unpack(os.pread(descriptor, _EPOCH.size, at + header.LEADER_EPOCH_AT))
+                return Witness(head.last_offset, epoch)
+    return None
+
+
+def other_than(
+    cluster: Cluster, witnesses: Mapping[tuple[str, int], Witness], meanwhile: Callable[[], object]
+) -> Mapping[tuple[str, int], str]:
+    """Ask leaders for records, and return why logs aren't known to be the same, by topic and partition.
+
+    Nothing is committed, and no group is joined.
+
+    :param meanwhile: called now and then while it waits.
+    """
+    from confluent_kafka import Consumer, TopicPartition
+
+    why = dict.fromkeys(witnesses, f"its leader gave no record in {_SECONDS:.0f} s")
+    if not witnesses:
+        return why
+    consumer = Consumer(cluster.consumer_settings())
+    ends = time.monotonic() + _SECONDS
+    left = dict(witnesses)
+    try:
+        consumer.assign([TopicPartition(*key, one.offset) for key, one in witnesses.items()])
+        while left and time.monotonic() < ends:
+            meanwhile()
+            message = consumer.poll(_POLL_SECONDS)
+            if message is None:
+                continue
+            if (error := message.error()) is not None:
+                said = cluster.shown(error.str())
+                for key in _about(message.topic(), message.partition(), left):
+                    why[key] = f"its leader gives no record of offset {left.pop(key).offset}: {said}"
+                continue
+            key = (str(message.topic()), int(message.partition() or 0))
+            witness = left.pop(key, None)
+            if witness is None:
+                continue
+            found = Witness(int(message.offset() or 0), _epoch_of(message.leader_epoch()))
+            if found == witness:
+                del why[key]
+            else:
+                why[key] = (
+                    f"its leader has at offset {found.offset} a record of epoch {found.epoch}, and the file "
+                    f"one of epoch {witness.epoch} at {witness.offset}: another leader took other records"
+                )
+    finally:
+        consumer.close()
+    return why
+
+
+def _about(
+    topic: str | None, partition: int | None, left: Mapping[tuple[str, int], Witness]
+) -> list[tuple[str, int]]:
+    """Return which logs an error is about; of a topic as a whole it names no partition."""
+    whole = partition is None or partition < 0
+    return [key for key in left if key[0] == topic and (whole or key[1] == partition)]
+
+
+def _epoch_of(found: int | None) -> int:
+    return -1 if found is None else found

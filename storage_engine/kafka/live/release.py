@@ -18,10 +18,16 @@ from storage_engine.kafka.format.live_facts import LivePartition
 from storage_engine.kafka.hold.hold_state import HoldState, load_state
 from storage_engine.kafka.live.cut_faults import Prefix, boundary_fault, log_fault
 from storage_engine.kafka.live.findings import node_id_of
-from storage_engine.kafka.live.log_cut import refused, starts_of, witness_of
+from storage_engine.kafka.live.log_cut import (
+    Cut,
+    Witness,
+    cut_remembered,
+    other_than,
+    refused,
+    starts_of,
+    witness_of,
+)
 from storage_engine.kafka.live.observe import observe
-from storage_engine.kafka.live.remembered_cut import Cut, cut_remembered
-from storage_engine.kafka.live.same_log import Witness, other_than
 from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.store import Segment, SegmentId
 

@@ -15,9 +15,7 @@ from storage_engine.kafka.lag.lag import (
 )
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.rules import RetentionSettings
-from storage_engine.kafka.store.next_deletions import deletes_at_ms
-from storage_engine.kafka.store.plan import SeenLog, log_facts
-from storage_engine.kafka.store.seen_node import SeenNode, logs_of
+from storage_engine.kafka.store.plan import SeenLog, SeenNode, deletes_at_ms, log_facts, logs_of
 from storage_engine.model.store.store import SegmentId, StoreSnapshot
 
 

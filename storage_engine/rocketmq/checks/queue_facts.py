@@ -26,8 +26,8 @@ from storage_engine.rocketmq.format.mapped_files import (
     queue_id_of,
     readable_files,
 )
-from storage_engine.rocketmq.format.patience import Patience
 from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, Entries, EntryFormat, iter_queues
+from storage_engine.rocketmq.format.rereading import Patience
 from storage_engine.rocketmq.format.stored_files import refuse_link
 
 _LMQ_PREFIX = "%LMQ%"

@@ -8,26 +8,47 @@ them found. Why a pass cleans, and which segment goes, say the rules of the real
 
 from __future__ import annotations
 
+import os
 import time
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from stat import S_ISREG
 from zoneinfo import ZoneInfo
 
-from storage_engine.core.clock import DAY_MS
-from storage_engine.exceptions import SimulationTooLongError
-from storage_engine.model.course.course import Course, CourseStart
+from storage_engine.core.clock import DAY_MS, HOUR_MS
+from storage_engine.exceptions import BrokerConfigError, SimulationTooLongError
+from storage_engine.model.course.course import (
+    Course,
+    CourseStart,
+    Ingest,
+    RuleSetting,
+    SettingType,
+    condensed,
+)
 from storage_engine.model.course.course_record import CourseRecord
 from storage_engine.model.course.daily_hours import hour_changes_ms
-from storage_engine.model.course.ingest import Inflow
+from storage_engine.model.course.ingest import Inflow, ingest_from
 from storage_engine.model.plan.plan import PlanRequest, Reason, Urgency
-from storage_engine.model.store.store import DiskUsage, StoreSnapshot, percent_rounded_up
-from storage_engine.rocketmq.format.broker_config import BrokerConfig
-from storage_engine.rocketmq.rules.cleanup_schedule import interval_ms
+from storage_engine.model.store.store import DiskUsage, LogSnapshot, StoreSnapshot, percent_rounded_up
+from storage_engine.rocketmq.format.broker_config import (
+    CLEAN_FORCIBLY_PROPERTY,
+    MULTI_PATH_SPLITTER,
+    WARNING_LEVEL_PROPERTY,
+    BrokerConfig,
+    load_broker_config,
+)
+from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.rocketmq.rules.cleanup_schedule import DEFAULT_INTERVAL_MS, interval_ms
 from storage_engine.rocketmq.rules.rules import (
     accepts_writes,
     age_reason,
     delete_hours,
     expires_ms,
+    least_used,
+    mtime_ms,
     triggers,
 )
 
@@ -37,6 +58,70 @@ _PATH = "the disk"
 _NEVER = 1 << 62
 _STEPS_A_LOOK = 2_048
 """So often the clock is looked at."""
+_INTERVAL = "cleanResourceInterval"
+_MOST_INTERVAL_MS = DAY_MS
+
+SETTINGS = (
+    RuleSetting(
+        "fileReservedTime",
+        SettingType.INT,
+        "Messages stay at least so long, unless the disk is too full.",
+        0,
+        87_600,
+        "h",
+    ),
+    RuleSetting(
+        "deleteWhen",
+        SettingType.HOURS,
+        "At these hours of the day what has expired goes, such as 04 or 02;14.",
+    ),
+    RuleSetting(
+        "diskMaxUsedSpaceRatio",
+        SettingType.PERCENT,
+        "Above this level what has expired goes at any hour.",
+        10,
+        95,
+        "%",
+    ),
+    RuleSetting(
+        "diskSpaceCleanForciblyRatio",
+        SettingType.PERCENT,
+        "Above this level the oldest segments go whatever their age.",
+        30,
+        85,
+        "%",
+    ),
+    RuleSetting(
+        "diskSpaceWarningLevelRatio",
+        SettingType.PERCENT,
+        "Above this level the broker refuses writes, until the level is down to diskSpaceCleanForciblyRatio.",
+        35,
+        90,
+        "%",
+    ),
+    RuleSetting(
+        "cleanFileForciblyEnable",
+        SettingType.BOOL,
+        "Whether segments may go before their time when the disk is too full.",
+    ),
+    RuleSetting("deleteFileBatchMax", SettingType.INT, "Segments that go in one pass at most.", 1, 100_000),
+    RuleSetting(
+        "deleteCommitLogFilesInterval",
+        SettingType.INT,
+        "The pause after each segment that is deleted.",
+        0,
+        HOUR_MS,
+        "ms",
+    ),
+    RuleSetting(
+        _INTERVAL, SettingType.INT, "From one cleanup pass to the next.", 100, _MOST_INTERVAL_MS, "ms"
+    ),
+)
+_NAMES = frozenset(setting.name for setting in SETTINGS)
+_READ = _NAMES | {WARNING_LEVEL_PROPERTY, CLEAN_FORCIBLY_PROPERTY}
+_INGEST_MS = 7 * DAY_MS
+"""Of so long the ingest is told by the segments' last writes."""
+_BLOCK_BYTES = 512
 
 
 def course(
@@ -251,3 +336,103 @@ class _Walk:
                 f"{days:.1f} of {(self.end_ms - self.start.now_ms) / DAY_MS:.1f}. Nothing was changed. "
                 "Ask for fewer days, or for a smaller ingest."
             )
+
+
+def config_of(values: Mapping[str, str]) -> BrokerConfig:
+    """Return the settings in effect of which only those that decide a simulation are set.
+
+    :raises BrokerConfigError: a value that the broker would not work with.
+    """
+    known = {name: value for name, value in values.items() if name in _READ}
+    interval = known.get(_INTERVAL, str(DEFAULT_INTERVAL_MS))
+    if not (interval.isascii() and interval.isdigit() and 100 <= int(interval[:10]) <= _MOST_INTERVAL_MS):
+        raise BrokerConfigError(
+            f"{_INTERVAL}: expected a whole number of 100 to {_MOST_INTERVAL_MS}, found {interval!r}."
+        )
+    return load_broker_config(None, known, root="/")
+
+
+def values_of(config: Mapping[str, str]) -> dict[str, str]:
+    """Return the values in effect of all settings that can be changed.
+
+    :raises BrokerConfigError: a value that the broker would not work with.
+    """
+    read = config_of(config)
+    return {
+        "fileReservedTime": str(read.file_reserved_time_hours),
+        "deleteWhen": read.delete_when,
+        "diskMaxUsedSpaceRatio": str(read.disk_max_used_space_ratio_percent),
+        "diskSpaceCleanForciblyRatio": str(read.disk_space_clean_forcibly_percent),
+        "diskSpaceWarningLevelRatio": str(read.disk_space_warning_level_percent),
+        "cleanFileForciblyEnable": "true" if read.clean_file_forcibly_enable else "false",
+        "deleteFileBatchMax": str(read.delete_file_batch_max),
+        "deleteCommitLogFilesInterval": str(read.delete_commit_log_files_interval_ms),
+        _INTERVAL: config.get(_INTERVAL, str(DEFAULT_INTERVAL_MS)),
+    }
+
+
+def unsupported(config: Mapping[str, str]) -> str:
+    """Say why a store so configured can't be simulated; "": it can."""
+    paths = config.get("storePathCommitLog", "").strip().rstrip(MULTI_PATH_SPLITTER)
+    if MULTI_PATH_SPLITTER in paths:
+        return "its commitlog is on several disks (storePathCommitLog), and a simulation has one"
+    if config.get("replicasPerDiskPartition", "1").strip() not in ("1", "0"):
+        return "several brokers share its disk (replicasPerDiskPartition), and a simulation has one of them"
+    return ""
+
+
+def course_start(
+    snapshot: StoreSnapshot,
+    layout: StoreLayout,
+    zone: ZoneInfo,
+    oldest_message_ms: int | None,
+) -> CourseStart | None:
+    """Return what a simulation starts from; None where the disk's level, or its log, isn't known.
+
+    Its ingest is as the last writes of the last seven days tell it; 0 bytes where they tell nothing.
+    """
+    disk, (log,) = least_used(snapshot.log_disks), snapshot.logs
+    if disk is None or not disk.total_bytes or disk.usable_bytes is None or not log.segments:
+        return None
+    full = [segment for segment in log.segments if segment.end_offset <= log.max_offset]
+    behind = full[-1].end_offset if full else log.min_offset
+    sizes = Counter(segment.facts.size_bytes for segment in log.segments)
+    segment_bytes = layout.segment_size_bytes or sizes.most_common(1)[0][0]
+    log_bytes = log.max_offset - log.min_offset
+    on_disk = snapshot.dependents_disk.device == disk.device
+    dependents_bytes = sum(_allocated(layout)) if on_disk else 0
+    if oldest_message_ms is None:
+        oldest_message_ms = mtime_ms(log.segments[0])
+    ingest = ingest_from(_growth(log, oldest_message_ms, snapshot.taken_at_ms), zone) or Ingest(0)
+    return CourseStart(
+        now_ms=snapshot.taken_at_ms,
+        disk_bytes=disk.total_bytes,
+        other_bytes=max(disk.total_bytes - disk.usable_bytes - log_bytes - dependents_bytes, 0),
+        segment_bytes=segment_bytes,
+        runs=condensed([(segment.facts.size_bytes, mtime_ms(segment)) for segment in full]),
+        active_bytes=min(log.max_offset - behind, segment_bytes - 1),
+        oldest_message_ms=oldest_message_ms,
+        time_zone=zone.key,
+        ingest=ingest,
+        dependents_share=round(min(dependents_bytes / log_bytes, 100), 6) if log_bytes else 0.0,
+    )
+
+
+def _growth(log: LogSnapshot, oldest_message_ms: int, now_ms: int) -> list[tuple[int, int]]:
+    """Return the log's max offset over the last days, by the last writes of its segments."""
+    ends = [(mtime_ms(segment), segment.end_offset) for segment in log.sealed]
+    begin = [(oldest_message_ms, log.min_offset)] if len(ends) < 2 else []
+    points = [*begin, *ends, (now_ms, log.max_offset)]
+    first = next((i for i, (at_ms, _) in enumerate(points) if at_ms >= now_ms - _INGEST_MS), 0)
+    return points[max(first - 1, 0) :]
+
+
+def _allocated(layout: StoreLayout) -> Iterator[int]:
+    """Yield the bytes that each file of queues and indexes takes of the disk; one that is gone takes none."""
+    for directory in (layout.consumequeue, layout.batchconsumequeue, layout.index):
+        for root, _, names in os.walk(directory):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    stat = (Path(root) / name).lstat()
+                    if S_ISREG(stat.st_mode):
+                        yield stat.st_blocks * _BLOCK_BYTES

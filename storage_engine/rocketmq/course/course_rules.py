@@ -40,8 +40,7 @@ from storage_engine.model.course.course import (
 from storage_engine.model.course.daily_hours import hour_spans_ms
 from storage_engine.model.course.ingest import most_bytes_within
 from storage_engine.model.store.store import percent_rounded_up
-from storage_engine.rocketmq.course.course import course
-from storage_engine.rocketmq.course.course_settings import SETTINGS, config_of, unsupported, values_of
+from storage_engine.rocketmq.course.course import SETTINGS, config_of, course, unsupported, values_of
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.rules.cleanup_schedule import interval_ms
 from storage_engine.rocketmq.rules.rules import NOTICE_LEVEL_PERCENT, delete_hours

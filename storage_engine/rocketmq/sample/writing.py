@@ -8,15 +8,17 @@ until an operation message names it; a commit writes it once more (EndTransactio
 from __future__ import annotations
 
 import heapq
+import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from storage_engine.core import durable
 from storage_engine.core.clock import DAY_MS
@@ -39,8 +41,7 @@ from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.index_file import read_header
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.format.queue_files import iter_queues
-from storage_engine.rocketmq.pending.half_messages import GROUP, HALF_TOPIC, OPERATION_TOPIC
-from storage_engine.rocketmq.sample import configuration
+from storage_engine.rocketmq.pending import GROUP, HALF_TOPIC, OPERATION_TOPIC
 from storage_engine.rocketmq.sample.messages import (
     QUEUES_PER_TOPIC,
     SHARED_PROPERTIES,
@@ -49,6 +50,7 @@ from storage_engine.rocketmq.sample.messages import (
     SentBatch,
 )
 from storage_engine.rocketmq.store import store_lock
+from storage_engine.rocketmq.store.restored_config import NO_QUEUES, config_files
 
 DELAYED_SHARE: Final = 0.15
 TRANSACTION_SHARE: Final = 0.15
@@ -60,6 +62,15 @@ _LONGEST_DECISION_MS = 30_000
 _PRODUCERS = "sample_producers"
 Put = Callable[[NewMessage, int], PutResult]
 """Stores a message at a store time."""
+_GROUPS = (("billing", 0.0), ("search", 0.001), ("reports", 0.4))
+"""Consumer groups of a topic, and which share of its messages each still has to read."""
+_LAGGING_SHARE = 0.1
+_EVERY_SECOND = 2
+_OWN_TOPICS = (SCHEDULE_TOPIC, HALF_TOPIC, OPERATION_TOPIC)
+_VERSION = {"counter": 1, "stateVersion": 0, "timestamp": 0}
+
+Ends = Mapping[tuple[str, int], int]
+Offsets = dict[str, dict[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +235,7 @@ def write_sample(request: SampleRequest) -> SampleStore:
         )
     _clear(directory)
     made, root, conf = directory / _UNFINISHED, directory / "store", directory / _CONF
-    config = load_broker_config(None, configuration.settings(made, request.segment_bytes), root=made)
+    config = load_broker_config(None, _settings(made, request.segment_bytes), root=made)
     durable.make_dirs(made / "commitlog")
     layout = resolve_layout(config)
     producers = Producers(request.seed, request.messages, request.topics, request.days, request.end_ms)
@@ -243,14 +254,14 @@ def write_sample(request: SampleRequest) -> SampleStore:
             log_bytes = store.positions().wrote
         finally:
             store.stop()
-    offsets, lagging = configuration.group_offsets(ends)
+    offsets, lagging = _group_offsets(ends)
     groups = len(offsets)
     own = writer.special.positions()
-    for name, content in configuration.files(ends, writer.special.delivered, {**offsets, **own}).items():
+    for name, content in _config_files(ends, writer.special.delivered, {**offsets, **own}).items():
         durable.make_dirs((made / name).parent)
         (made / name).write_bytes(content)
     _set_times(layout, writer.times, request.end_ms)
-    durable.write_file(conf, configuration.broker_conf(configuration.settings(root, request.segment_bytes)))
+    durable.write_file(conf, _broker_conf(_settings(root, request.segment_bytes)))
     made.rename(root)
     durable.fsync_path(directory)
     return SampleStore(
@@ -389,3 +400,86 @@ def _set_times(layout: StoreLayout, times: _Times, end_ms: int) -> None:
 
 def _set_time(path: Path, time_ms: int) -> None:
     os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
+
+
+def _settings(root: Path, segment_bytes: int) -> dict[str, str]:
+    """Return what the broker of a sample store is set to: small files, so that there are many."""
+    entries = 15_000
+    return {
+        "storePathRootDir": str(root),
+        "storePathCommitLog": str(root / "commitlog"),
+        "mappedFileSizeCommitLog": str(segment_bytes),
+        "mappedFileSizeConsumeQueue": str(20 * entries),
+        "maxHashSlotNum": "50000",
+        "maxIndexNum": "200000",
+    }
+
+
+def _broker_conf(values: Mapping[str, str]) -> bytes:
+    """Return settings as a broker reads them."""
+    return "".join(f"{key}={value}\n" for key, value in values.items()).encode()
+
+
+def _group_offsets(ends: Ends) -> tuple[Offsets, int]:
+    """Return how far each consumer group has read, and how many groups are far behind.
+
+    :param ends: of queues, by topic and queue id.
+    """
+    offsets: Offsets = {}
+    lagging = 0
+    topics = sorted({topic for topic, _ in ends} - set(_OWN_TOPICS))
+    for number, topic in enumerate(topics):
+        for group, unread in _GROUPS:
+            if unread > _LAGGING_SHARE:
+                if number % _EVERY_SECOND:
+                    continue
+                lagging += 1
+            queues = {queue: end for (name, queue), end in sorted(ends.items()) if name == topic}
+            offsets[f"{topic}@{topic}_{group}"] = {
+                queue: end - int(end * unread) for queue, end in queues.items()
+            }
+    return offsets, lagging
+
+
+def _config_files(ends: Ends, delivered: list[int], offsets: Offsets) -> dict[str, bytes]:
+    """Return the files of ``config`` by their path below the store's root.
+
+    :param delivered: by delay level less one, how many messages of it were delivered.
+    :param offsets: of all groups, the broker's own too.
+    """
+    rows = sorted((topic, queue, end - 1, False) for (topic, queue), end in ends.items())
+    columns = zip(*rows, strict=True)
+    queues = pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, NO_QUEUES.schema, strict=True)],
+        schema=NO_QUEUES.schema,
+    )
+    groups = sorted({name.partition("@")[2] for name in offsets})
+    levels = {level + 1: count for level, count in enumerate(delivered) if (SCHEDULE_TOPIC, level) in ends}
+    return {
+        **config_files(queues),
+        # Which of the two is read is the broker's enableLmq.
+        "config/consumerOffset.json": _json({"offsetTable": offsets}),
+        "config/lmqConsumerOffset.json": _json({"offsetTable": offsets}),
+        "config/delayOffset.json": _json({"offsetTable": levels}),
+        "config/subscriptionGroup.json": _json(
+            {"subscriptionGroupTable": {group: _group(group) for group in groups}, "forbiddenTable": {}}
+        ),
+    }
+
+
+def _group(name: str) -> dict[str, Any]:
+    """Return a SubscriptionGroupConfig; what isn't said is the broker's default."""
+    return {
+        "groupName": name,
+        "consumeEnable": True,
+        "consumeFromMinEnable": True,
+        "consumeBroadcastEnable": True,
+        "retryQueueNums": 1,
+        "retryMaxTimes": 16,
+        "brokerId": 0,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }
+
+
+def _json(content: dict[str, Any]) -> bytes:
+    return json.dumps({"dataVersion": _VERSION, **content}, indent=1).encode()

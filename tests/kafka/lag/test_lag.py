@@ -25,9 +25,10 @@ from storage_engine.kafka.lag.lag import (
     LogOfLag,
     SegmentOfLag,
     find_all,
+    unread_by_log,
+    unread_records,
 )
 from storage_engine.kafka.lag.positions import Consumers
-from storage_engine.kafka.lag.unread import unread_by_log, unread_records
 from storage_engine.kafka.lag_job import KafkaLagJob, _check_plan, lag_job
 from storage_engine.kafka.metadata.consumer_offsets import read_consumer_offsets
 from storage_engine.kafka.store.lag_context import lag_context

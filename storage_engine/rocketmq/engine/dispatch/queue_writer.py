@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_engine.arrow.memory import address_of
+from storage_engine.rocketmq.engine.dispatch.dispatch_kernels import next_entries
 from storage_engine.rocketmq.engine.dispatch.entry_files import EntryFiles
-from storage_engine.rocketmq.engine.dispatch.queue_entry_kernels import next_entries
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.consume_queue_ext import (
     END_BLANK_BYTES,
