@@ -18,8 +18,7 @@ from click.shell_completion import CompletionItem
 
 from storage_engine import __version__
 from storage_engine.cli.output.output import print_error, say
-from storage_engine.cli.shell.call_parameters import parameters_of
-from storage_engine.cli.shell.command import Group
+from storage_engine.cli.shell.command import Group, parameters_of
 from storage_engine.cli.shell.interruption import INTERRUPTED, interruptible
 from storage_engine.exceptions import BadInputError, NotApprovedError, StorageEngineError
 

@@ -25,8 +25,7 @@ from storage_engine.cli.output.output import (
     terminal_width,
 )
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.call_parameters import said_by, with_store_of_connection
-from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.command import command, said_by, with_store_of_connection
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.next_commands import with_arguments

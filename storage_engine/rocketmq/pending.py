@@ -46,8 +46,7 @@ from storage_engine.exceptions import BadInputError, CorruptFileError, StoreBusy
 from storage_engine.model.broker.pending import Pending, PendingKind
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC
-from storage_engine.rocketmq.codec.store_times import LogFile
-from storage_engine.rocketmq.codec.stored_messages import Longs, stored_messages
+from storage_engine.rocketmq.codec.stored_messages import LogFile, Longs, stored_messages
 from storage_engine.rocketmq.format import consume_queue, consume_queue_ext
 from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES
 from storage_engine.rocketmq.format.config_files import delay_offsets

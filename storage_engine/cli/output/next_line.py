@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from storage_engine.cli.output.output import say, say_styled
-from storage_engine.cli.shell.call_parameters import said_by
+from storage_engine.cli.shell.command import said_by
 from storage_engine.core.next_commands import with_arguments
 from storage_engine.core.wording import count_text, printable
 from storage_engine.exceptions import StorageEngineError

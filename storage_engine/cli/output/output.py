@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from storage_engine.cli.output.table_layout import Column, layout, table_lines
-from storage_engine.cli.shell.call_parameters import said_by
-from storage_engine.cli.shell.command import held_back
+from storage_engine.cli.shell.command import held_back, said_by
 from storage_engine.core.collector import no_collection
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.next_commands import with_arguments

@@ -15,8 +15,16 @@ from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import duration_text, time_text
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.kafka.hold.drift import FoundLogs, all_drift, as_found, known_log
-from storage_engine.kafka.hold.due_logs import DueLog, DueLogs, due_logs, gone_unproven
-from storage_engine.kafka.hold.hold_decisions import HoldDecision, HoldLook, decide, unjudged
+from storage_engine.kafka.hold.due_logs import (
+    DueLog,
+    DueLogs,
+    HoldDecision,
+    HoldLook,
+    decide,
+    due_logs,
+    gone_unproven,
+    unjudged,
+)
 from storage_engine.kafka.hold.hold_state import HoldState, KnownLog, load_state, save_state
 from storage_engine.kafka.hold.needed_retention import ends_at_ms, needed_by_others, states_of_others
 from storage_engine.kafka.live.held_settings import (

@@ -36,9 +36,9 @@ from storage_engine.kafka.live.cut_faults import (
     limit_of,
     log_fault,
 )
+from storage_engine.kafka.live.observe import LeadersWord
 from storage_engine.kafka.metadata.cluster_metadata import ClusterMetadata, nodes_text, replica_fault
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
-from storage_engine.kafka.reclaim.leaders_word import LeadersWord
 from storage_engine.kafka.stopped.stopped_plan import StoppedNode, kept, topic_or_fault
 from storage_engine.kafka.store.plan import cut_to_archivable
 from storage_engine.model.plan.plan import Decision, LogPlan, PlanRequest, Reason, wanted_bytes

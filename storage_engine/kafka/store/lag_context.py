@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from storage_engine.kafka.format.layout import Node
 from storage_engine.kafka.format.log_end import segment_facts
-from storage_engine.kafka.lag.lag import (
+from storage_engine.kafka.lag import (
     LagContext,
     LogOfLag,
     SegmentOfLag,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, ClassVar
 from storage_engine.core import durable
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, StoreBusyError
-from storage_engine.kafka.codec.range_digest import sha256_of_range
 from storage_engine.kafka.format import meta_properties
+from storage_engine.kafka.format.batch_walk import sha256_of_range
 from storage_engine.kafka.format.layout import (
     LogDirectory,
     Node,
@@ -80,8 +80,7 @@ from storage_engine.model.store.store import (
 
 if TYPE_CHECKING:
     from storage_engine.kafka.cluster.client import Cluster
-    from storage_engine.kafka.lag.lag import LagContext
-    from storage_engine.kafka.lag.positions import Consumers
+    from storage_engine.kafka.lag import Consumers, LagContext
     from storage_engine.kafka.stopped.store_lock import LockedDirectories
 
 
@@ -302,7 +301,7 @@ class KafkaStore(BrokerStore):
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
     ) -> Unread:
         # It reads what records hold, which a plan of segments needs for nothing.
-        from storage_engine.kafka.lag.lag import unread_records
+        from storage_engine.kafka.lag import unread_records
 
         consumers, context = self._consumption(snapshot, new_min_offsets)
         return unread_records(consumers, context, new_min_offsets, deleted=deleted)
@@ -310,14 +309,14 @@ class KafkaStore(BrokerStore):
     def unread_by_log(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
     ) -> Mapping[str, Unread]:
-        from storage_engine.kafka.lag.lag import unread_by_log
+        from storage_engine.kafka.lag import unread_by_log
 
         consumers, context = self._consumption(snapshot, new_min_offsets)
         return unread_by_log(consumers, context, new_min_offsets)
 
     def _consumption(self, snapshot: StoreSnapshot, read: Collection[str]) -> tuple[Consumers, LagContext]:
         """Return who consumes, and what of some logs they have read is looked up in."""
-        from storage_engine.kafka.lag.positions import consumers_of
+        from storage_engine.kafka.lag import consumers_of
         from storage_engine.kafka.store.lag_context import reading_context
 
         seen = self._seen_of(snapshot, snapshot.taken_at_ms)

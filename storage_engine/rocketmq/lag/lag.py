@@ -29,7 +29,7 @@ from storage_engine.exceptions import BadInputError, FileGoneError
 from storage_engine.model.lag.lag import LagSource, Unread, UnreadMessages
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
-from storage_engine.rocketmq.codec.store_times import UNKNOWN, LogFile, store_timestamps
+from storage_engine.rocketmq.codec.stored_messages import UNKNOWN, LogFile, store_timestamps
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES, BrokerConfig
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout

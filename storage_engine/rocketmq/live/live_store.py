@@ -35,7 +35,7 @@ from storage_engine.model.store.store import (
     SegmentState,
     StoreSnapshot,
 )
-from storage_engine.rocketmq.codec.store_times import (
+from storage_engine.rocketmq.codec.stored_messages import (
     LogFile,
     newest_message_ms,
     oldest_message_ms,

@@ -235,7 +235,7 @@ def write_sample(request: SampleRequest) -> SampleStore:
         )
     _clear(directory)
     made, root, conf = directory / _UNFINISHED, directory / "store", directory / _CONF
-    config = load_broker_config(None, _settings(made, request.segment_bytes), root=made)
+    config = load_broker_config(None, sample_settings(made, request.segment_bytes), root=made)
     durable.make_dirs(made / "commitlog")
     layout = resolve_layout(config)
     producers = Producers(request.seed, request.messages, request.topics, request.days, request.end_ms)
@@ -261,7 +261,7 @@ def write_sample(request: SampleRequest) -> SampleStore:
         durable.make_dirs((made / name).parent)
         (made / name).write_bytes(content)
     _set_times(layout, writer.times, request.end_ms)
-    durable.write_file(conf, _broker_conf(_settings(root, request.segment_bytes)))
+    durable.write_file(conf, _broker_conf(sample_settings(root, request.segment_bytes)))
     made.rename(root)
     durable.fsync_path(directory)
     return SampleStore(
@@ -402,7 +402,7 @@ def _set_time(path: Path, time_ms: int) -> None:
     os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
 
 
-def _settings(root: Path, segment_bytes: int) -> dict[str, str]:
+def sample_settings(root: Path, segment_bytes: int) -> dict[str, str]:
     """Return what the broker of a sample store is set to: small files, so that there are many."""
     entries = 15_000
     return {

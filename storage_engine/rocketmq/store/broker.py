@@ -28,7 +28,7 @@ from storage_engine.model.store.store import (
     StoreSnapshot,
 )
 from storage_engine.rocketmq.codec.commitlog import near_logical_end
-from storage_engine.rocketmq.codec.store_times import oldest_message_ms, sealed_at_ms
+from storage_engine.rocketmq.codec.stored_messages import oldest_message_ms, sealed_at_ms
 from storage_engine.rocketmq.course.course import course_start
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.checkpoint import read_known_values

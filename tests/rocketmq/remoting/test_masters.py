@@ -13,10 +13,11 @@ import pytest
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.rocketmq.hold.state import HoldState, known_replicas
 from storage_engine.rocketmq.remoting import command
+from storage_engine.rocketmq.remoting.answers import runtime_info
 from storage_engine.rocketmq.remoting.command import RemotingCommand
 from storage_engine.rocketmq.remoting.masters import BrokerGroup, Replicas
 from tests.rocketmq.remoting.peer import Peer, answer
-from tests.rocketmq.remoting.test_answers import READERS, bodies
+from tests.rocketmq.remoting.test_answers import READERS
 
 OWN = "10.0.0.1:10911"
 BOOT_MS = 1795233765982
@@ -35,7 +36,7 @@ class Machines:
         """:param more: bodies of further answers."""
         lines = {**NAMES, "brokerRole": role, **settings}
         config = "".join(f"{key}={value}\n" for key, value in lines.items()).encode()
-        info = READERS[bodies.runtime_info]
+        info = READERS[runtime_info]
         answers = {command.GET_BROKER_CONFIG: config, command.GET_BROKER_RUNTIME_INFO: info, **(more or {})}
         return self._peer({code: (body, {}) for code, body in answers.items()})
 

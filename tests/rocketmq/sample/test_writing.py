@@ -14,7 +14,7 @@ import pytest
 from storage_engine.exceptions import BadInputError, StoreBusyError
 from storage_engine.model.broker.sample import SampleRequest, SampleStore
 from storage_engine.rocketmq.codec.codec import CODEC
-from storage_engine.rocketmq.codec.store_times import LogFile
+from storage_engine.rocketmq.codec.stored_messages import LogFile
 from storage_engine.rocketmq.engine.engine_settings import settings_for
 from storage_engine.rocketmq.engine.recovering import preview_recovery
 from storage_engine.rocketmq.format import consume_queue

@@ -20,7 +20,8 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.kafka import BROKER
 from storage_engine.kafka.codec.codec import CODEC, KafkaCodec
 from storage_engine.kafka.format.batch_walk import opened
-from storage_engine.kafka.lag.lag import (
+from storage_engine.kafka.lag import (
+    Consumers,
     LagContext,
     LogOfLag,
     SegmentOfLag,
@@ -28,7 +29,6 @@ from storage_engine.kafka.lag.lag import (
     unread_by_log,
     unread_records,
 )
-from storage_engine.kafka.lag.positions import Consumers
 from storage_engine.kafka.lag_job import KafkaLagJob, _check_plan, lag_job
 from storage_engine.kafka.metadata.consumer_offsets import read_consumer_offsets
 from storage_engine.kafka.store.lag_context import lag_context
@@ -223,7 +223,7 @@ def test_what_is_lost_of_each_log_is_what_it_alone_would_lose_with_positions_tak
         taken.append(arguments)
         return read_consumer_offsets(*arguments, **more)
 
-    monkeypatch.setattr("storage_engine.kafka.lag.positions.read_consumer_offsets", counted)
+    monkeypatch.setattr("storage_engine.kafka.lag.read_consumer_offsets", counted)
     assert store.unread_by_log(snapshot, ends) == alone
     assert len(taken) == 1
     assert [log for log, unread in alone.items() if unread.rows] == ["plain-0", "txn-1", "empty-0"]
@@ -278,7 +278,7 @@ def test_an_offset_is_looked_up_once_whatever_the_number_of_groups(
         return opened(path)
 
     monkeypatch.setattr(KafkaCodec, "decode", counted)
-    monkeypatch.setattr("storage_engine.kafka.lag.lag.opened", counted_open)
+    monkeypatch.setattr("storage_engine.kafka.lag.opened", counted_open)
     consumers = Consumers(committed, LagSource())
     found = unread_records(consumers, LagContext(logs), dict.fromkeys(logs, 4), deleted=False)
     assert sum(row.queues for row in found.rows) == len(committed)
