@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.cli.options.airflow_connection import pipeline_of, places_of
-from storage_engine.cli.options.options import is_lake_there, json_option, where_to_make
+from storage_engine.cli.options.options import (
+    is_lake_there,
+    json_option,
+    pipeline_of,
+    places_of,
+    where_to_make,
+)
 from storage_engine.cli.options.store_argument import has_lake, takes_store
 from storage_engine.cli.options.stores_file import named_stores
 from storage_engine.cli.output.output import (

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.cli.options.airflow_connection import conn_id_option, store_of_connection
-from storage_engine.cli.options.options import json_option, lake_option, second_lake_option
+from storage_engine.cli.options.options import (
+    conn_id_option,
+    json_option,
+    lake_option,
+    second_lake_option,
+    store_of_connection,
+)
 from storage_engine.cli.options.store_argument import managed_store
 from storage_engine.cli.options.stores_file import NamedStore, named_stores
 from storage_engine.cli.output.output import print_json, print_table, put, say

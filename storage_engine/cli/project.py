@@ -15,7 +15,7 @@ from typing import Any
 import click
 import tzlocal
 
-from storage_engine.cli.options.airflow_connection import before_airflow
+from storage_engine.cli.options.options import before_airflow
 from storage_engine.cli.options.stores_file import add_store, named_stores
 from storage_engine.cli.output.output import put, say
 from storage_engine.cli.shell.command import AIRFLOW_GROUP, NAMED, GroupedOption, command

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from storage_engine.cli.options.airflow_connection import store_of_connection
 from storage_engine.cli.options.live_options import with_live_broker
-from storage_engine.cli.options.options import lake_option, policy_option, with_option
+from storage_engine.cli.options.options import lake_option, policy_option, store_of_connection, with_option
 from storage_engine.cli.options.store_argument import managed_store
 from storage_engine.cli.output.notify_option import doctor_of, notify_option
 from storage_engine.cli.output.output import say

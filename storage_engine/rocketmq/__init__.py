@@ -126,7 +126,7 @@ class RocketMQ(Broker):
 
     @property
     def rules(self) -> BrokerRules:
-        from storage_engine.rocketmq.course.course_rules import RULES
+        from storage_engine.rocketmq.course import RULES
 
         return RULES
 

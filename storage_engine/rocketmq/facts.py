@@ -18,19 +18,19 @@ from storage_engine.model.report.facts import (
     SegmentFact,
     StoreFacts,
 )
-from storage_engine.rocketmq.checks.log_facts import (
+from storage_engine.rocketmq.engine.engine_session import EngineSession, ask_who_serves
+from storage_engine.rocketmq.file_facts import (
     BrokerLogEnd,
     LogFiles,
     LogListing,
     LogWalk,
+    collect_queues,
     crash_notes,
     find_log_files,
     list_log,
     segment_facts,
     walk_segments,
 )
-from storage_engine.rocketmq.checks.queue_facts import collect_queues
-from storage_engine.rocketmq.engine.engine_session import EngineSession, ask_who_serves
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.checkpoint import Checkpoint, read_known_values
 from storage_engine.rocketmq.format.index_file import list_index_paths, read_header

@@ -7,9 +7,9 @@ import struct
 from storage_engine.core.java_text import java_text
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.report.inspection import KeyLookup
-from storage_engine.rocketmq.checks.log_facts import LogListing, list_log
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.stored_messages import StoredMessage, read_message
+from storage_engine.rocketmq.file_facts import LogListing, list_log
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.index_file import open_index, read_index_files
 from storage_engine.rocketmq.format.layout import StoreLayout, is_new

@@ -12,7 +12,7 @@ from storage_engine.journal import journal as journal_module
 from storage_engine.journal.tables import rows as rows_module
 from storage_engine.journal.writing import reports as reports_module
 from storage_engine.journal.writing import stores as stores_module
-from storage_engine.rocketmq.course.course_rules import RULES
+from storage_engine.rocketmq.course import RULES
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

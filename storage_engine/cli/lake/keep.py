@@ -10,8 +10,12 @@ from pathlib import Path
 import click
 
 from storage_engine.cli.lake.witnesses import WitnessedLake, witness_options, witnessed_lake
-from storage_engine.cli.options.airflow_connection import store_of_connection
-from storage_engine.cli.options.options import json_option, lake_option, second_lake_option
+from storage_engine.cli.options.options import (
+    json_option,
+    lake_option,
+    second_lake_option,
+    store_of_connection,
+)
 from storage_engine.cli.output.output import print_json, print_table, say
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command

@@ -13,8 +13,7 @@ import click
 
 from storage_engine.cli.lake.keep import keep
 from storage_engine.cli.lake.witnesses import WitnessedLake, part_journal, witness_options, witnessed_lake
-from storage_engine.cli.options.airflow_connection import store_of_connection
-from storage_engine.cli.options.options import journal_of, json_option, lake_option
+from storage_engine.cli.options.options import journal_of, json_option, lake_option, store_of_connection
 from storage_engine.cli.output.output import print_json, print_table, say
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import Group, GroupedOption, command

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from storage_engine.cli.options.airflow_connection import CONN_ID, store_of_connection
 from storage_engine.cli.options.live_options import LIVE_OPTIONS, live_broker
 from storage_engine.cli.options.options import (
+    CONN_ID,
     SECOND_LAKE,
     journal_of,
     lake_of,
@@ -23,6 +23,7 @@ from storage_engine.cli.options.options import (
     policy_option,
     policy_values,
     setting_option,
+    store_of_connection,
 )
 from storage_engine.cli.options.stores_file import NamedStore, find_named, named_stores
 from storage_engine.cli.shell.command import NAMED, GroupedOption

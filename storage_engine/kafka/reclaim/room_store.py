@@ -26,8 +26,8 @@ from storage_engine.kafka.format.log_end import end_offset
 from storage_engine.kafka.hold.needed_retention import all_states
 from storage_engine.kafka.hold.overlay import with_first_settings
 from storage_engine.kafka.live.cut_faults import Prefix, boundary_fault, log_fault
-from storage_engine.kafka.live.log_cut import Cut, Witness, cut_remembered, other_than, refused, witness_of
 from storage_engine.kafka.live.observe import LeadersWord, ask_leaders
+from storage_engine.kafka.live.release import Cut, Witness, cut_remembered, other_than, refused, witness_of
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.reclaim.room_plan import Asked, Fault, Way, room_plans, way_of_log
 from storage_engine.kafka.stopped.stopped_plan import StoppedNode, read_stopped

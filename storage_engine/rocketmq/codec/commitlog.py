@@ -142,7 +142,7 @@ def iterate_frames(
     :param start: position in ``data`` of the first frame.
     """
     from storage_engine.crc import crc_engine
-    from storage_engine.rocketmq.codec import kernels
+    from storage_engine.rocketmq.codec import frame_kernels
 
     array = as_array(data)
     _check_span(len(array), base_offset, start)
@@ -150,26 +150,30 @@ def iterate_frames(
     capacity = min(limit, len(array)) // frame.MIN_MESSAGE_BYTES + 16
     engine: CrcEngine = crc_engine()
     seed = np.uint64(secrets.randbits(64))
-    state = np.zeros(kernels.STATE_SIZE, np.int64)
-    state[kernels.POSITION] = state[kernels.RUN_START] = start
+    state = np.zeros(frame_kernels.STATE_SIZE, np.int64)
+    state[frame_kernels.POSITION] = state[frame_kernels.RUN_START] = start
     positions = np.empty(capacity, np.int64)
     sizes = np.empty(capacity, np.int32)
     kinds = np.empty(capacity, np.uint8)
     faults = np.empty(capacity, np.uint8)
     origins = np.empty(capacity, np.int64)
     codes = np.empty(capacity, np.int32)
-    queue_table = np.zeros(kernels.QUEUE_TABLE_BYTES, np.uint8)
-    slots = queue_table[: 4 * kernels.QUEUE_SLOTS]
-    queue_topic_at = queue_table[kernels.QUEUE_TOPIC_AT_AT : kernels.QUEUE_TOPIC_LENGTHS_AT].view(np.int64)
-    queue_topic_length = queue_table[kernels.QUEUE_TOPIC_LENGTHS_AT : kernels.QUEUE_IDS_AT].view(np.int32)
-    queue_ids = queue_table[kernels.QUEUE_IDS_AT :].view(np.int32)
+    queue_table = np.zeros(frame_kernels.QUEUE_TABLE_BYTES, np.uint8)
+    slots = queue_table[: 4 * frame_kernels.QUEUE_SLOTS]
+    queue_topic_at = queue_table[frame_kernels.QUEUE_TOPIC_AT_AT : frame_kernels.QUEUE_TOPIC_LENGTHS_AT].view(
+        np.int64
+    )
+    queue_topic_length = queue_table[frame_kernels.QUEUE_TOPIC_LENGTHS_AT : frame_kernels.QUEUE_IDS_AT].view(
+        np.int32
+    )
+    queue_ids = queue_table[frame_kernels.QUEUE_IDS_AT :].view(np.int32)
     resets = 0
-    while state[kernels.RUN_START] < len(array):
-        if state[kernels.QUEUES] > kernels.MOST_QUEUES // 2:
-            state[kernels.QUEUES] = 0
+    while state[frame_kernels.RUN_START] < len(array):
+        if state[frame_kernels.QUEUES] > frame_kernels.MOST_QUEUES // 2:
+            state[frame_kernels.QUEUES] = 0
             slots.fill(0)
             resets += 1
-        kernels.scan(
+        frame_kernels.scan(
             address_of(array),
             len(array),
             base_offset,
@@ -187,8 +191,8 @@ def iterate_frames(
             codes,
             address_of(queue_table),
         )
-        rows = int(state[kernels.ROWS])
-        queues = int(state[kernels.QUEUES])
+        rows = int(state[frame_kernels.ROWS])
+        queues = int(state[frame_kernels.QUEUES])
         yield FrameChunk(
             positions=positions[:rows],
             sizes=sizes[:rows],
@@ -198,10 +202,10 @@ def iterate_frames(
             queues=QueueNames(
                 queue_topic_at[:queues], queue_topic_length[:queues], queue_ids[:queues], (resets, queues)
             ),
-            topic_bytes=int(state[kernels.TOPIC_BYTES]),
-            property_bytes=int(state[kernels.PROPERTY_BYTES]),
-            born_ipv6_rows=int(state[kernels.BORN_IPV6_ROWS]),
-            store_ipv6_rows=int(state[kernels.STORE_IPV6_ROWS]),
+            topic_bytes=int(state[frame_kernels.TOPIC_BYTES]),
+            property_bytes=int(state[frame_kernels.PROPERTY_BYTES]),
+            born_ipv6_rows=int(state[frame_kernels.BORN_IPV6_ROWS]),
+            store_ipv6_rows=int(state[frame_kernels.STORE_IPV6_ROWS]),
             damages=_damages(
                 array,
                 base_offset,
@@ -224,7 +228,7 @@ def scan_segment(
     :param start: position of the first frame to look at.
     :raises ValueError: when ``start`` lies outside ``data``.
     """
-    from storage_engine.rocketmq.codec import kernels
+    from storage_engine.rocketmq.codec import frame_kernels
 
     array = as_array(data)
     columns: list[tuple[npt.NDArray[np.generic], ...]] = []
@@ -235,7 +239,7 @@ def scan_segment(
         queue_offset = np.empty(rows, np.int64)
         store_timestamp_ms = np.empty(rows, np.int64)
         sys_flag = np.empty(rows, np.int32)
-        kernels.read_headers(
+        frame_kernels.read_headers(
             address_of(array), chunk.positions, chunk.kinds, queue_offset, sys_flag, store_timestamp_ms
         )
         names = [
@@ -288,13 +292,13 @@ def find_logical_end(data: SegmentBytes, base_offset: int, *, start: int = 0, ch
         the file's length when it is full.
     """
     from storage_engine.crc import crc_engine
-    from storage_engine.rocketmq.codec import kernels
+    from storage_engine.rocketmq.codec import frame_kernels
 
     array = as_array(data)
     _check_span(len(array), base_offset, start)
     engine = crc_engine()
     return int(
-        kernels.walk_to_end(
+        frame_kernels.walk_to_end(
             address_of(array), len(array), base_offset, start, engine.function, engine.table, check_crc
         )
     )
@@ -308,11 +312,11 @@ def has_dispatchable_frame(data: SegmentBytes, base_offset: int, start: int) -> 
 
     :param start: position of a frame.
     """
-    from storage_engine.rocketmq.codec import kernels
+    from storage_engine.rocketmq.codec import frame_kernels
 
     array = as_array(data)
     _check_span(len(array), base_offset, start)
-    return bool(kernels.any_dispatchable(address_of(array), len(array), base_offset, start))
+    return bool(frame_kernels.any_dispatchable(address_of(array), len(array), base_offset, start))
 
 
 def read_store_timestamp(path: str | os.PathLike[str], position: int, base_offset: int) -> int:

@@ -12,7 +12,7 @@ from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.broker.watch import Watch
 from storage_engine.model.course.course import MOST_SECONDS, CourseStart, SegmentRun
 from storage_engine.model.store.store import DiskUsage, LogSnapshot, Segment, StoreSnapshot
-from storage_engine.rocketmq.course.course import course, unsupported
+from storage_engine.rocketmq.course import course, unsupported
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.live.connect import local_settings, reach, refuse_slave
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo

@@ -1,8 +1,7 @@
-"""What brokers and name servers say, as dataclasses.
+"""What brokers and name servers say, as dataclasses, and how these are read from the bodies of answers. Pure.
 
-Reads the bodies of answers into the dataclasses of ``answers``. Pure. Each function raises
-:class:`AnswerError` for an answer that lacks what it must have; or another of ``MALFORMED`` for one that no
-broker would give, which :func:`checked` turns into it.
+Each function raises :class:`AnswerError` for an answer that lacks what it must have; or another of
+``MALFORMED`` for one that no broker would give, which :func:`checked` turns into it.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from storage_engine.model.store.store import (
 )
 from storage_engine.rocketmq.codec.commitlog import near_logical_end
 from storage_engine.rocketmq.codec.stored_messages import oldest_message_ms, sealed_at_ms
-from storage_engine.rocketmq.course.course import course_start
+from storage_engine.rocketmq.course import course_start
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.checkpoint import read_known_values
 from storage_engine.rocketmq.format.layout import IDENTITY, LOG, has_controller

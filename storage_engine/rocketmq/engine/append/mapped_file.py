@@ -332,10 +332,6 @@ class TransientPool:
         self._guard = threading.Lock()
         self._free = deque(_locked_buffer(size_bytes) for _ in range(buffers))
 
-    @property
-    def free_buffers(self) -> int:
-        return len(self._free)
-
     def borrow(self) -> mmap.mmap | None:
         """Take a buffer; None when all are in use: the file is then written to directly."""
         with self._guard:

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.exceptions import BadInputError, SimulationTooLongError
 from storage_engine.model.course.course import Course, CourseDeletion, CourseStart, Ingest, SegmentRun
-from storage_engine.rocketmq.course.course import config_of, course
-from storage_engine.rocketmq.course.course_rules import RULES
+from storage_engine.rocketmq.course import RULES, config_of, course
 from tests.rocketmq.passes import Kept, pass_by_pass
 from tests.rounds import rounds
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from storage_engine.core.clock import DAY_MS
 from storage_engine.model.course.course import Advice, Course, CourseStart, Ingest, SegmentRun
-from storage_engine.rocketmq.course.course_rules import RULES
+from storage_engine.rocketmq.course import RULES
 
 GIB = 1 << 30
 NOW = 1_774_540_800_000

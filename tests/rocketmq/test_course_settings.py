@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from storage_engine.exceptions import BrokerConfigError
-from storage_engine.rocketmq.course.course_rules import RULES
+from storage_engine.rocketmq.course import RULES
 from storage_engine.rocketmq.format.broker_config import KNOWN_SETTINGS
 
 
