@@ -29,7 +29,7 @@ class Compared:
 
     read: int
     refused: int
-    different: tuple[tuple[bytes, str, str], ...]
+    different: tuple[tuple[bytes, bytes | str, bytes | str], ...]
 
 
 class KafkaReader:
@@ -98,7 +98,7 @@ def compare(reader: KafkaReader, codec: int, count: int, seed: int) -> Compared:
             refused += isinstance(theirs, str)
             read += not isinstance(theirs, str)
             if ours != theirs and not (isinstance(ours, str) and isinstance(theirs, str)):
-                different.append((batch, str(theirs), str(ours)))
+                different.append((batch, theirs, ours))
     return Compared(read, refused, tuple(different))
 
 

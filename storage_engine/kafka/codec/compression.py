@@ -26,7 +26,8 @@ _BUFFER_BYTES: Final = 8 << 10
 """What is read at a time (GzipCompression#wrapForInput)."""
 _LEAST_BEHIND: Final = 26
 """Another member is looked for where more bytes of the buffer are left, with the trailer, or any behind it
-(GZIPInputStream#readTrailer, ByteBufferInputStream#available).
+(GZIPInputStream#readTrailer, ByteBufferInputStream#available). Java from 17.0.21.1 on always looks, and then
+refuses a member that is cut, which earlier ones pass over.
 """
 _START: Final = b"\x1f\x8b\x08"
 _START_BYTES: Final = 10
@@ -343,6 +344,9 @@ def _snappy(data: memoryview, out: memoryview) -> int:
             version = int.from_bytes(head[8:12], "big", signed=True)
             if len(head) < _XERIAL_HEADER_BYTES or (head[:8] == _XERIAL_MAGIC and version < 1):
                 raise ExpansionError("a snappy header of version 1 or more", head.hex())
+            if not written and head[:8] != _XERIAL_MAGIC:
+                # The stream says that it ends; where it gave nothing yet, Kafka believes it.
+                raise ExpansionError("a snappy block with records", "empty ones before another magic")
             at += _XERIAL_HEADER_BYTES
             continue
         at += 4
@@ -474,6 +478,8 @@ def _rest_of_record(content: memoryview) -> int:
                 break
         else:
             return 1
+        # An int of 32 bits there: what a fifth byte has above them is cut off.
+        size &= _MASK
         at += (size >> 1) ^ -(size & 1)
         if size & 1 or shift > 35:
             return 1

@@ -75,6 +75,31 @@ def test_gzip_members_and_what_lies_behind_them_are_read_as_java_does() -> None:
         assert out[: len(TEXT)] == TEXT
 
 
+def test_snappy_that_gives_nothing_before_another_magic_is_refused_as_kafka_does() -> None:
+    header = b"\x82SNAPPY\x00" + bytes.fromhex("0000000100000001")
+    block = pa.Codec("snappy").compress(TEXT, asbytes=True)
+    records = len(block).to_bytes(4, "big") + block
+    other = header.replace(b"PPY", b"PPX")
+    out = bytearray(2 * len(TEXT))
+    assert expanded(2, header + records + other + records, room=out, most_bytes=len(out)) == [2 * len(TEXT)]
+    with pytest.raises(ExpansionError) as error:
+        expanded(2, header + bytes.fromhex("0000000100") + other + records, room=out, most_bytes=len(out))
+    assert error.value.found == "empty ones before another magic"
+
+
+def test_a_length_of_a_record_before_an_empty_lz4_block_is_one_of_32_bits() -> None:
+    record = bytes.fromhex("f0808080700d") + bytes(55)  # 56, and bits above an int's
+    blocks = (record, b"")
+    payload = bytes.fromhex("04224d18604082") + b"".join(_stored(one) for one in blocks) + b"\x00\x00"
+    out = bytearray(len(record))
+    assert expanded(3, payload, room=out, most_bytes=len(out)) == [len(record)]
+
+
+def _stored(block: bytes) -> bytes:
+    content = block or b"\x00"
+    return (len(content) | bool(block) << 31).to_bytes(4, "little") + content
+
+
 def test_lz4_of_blocks_that_need_others_is_refused_as_kafka_does() -> None:
     dependent = pa.Codec("lz4").compress(TEXT, asbytes=True)
     with pytest.raises(ExpansionError) as error:
