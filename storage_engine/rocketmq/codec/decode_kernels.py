@@ -1,4 +1,4 @@
-"""Compiled frames → Arrow columns. Reads only frames that ``kernels.scan`` found to be whole."""
+"""Compiled frames → Arrow columns. Reads only frames that ``frame_kernels.scan`` found to be whole."""
 
 from __future__ import annotations
 
