@@ -23,7 +23,7 @@ from storage_engine.native import copy_bytes, int64, kernel
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.format.index_file import java_hash
-from storage_engine.rocketmq.sample.messages import HEX, body_pool, digits
+from storage_engine.rocketmq.sample.writing import HEX, body_pool, digits
 
 QUEUES_PER_TOPIC = 8
 ENTRY_BYTES = 20

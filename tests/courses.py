@@ -18,8 +18,7 @@ from storage_engine.core.clock import DAY_MS
 from storage_engine.model.course.course import Course, CourseStart, Ingest, SegmentRun
 from storage_engine.model.course.course_record import CourseRecord
 from storage_engine.model.plan.plan import Cause
-from storage_engine.rocketmq.course.course import course
-from storage_engine.rocketmq.course.course_settings import config_of
+from storage_engine.rocketmq.course import config_of, course
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures" / "courses"
 KEPT = FIXTURES / "courses.jsonl.gz"

@@ -18,8 +18,7 @@ from click.shell_completion import CompletionItem
 
 from storage_engine import __version__
 from storage_engine.cli.output.output import print_error, say
-from storage_engine.cli.shell.call_parameters import parameters_of
-from storage_engine.cli.shell.command import Group
+from storage_engine.cli.shell.command import Group, parameters_of
 from storage_engine.cli.shell.interruption import INTERRUPTED, interruptible
 from storage_engine.exceptions import BadInputError, NotApprovedError, StorageEngineError
 
@@ -43,17 +42,17 @@ COMMANDS = {
     "verify": ("lake.lake", "Check the lake, and that no byte is missing."),
     "lake": ("lake.lakes", "What a lake is; move, copy, rebuild one."),
     "restore": ("lake.restore", "Bring archived segments back as identical files."),
-    "gc": ("lake.garbage", "Take from the lake what it holds twice."),
+    "gc": ("lake.maintain", "Take from the lake what it holds twice."),
     "maintain": ("lake.maintain", "Remove reports and history that have expired."),
     "serve-lake": ("serve_lake", "Let consumers of Kafka read archived records."),
     "export": ("lake.restore", "Write archived messages into a file."),
-    "kafka": ("kafka.kafka", "Make room in a node of Kafka; its broker's tasks."),
+    "kafka": ("kafka", "Make room in a node of Kafka; its broker's tasks."),
     "clean": ("clean", "The whole job, once: archive, prove, delete."),
     "undo": ("undo", "Bring back what a run deleted."),
-    "hold": ("hold.hold", "Keep a running broker from deleting."),
-    "watch": ("hold.watch", "Mend what a hold rests on, at once."),
-    "unmanage": ("hold.hold", "End a hold: put everything back."),
-    "shield": ("hold.shield", "Keep what is unproven by a second name."),
+    "hold": ("hold", "Keep a running broker from deleting."),
+    "watch": ("watch", "Mend what a hold rests on, at once."),
+    "unmanage": ("hold", "End a hold: put everything back."),
+    "shield": ("hold", "Keep what is unproven by a second name."),
     "waive": ("decisions", "Let one plan go without receipts."),
     "approve": ("decisions", "Approve a plan as a second person."),
     "accept-loss": ("decisions", "Go on without a range that is lost."),
@@ -62,13 +61,13 @@ COMMANDS = {
     "adopt": ("decisions", "Accept new bytes under archived offsets."),
     "validate": ("validate", "Prove that store and lake hold every byte."),
     "sample": ("sample", "Write a store to try things on."),
-    "options": ("shared_options", "What many commands take, told once."),
-    "docs": ("docs", "Where the documentation is on this machine."),
-    "completion": ("completion", "Let a shell complete commands and options."),
-    "man": ("man", "Write manual pages."),
-    "constraints": ("project.project", "Versions that this release was tested with."),
-    "init": ("project.init", "Set up your Airflow, or a project."),
-    "up": ("project.project", "Start Airflow on loopback to look around in."),
+    "options": ("help", "What many commands take, told once."),
+    "docs": ("help", "Where the documentation is on this machine."),
+    "completion": ("help", "Let a shell complete commands and options."),
+    "man": ("help", "Write manual pages."),
+    "constraints": ("project", "Versions that this release was tested with."),
+    "init": ("project", "Set up your Airflow, or a project."),
+    "up": ("project", "Start Airflow on loopback to look around in."),
 }
 """By command: the module it is in, and what it does in a few words."""
 

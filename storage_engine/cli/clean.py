@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from storage_engine import cycle
-from storage_engine.cli.options.options import REPLICAS_STOPPED, json_option
-from storage_engine.cli.options.policy_options import CLEAN
+from storage_engine.cli.options.options import CLEAN, REPLICAS_STOPPED, json_option
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.lag import LagOfPlan, print_groups
-from storage_engine.cli.output.next_cleanup import say_cleanup
-from storage_engine.cli.output.next_line import say_next
+from storage_engine.cli.output.next_line import say_cleanup, say_next
 from storage_engine.cli.output.notify_option import AlarmsTold, alarms_told, notify_option
 from storage_engine.cli.output.output import print_json, say
 from storage_engine.cli.output.plan_output import ASSUMED, by_hand, plan_json, print_plan

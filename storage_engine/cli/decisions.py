@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.cli.options.airflow_connection import conn_id_option, journal_or_connection
-from storage_engine.cli.options.options import check_store, json_option, lake_option
+from storage_engine.cli.options.options import (
+    check_store,
+    conn_id_option,
+    journal_or_connection,
+    json_option,
+    lake_option,
+)
 from storage_engine.cli.options.store_argument import takes_store
-from storage_engine.cli.output.output import print_json, say
-from storage_engine.cli.output.store_head import store_name
+from storage_engine.cli.output.output import print_json, say, store_name
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import reason_text
 from storage_engine.core.host import person

@@ -2,28 +2,64 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.cli.options.airflow_connection import pipeline_of, places_of
-from storage_engine.cli.options.options import is_lake_there, json_option, where_to_make
+from storage_engine.cli.options.options import (
+    is_lake_there,
+    json_option,
+    pipeline_of,
+    places_of,
+    where_to_make,
+)
 from storage_engine.cli.options.store_argument import has_lake, takes_store
 from storage_engine.cli.options.stores_file import named_stores
-from storage_engine.cli.output.doctor_output import diagnosis_json, print_diagnosis, print_pipeline
-from storage_engine.cli.output.output import print_error, print_json
+from storage_engine.cli.output.output import (
+    print_error,
+    print_json,
+    say_styled,
+    store_head,
+    store_name,
+    terminal_width,
+)
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.call_parameters import said_by, with_store_of_connection
-from storage_engine.cli.shell.command import command
-from storage_engine.core.clock import clock_ms
+from storage_engine.cli.shell.command import command, said_by, with_store_of_connection
+from storage_engine.core.clock import DAY_MS, clock_ms
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.next_commands import with_arguments
+from storage_engine.core.wording import bytes_text, count_text, duration_text, printable, time_text
 from storage_engine.exceptions import BadInputError, StorageEngineError, StoreNotFoundError
-from storage_engine.model.report.diagnosis import Finding, Severity, by_severity
+from storage_engine.model.lag.lag import touched_text
+from storage_engine.model.report.diagnosis import Finding, SettingFrom, SettingInEffect, Severity, by_severity
+from storage_engine.model.store.store import DiskUsage
+from storage_engine.retention.doctor.pipeline_findings import pipeline_findings
 
 if TYPE_CHECKING:
     from storage_engine.retention.doctor.doctor import Diagnosis
+    from storage_engine.retention.doctor.figures import Figures
+    from storage_engine.retention.doctor.pipeline_findings import PipelineFacts
     from storage_engine.retention.store.managed_store import ManagedStore
+
+
+_COLORS = {Severity.URGENT: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
+_LABEL_WIDTH = 11
+_LAKE_LABELS = {"second lake": "lake 2"}
+_LONG_MS = 365 * DAY_MS
+_MOST_COLUMNS = 100
+_MOST_LOGS = 8
+_SOURCES = {
+    SettingFrom.CONFIG_FILE: "broker.conf",
+    SettingFrom.OVERRIDE: "--set",
+    SettingFrom.RUNNING_BROKER: "running broker",
+    SettingFrom.DEFAULT: "default",
+}
 
 
 @command()
@@ -98,3 +134,246 @@ def _call_for(name: str, context: click.Context) -> int:
     except StorageEngineError as error:
         print_error(error, {}, as_json=False)
         return 2 if isinstance(error, BadInputError) else 1
+
+
+def print_diagnosis(found: Diagnosis, said: Mapping[str, Any]) -> None:
+    """Print what a store is, its settings, what is wrong, and what to type next.
+
+    :param said: as of :func:`~storage_engine.core.next_commands.with_arguments`.
+    """
+    width = min(terminal_width() or 80, _MOST_COLUMNS)
+    say_styled(click.style(printable(store_head(found.store)), bold=True))
+    for label, text in _about(found):
+        _echo(label, text, width)
+    _print_settings(found, width)
+    for finding in found.findings:
+        _print_finding(finding, said, width)
+    if not any(one.severity is not Severity.NOTE for one in found.findings):
+        say_styled("\nNothing is wrong.")
+    _print_next(found, said)
+
+
+def print_pipeline(found: PipelineFacts, said: Mapping[str, Any], now_ms: int) -> None:
+    """Print what Airflow knows of a store that isn't here, and what is wrong with that."""
+    width = min(terminal_width() or 80, _MOST_COLUMNS)
+    for label, text in found.lines(now_ms):
+        _echo(label, text, width)
+    for finding in by_severity([*pipeline_findings(found, now_ms)]):
+        _print_finding(finding, said, width)
+
+
+def _about(found: Diagnosis) -> Iterator[tuple[str, str]]:
+    from storage_engine.brokers import find_broker
+
+    said, title = found.said, find_broker(found.store.broker).title
+    state = {True: "running", False: "stopped", None: "running or not"}[said.running]
+    if said.running_text:
+        state += f" ({said.running_text})"
+    yield "broker", f"{title}, version {said.version or 'unknown'}; {state}"
+    if said.layout:
+        yield "layout", "; ".join(said.layout)
+    if found.figures is not None:
+        yield from _about_figures(found.figures, said.newest_message_ms)
+    yield from _about_lakes(found)
+    if found.runs:
+        yield "runs", f"archive and consumer lag {found.runs}"
+    if found.pipeline is not None:
+        yield from found.pipeline.lines(found.at_ms)
+
+
+def _about_figures(figures: Figures, newest_ms: int | None) -> Iterator[tuple[str, str]]:
+    from storage_engine.retention.doctor.space_and_time import deletion_text, growth_text
+
+    logs = figures.snapshot.logs
+    segments = sum(len(log.segments) for log in logs)
+    spans = [f"{log.name + ' ' if len(logs) > 1 else ''}{log.min_offset} to {log.max_offset}" for log in logs]
+    offsets = "; ".join(spans[:_MOST_LOGS])
+    if len(spans) > _MOST_LOGS:
+        offsets += f"; and {count_text(len(spans) - _MOST_LOGS, 'more log')}"
+    yield "size", f"{count_text(segments, 'segment')}, {bytes_text(figures.log_bytes)}; offsets {offsets}"
+    if figures.oldest_message_ms is not None and newest_ms is not None:
+        yield "messages", f"{time_text(figures.oldest_message_ms)} to {time_text(newest_ms)}"
+    for disk in _one_a_device(figures):
+        yield "disk", _disk_text(disk)
+    yield "growth", growth_text(figures.growth) + _full(figures)
+    yield "deletes", deletion_text(figures)
+
+
+def _full(figures: Figures) -> str:
+    """Say when nothing more fits, by what comes and by what goes for its age."""
+    if figures.full_in_ms is None:
+        return ""
+    if figures.full_in_ms > _LONG_MS:
+        return "; not full within a year"
+    return f"; above {figures.full_percent} % in {duration_text(figures.full_in_ms)}"
+
+
+def _one_a_device(figures: Figures) -> tuple[DiskUsage, ...]:
+    disks = figures.snapshot.disks
+    found: dict[object, DiskUsage] = {}
+    for disk in disks:
+        found.setdefault(disk.path if disk.device is None else disk.device, disk)
+    return tuple(found.values())
+
+
+def _disk_text(disk: DiskUsage) -> str:
+    if disk.used_percent is None:
+        return f"{disk.path}: level unknown"
+    return f"{disk.path}: {disk.used_percent} % used, {bytes_text(disk.usable_bytes)} free"
+
+
+def _about_lakes(found: Diagnosis) -> Iterator[tuple[str, str]]:
+    if not found.lakes:
+        return
+    # The lake's libraries, which a look without a lake needs for nothing.
+    from storage_engine.retention.doctor.lake_check import lake_text
+
+    for lake in found.lakes:
+        yield _LAKE_LABELS.get(lake.title, lake.title), lake_text(lake, found.at_ms)
+    if found.unproven is not None and found.figures is not None:
+        archivable = len(found.figures.archivable.segments)
+        proven = archivable - len(found.unproven) - len(found.touched) - found.left_out
+        told = f"{proven} of {count_text(archivable, 'sealed segment')}"
+        if found.touched:
+            told += f"; {touched_text(len(found.touched))}"
+        if found.left_out:
+            told += f"; {found.left_out} not archived, by rule"
+        out = len(found.figures.sealed) - archivable
+        yield "proven", f"{told}; {out} more may not be archived by now" if out else told
+
+
+def _print_settings(found: Diagnosis, width: int) -> None:
+    shown = [one for one in found.said.settings if _is_telling(one)]
+    if not shown:
+        return
+    by_source: dict[str, list[str]] = {}
+    for one in shown:
+        note = f" ({one.note})" if one.note else ""
+        by_source.setdefault(_source(found, one), []).append(f"{one.name} {one.value}{note}")
+    for number, (source, told) in enumerate(by_source.items()):
+        _echo("" if number else "settings", f"{source}: {', '.join(told)}", width)
+
+
+def _is_telling(one: SettingInEffect) -> bool:
+    """Return whether a setting has to be shown although it is the default."""
+    always = ("deleteWhen", "fileReservedTime", "diskMaxUsedSpaceRatio", "cleanFileForciblyEnable")
+    return one.source is not SettingFrom.DEFAULT or one.name in always
+
+
+def _source(found: Diagnosis, one: SettingInEffect) -> str:
+    if one.source is SettingFrom.OVERRIDE and found.pipeline is not None:
+        return "connection"
+    return _SOURCES[one.source]
+
+
+def _print_finding(finding: Finding, said: Mapping[str, Any], width: int) -> None:
+    label = finding.severity.value.upper()
+    lead = f"{label:<{_LABEL_WIDTH}}"
+    lines = _wrapped(_sentence(finding.what, said), width)
+    say_styled(f"\n{click.style(lead, fg=_COLORS[finding.severity], bold=True)}{lines[0]}")
+    for line in lines[1:]:
+        say_styled(f"{'':<{_LABEL_WIDTH}}{line}")
+    if finding.advice:
+        first, *more = _wrapped(_sentence(finding.advice, said), width - 2)
+        say_styled(f"{'':<{_LABEL_WIDTH}}{click.style('→', bold=True)} {first}")
+        for line in more:
+            say_styled(f"{'':<{_LABEL_WIDTH}}  {line}")
+
+
+def _sentence(text: str, said: Mapping[str, Any]) -> str:
+    told = printable(with_arguments(text, said))
+    # A setting, a command or a path stays as it is written.
+    first = told.partition(" ")[0]
+    return told[:1].upper() + told[1:] if first.isalpha() and first.islower() and first != "airflow" else told
+
+
+def _print_next(found: Diagnosis, said: Mapping[str, Any]) -> None:
+    command = _next_command(found, said)
+    if command:
+        say_styled(f"\n{printable(found.next.why[:1].upper() + found.next.why[1:])}.")
+        say_styled(f"Next: {click.style(printable(command), bold=True)}")
+    else:
+        say_styled(f"\nNext: {printable(found.next.why)}")
+
+
+def _next_command(found: Diagnosis, said: Mapping[str, Any]) -> str:
+    """Return the command to type next, with all that this call was told of the store."""
+    command = with_arguments(found.next.command, said)
+    if not re.search(r"\bSTORE\b", command):
+        return f"{command} {found.next.options}".rstrip()
+    named = re.sub(r"\bSTORE\b", lambda _: shlex.quote(str(said.get("store") or "STORE")), command)
+    return " ".join([named, *map(shlex.quote, said.get("store_options", ()))])
+
+
+def _echo(label: str, text: str, width: int) -> None:
+    lines = _wrapped(printable(text), width)
+    say_styled(f"  {label:<{_LABEL_WIDTH - 2}}{lines[0]}")
+    for line in lines[1:]:
+        say_styled(f"{'':<{_LABEL_WIDTH}}{line}")
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        text, max(20, width - _LABEL_WIDTH), break_long_words=False, break_on_hyphens=False
+    ) or [""]
+
+
+def diagnosis_json(found: Diagnosis, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same for programs.
+
+    :param said: as of :func:`print_diagnosis`.
+    """
+    figures = found.figures
+    return {
+        "store": found.store.root,
+        "name": store_name(found.store),
+        "at_ms": found.at_ms,
+        "urgent": found.is_urgent,
+        "broker": {
+            "name": found.store.broker,
+            "version": found.said.version or None,
+            "running": found.said.running,
+            "layout": list(found.said.layout),
+        },
+        "settings": to_jsonable(found.said.settings),
+        "figures": None if figures is None else _figures_json(figures, found),
+        "lakes": to_jsonable(found.lakes),
+        "pipeline": to_jsonable(found.pipeline),
+        "runs": found.runs or None,
+        "findings": [
+            {
+                **to_jsonable(one),
+                "what": with_arguments(one.what, said),
+                "advice": with_arguments(one.advice, said),
+            }
+            for one in found.findings
+        ],
+        "next": {
+            "command": _next_command(found, said) or None,
+            "why": found.next.why,
+        },
+    }
+
+
+def _figures_json(figures: Figures, found: Diagnosis) -> dict[str, Any]:
+    logs = figures.snapshot.logs
+    return {
+        "segments": sum(len(log.segments) for log in logs),
+        "sealed_segments": len(figures.sealed),
+        "size_bytes": figures.log_bytes,
+        "logs": [
+            {"name": log.name, "min_offset": log.min_offset, "max_offset": log.max_offset} for log in logs
+        ],
+        "oldest_message_ms": figures.oldest_message_ms,
+        "newest_message_ms": found.said.newest_message_ms,
+        "disks": to_jsonable(figures.snapshot.disks),
+        "growth": to_jsonable(figures.growth),
+        "forces_in_ms": figures.forces_in_ms,
+        "full_in_ms": figures.full_in_ms,
+        "next_deletion_ms": figures.next_deletion_ms,
+        "due_segments": found.due,
+        "unproven_segments": None if found.unproven is None else len(found.unproven),
+        "touched_segments": len(found.touched),
+        "unread": to_jsonable(figures.unread),
+        "pending": to_jsonable(figures.pending),
+    }

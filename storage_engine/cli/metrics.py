@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.cli.options.airflow_connection import conn_id_option, journal_or_connection
-from storage_engine.cli.options.options import lake_option
+from storage_engine.cli.options.options import conn_id_option, journal_or_connection, lake_option
 from storage_engine.cli.options.stores_file import named_stores
 from storage_engine.cli.output.output import say
 from storage_engine.cli.shell.command import command

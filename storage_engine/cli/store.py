@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,25 +11,34 @@ import click
 
 from storage_engine.cli.options.options import REPLICAS_STOPPED, json_option
 from storage_engine.cli.options.store_argument import has_lake, takes_store
-from storage_engine.cli.output.inspect_output import print_inspection, print_quarantines
 from storage_engine.cli.output.live_output import live_json, look_live, print_live
-from storage_engine.cli.output.output import print_json, put, say
-from storage_engine.cli.output.plan_output import by_hand, plan_json, print_pending, print_plan
+from storage_engine.cli.output.output import (
+    print_json,
+    print_table,
+    put,
+    say,
+    store_head,
+    store_name,
+    terminal_width,
+)
+from storage_engine.cli.output.plan_output import by_hand, plan_json, print_disks, print_pending, print_plan
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.output.store_head import store_head, store_name
+from storage_engine.cli.output.table_layout import NAME_WIDTH
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import disk_percents, key_value_pairs, moment_ms, reason_text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.nearest import meant
-from storage_engine.core.wording import count_text
+from storage_engine.core.wording import bytes_text, count_text, shortened, time_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.model.lag.lag import ArchiveLag, touched_text
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.report.diagnosis import named_in_short, reason_of
+from storage_engine.model.report.inspection import Disks, Inspection, Names, Paragraph, Table
 from storage_engine.retention.proof.shielding import shield_summary
 
 if TYPE_CHECKING:
+    from storage_engine.retention.quarantine.look import QuarantineLook
     from storage_engine.retention.store.managed_store import ManagedStore
 
 
@@ -274,3 +284,50 @@ def _not_found(topic: str, key: str, unindexed: Sequence[tuple[int, int | None]]
         f"the index lists no message of topic {topic!r} with key {key!r}, but messages are not indexed "
         f"{spans}. storage-engine rebuild-queues, while the broker is stopped, indexes all of the log."
     )
+
+
+def print_inspection(found: Inspection) -> None:
+    """Print what a broker says of its store, in its order."""
+    for section in found.sections:
+        match section:
+            case Paragraph(text):
+                say(text)
+            case Disks(levels):
+                print_disks(levels)
+            case Table(title, columns, rows):
+                print_table(title, columns, rows)
+            case Names(title, names):
+                _print_names(title, names)
+
+
+def print_quarantines(found: Sequence[QuarantineLook]) -> None:
+    """Print what runs have set aside, if anything."""
+    if not found:
+        return
+    print_table(
+        "Quarantine: used space until it is emptied; storage-engine undo RUN brings a run's files back",
+        ("run", "files#", "size#", "until", "in"),
+        (
+            (
+                one.run_key or "unknown",
+                one.files,
+                bytes_text(one.size_bytes),
+                time_text(one.until_ms),
+                one.directory,
+            )
+            for one in found
+        ),
+    )
+    for one in found:
+        if one.error:
+            say(f"{one.directory}: {one.error}")
+
+
+def _print_names(title: str, names: Iterable[str]) -> None:
+    """A list of names, wrapped in a terminal and on one line elsewhere."""
+    width = terminal_width()
+    shown = [name if width is None else shortened(name, NAME_WIDTH) for name in names]
+    text = f"{title} ({len(shown)}): {', '.join(shown) or 'none'}"
+    if width is not None:
+        text = textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False)
+    say(text)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from storage_engine.console.store_line import Filling, ProblemKind, StoreLine, store_line
+from storage_engine.console.stores import Filling, ProblemKind, StoreLine, store_line
 from storage_engine.core.wording import unexpected
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.reading.answers import Standing

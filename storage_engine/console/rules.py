@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from storage_engine.journal.tables.rows import RulesRow
+from storage_engine.model.course.daily_hours import hour_spans_ms
+
+Spans = tuple[tuple[int, int], ...]
 
 
 class LevelState(StrEnum):
@@ -109,3 +113,15 @@ def level_state(used_percent: int | None, rules: Rules | None) -> LevelState:
         if above is not None and used_percent > above:
             return state
     return LevelState.OK
+
+
+def window_spans(windows: Windows, start_ms: int, end_ms: int) -> Spans:
+    """Return the windows between two moments, by time, cut where the span begins and ends.
+
+    An hour that no day has is how a broker is told never to delete by age alone.
+    """
+    try:
+        zone = ZoneInfo(windows.time_zone)
+    except (ZoneInfoNotFoundError, ValueError):
+        return ()
+    return hour_spans_ms(start_ms, end_ms, windows.hours, zone)

@@ -9,8 +9,7 @@ from storage_engine.brokers import find_broker
 from storage_engine.console.rules import Rules, rules_of
 from storage_engine.console.run_lines import RunLine, run_line
 from storage_engine.console.store_forecast import store_forecast
-from storage_engine.console.store_line import FindingLine, StoreLine, finding_lines, with_forecast
-from storage_engine.console.stores import line_of
+from storage_engine.console.stores import FindingLine, StoreLine, finding_lines, line_of, with_forecast
 from storage_engine.core.clock import DAY_MS
 from storage_engine.journal.reading.answers import (
     Findings,

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
 
-from storage_engine.console.store_line import ProblemKind, StoreLine, store_line, worst_first
-from storage_engine.core.wording import unexpected
+from storage_engine.console.forecast import Forecast
+from storage_engine.console.rules import LevelState, Rules, level_state, rules_of
+from storage_engine.console.run_lines import RunLine, run_line
+from storage_engine.core.clock import HOUR_MS
+from storage_engine.core.wording import duration_text, unexpected
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.journal.reading.store_summaries import StoreSummary
+from storage_engine.journal.reading.store_summaries import DiskLevel, StoreSummary
+from storage_engine.model.store.store import fills_in_ms, room_below
+
+STALE_MS = HOUR_MS
+"""A store is looked at every ten minutes; so long after its last look nothing is known of it."""
+_LEAST_SPAN_MS = HOUR_MS
+"""Levels of a shorter time say too little of how fast a disk fills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +91,287 @@ def _line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         problem = f"What the journal has of this store can't be read: {unexpected(error)}"
         return StoreLine(name, problem=problem, problem_kind=ProblemKind.JOURNAL)
+
+
+class StoreState(StrEnum):
+    """How a store is; the first one is the worst."""
+
+    URGENT = "urgent"
+    WARNING = "warning"
+    UNKNOWN = "unknown"
+    OK = "ok"
+
+
+class ProblemKind(StrEnum):
+    """Why something is not known of a store."""
+
+    NONE = ""
+    NEVER_LOOKED = "never-looked"
+    STALE = "stale"
+    FUTURE = "future"
+    """Its last look is dated after now: clocks differ."""
+    MONITOR_PAUSED = "monitor-paused"
+    MONITOR_GONE = "monitor-gone"
+    """Its DAG's file is there no more, or no longer makes it."""
+    NO_STORE = "no-store"
+    JOURNAL = "journal"
+    CONNECTION = "connection"
+    NOT_YET = "not-yet"
+    """Its connection is looked up with one of the next looks at the page."""
+
+
+class Filling(StrEnum):
+    """Whether a store's disks fill up, at the pace of the last day."""
+
+    YES = "filling"
+    NO = "not-filling"
+    UNKNOWN = "unknown"
+
+
+_LOOKED_FOR = frozenset({ProblemKind.NONE, ProblemKind.NEVER_LOOKED, ProblemKind.STALE, ProblemKind.FUTURE})
+"""What is wrong where the journal knows the store: a monitor that doesn't run says more than these."""
+_SEVERITIES = ("urgent", "warning")
+_LEVEL_FINDINGS = {
+    LevelState.REFUSES: ("urgent", "disk-full", "the broker refuses messages"),
+    LevelState.FORCES: ("urgent", "disk-forces", "the broker deletes its oldest segments, read or not"),
+    LevelState.CLEANS: ("warning", "disk-cleans", "the broker deletes what has expired at any hour"),
+}
+"""Of the levels that somebody has to act on: severity and kind as doctor has them, and what follows."""
+_LOOK = "The store's page shows where, and since when."
+_ROOM = "Archive and delete with proof, or add space."
+_WORST_FIRST = {state: place for place, state in enumerate(StoreState)}
+
+
+@dataclass(frozen=True, slots=True)
+class FindingLine:
+    """One thing that doctor found."""
+
+    severity: str
+    kind: str
+    what: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class LevelLine:
+    """How full the disk under a path is.
+
+    :param used_percent: None: not known, and ``error`` says why.
+    """
+
+    path: str
+    used_percent: int | None
+    total_bytes: int | None
+    usable_bytes: int | None
+    state: LevelState
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLine:
+    """One store; None where something isn't known.
+
+    :param store: the id of its connection.
+    :param urgent: the most urgent thing that doctor found; None: nothing that anybody has to act on.
+    :param retention_ms: age of its oldest message at the last look.
+    :param filling: of its disks: unknown where one is not known, and none of the others fills.
+    :param time_to_full_ms: until its first disk is full, at the last day's pace; None: none, or unknown.
+    :param archive_lag_bytes: sealed, and in no lake.
+    :param lagging_groups: consumer groups whose first unread message may be deleted within a day.
+    :param problem: why something is not known, as a sentence; "" where nothing is wrong.
+    :param problem_kind: the same, for who says it in other words.
+    :param full_at_earliest_ms: of a disk that only the fastest course of its forecast fills.
+    """
+
+    store: str
+    store_id: str | None = None
+    broker: str | None = None
+    host: str | None = None
+    path: str | None = None
+    state: StoreState = StoreState.UNKNOWN
+    urgent: FindingLine | None = None
+    levels: tuple[LevelLine, ...] = ()
+    sampled_at_ms: int | None = None
+    retention_ms: int | None = None
+    filling: Filling = Filling.UNKNOWN
+    time_to_full_ms: int | None = None
+    archive_lag_bytes: int | None = None
+    lagging_groups: int | None = None
+    last_run: RunLine | None = None
+    problem: str = ""
+    problem_kind: ProblemKind = ProblemKind.NONE
+    full_at_earliest_ms: int | None = None
+
+
+def finding_lines(doctor: Iterable[Mapping[str, Any]]) -> tuple[FindingLine, ...]:
+    """Return doctor's findings as they were recorded."""
+    return tuple(
+        FindingLine(one["severity"], one["kind"], one["what"], one.get("advice", "")) for one in doctor
+    )
+
+
+def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
+    """Return a store as a page lists it.
+
+    :param name: the id of its connection.
+    """
+    rules = None if summary.rules is None else rules_of(summary.rules)
+    levels = tuple(
+        LevelLine(
+            one.path,
+            one.used_percent,
+            one.total_bytes,
+            one.usable_bytes,
+            level_state(one.used_percent, rules),
+            one.error,
+        )
+        for one in summary.levels
+    )
+    found = (*_of_look(summary), *finding_lines(summary.doctor or ()), *_of_levels(levels))
+    last_run = None if summary.last_run is None else run_line(summary.last_run)
+    kind, problem = _problem(summary, now_ms)
+    filling, time_to_full_ms = _time_to_full(summary.levels, rules)
+    return StoreLine(
+        store=name,
+        store_id=summary.store_id,
+        broker=summary.broker,
+        host=summary.host,
+        path=summary.real_path,
+        state=_state(found, last_run, is_known=not problem and summary.doctor is not None),
+        urgent=_most_urgent(found),
+        levels=levels,
+        sampled_at_ms=summary.sampled_at_ms,
+        retention_ms=_retention_ms(summary),
+        filling=filling,
+        time_to_full_ms=time_to_full_ms,
+        archive_lag_bytes=summary.archive_lag_bytes,
+        lagging_groups=summary.lagging_groups,
+        last_run=last_run,
+        problem=problem,
+        problem_kind=kind,
+    )
+
+
+def with_forecast(line: StoreLine, found: Forecast) -> StoreLine:
+    """Return a line with the time to full that its store's forecast tells: one page has one answer.
+
+    That is the middle one of when its broker refuses messages, else of when its disk has no room; where only
+    the fastest course gets there, how long that takes.
+    """
+    times = {one.name: one for one in found.time_to}
+    if not times and line.time_to_full_ms == 0:
+        return line
+    if (full := times.get("refuses", times.get("full"))) is None:
+        return replace(line, filling=Filling.NO if times else Filling.UNKNOWN, time_to_full_ms=None)
+    earliest_ms = full.low_ms if full.mid_ms is None else None
+    filling = Filling.NO if full.mid_ms is None and earliest_ms is None else Filling.YES
+    return replace(line, filling=filling, time_to_full_ms=full.mid_ms, full_at_earliest_ms=earliest_ms)
+
+
+def without_monitor(line: StoreLine, dag_id: str, kind: ProblemKind) -> StoreLine:
+    """Return the line of a store at which nobody looks any more: what it says gets older and older.
+
+    :param dag_id: of the DAG that looked.
+    :param kind: why it doesn't.
+    """
+    if line.problem_kind not in _LOOKED_FOR:
+        return line
+    if kind is ProblemKind.MONITOR_PAUSED:
+        what = f"Its monitor DAG {dag_id} is paused, so that nobody looks at this store."
+        found = FindingLine("urgent", "dag-paused", what, "Unpause it.")
+    else:
+        what = f"Airflow no longer has its monitor DAG {dag_id}."
+        found = FindingLine("urgent", "dag-missing", what, "Make Airflow parse the DAG's file.")
+    told = line.urgent if line.urgent is not None and line.urgent.severity == "urgent" else found
+    problem = f"{what} {found.advice}"
+    return replace(line, state=StoreState.URGENT, urgent=told, problem=problem, problem_kind=kind)
+
+
+def worst_first(lines: Iterable[StoreLine]) -> tuple[StoreLine, ...]:
+    """Return stores, the worst first; of equally bad ones the fullest."""
+
+    def rank(line: StoreLine) -> tuple[int, int, str]:
+        fullest = max((one.used_percent or 0 for one in line.levels), default=0)
+        return _WORST_FIRST[line.state], -fullest, line.store
+
+    return tuple(sorted(lines, key=rank))
+
+
+def _of_look(summary: StoreSummary) -> Iterator[FindingLine]:
+    """Yield what the last look found lost, and its alarms."""
+    if summary.lost:
+        yield FindingLine("urgent", "lost", f"Lost: {summary.lost}.", _LOOK)
+    yield from (FindingLine("urgent", "alarm", what, "") for what in summary.alarms)
+
+
+def _of_levels(levels: Iterable[LevelLine]) -> Iterator[FindingLine]:
+    """Say what a level means, as doctor does: its findings may be older than the level, or not known."""
+    for one in levels:
+        if one.state in _LEVEL_FINDINGS:
+            severity, kind, then = _LEVEL_FINDINGS[one.state]
+            yield FindingLine(severity, kind, f"{one.path} is {one.used_percent} % used: {then}.", _ROOM)
+
+
+def _most_urgent(found: Iterable[FindingLine]) -> FindingLine | None:
+    """Return what doctor said, where it said as much as a level does."""
+    told = [one for one in found if one.severity in _SEVERITIES]
+    return min(told, key=lambda one: _SEVERITIES.index(one.severity), default=None)
+
+
+def _state(found: Iterable[FindingLine], last_run: RunLine | None, *, is_known: bool) -> StoreState:
+    severities = {one.severity for one in found}
+    outcome = last_run.outcome if last_run else None
+    if "urgent" in severities:
+        return StoreState.URGENT
+    if "warning" in severities or outcome in ("failed", "released-in-part"):
+        return StoreState.WARNING
+    return StoreState.OK if is_known else StoreState.UNKNOWN
+
+
+def _problem(summary: StoreSummary, now_ms: int) -> tuple[ProblemKind, str]:
+    if summary.sampled_at_ms is None:
+        said = "Nobody has looked at this store yet. Its monitor DAG does; unpause it."
+        return ProblemKind.NEVER_LOOKED, said
+    ago_ms = now_ms - summary.sampled_at_ms
+    if ago_ms > STALE_MS:
+        said = (
+            f"Nobody has looked at this store for {duration_text(ago_ms)}. Check that its monitor DAG runs."
+        )
+        return ProblemKind.STALE, said
+    if -ago_ms > STALE_MS:
+        said = (
+            f"The last look at this store is dated {duration_text(-ago_ms)} ahead. Check the hosts' clocks."
+        )
+        return ProblemKind.FUTURE, said
+    return ProblemKind.NONE, ""
+
+
+def _retention_ms(summary: StoreSummary) -> int | None:
+    if summary.sampled_at_ms is None or summary.oldest_message_ms is None:
+        return None
+    return max(0, summary.sampled_at_ms - summary.oldest_message_ms)
+
+
+def _time_to_full(levels: Sequence[DiskLevel], rules: Rules | None) -> tuple[Filling, int | None]:
+    refuses = None if rules is None else rules.levels.refuses_percent
+    found = [_disk_full_in(one, 100 if refuses is None else refuses) for one in levels]
+    times = [time_ms for _, time_ms in found if time_ms is not None]
+    if times:
+        return Filling.YES, min(times)
+    is_known = bool(found) and all(filling is Filling.NO for filling, _ in found)
+    return Filling.NO if is_known else Filling.UNKNOWN, None
+
+
+def _disk_full_in(level: DiskLevel, full_percent: int) -> tuple[Filling, int | None]:
+    if level.total_bytes is None or level.usable_bytes is None:
+        return Filling.UNKNOWN, None
+    room = room_below(full_percent, level.total_bytes, level.usable_bytes)
+    if room == 0:
+        return Filling.YES, 0
+    if level.earlier_usable_bytes is None or level.earlier_ms is None:
+        return Filling.UNKNOWN, None
+    span_ms = level.at_ms - level.earlier_ms
+    if span_ms < _LEAST_SPAN_MS:
+        return Filling.UNKNOWN, None
+    in_ms = fills_in_ms(room, level.earlier_usable_bytes - level.usable_bytes, span_ms)
+    return (Filling.NO if in_ms is None else Filling.YES), in_ms

@@ -1,27 +1,30 @@
-"""From an Airflow connection's fields to a ManagedStore. Pure: no Airflow, no input or output."""
+"""From an Airflow connection's fields to a ManagedStore. Pure: no Airflow, no input or output.
+
+A lake's credentials, out of the Airflow connections that its properties name. Pure. They are looked up when a
+task runs and stand in no DAG, no rendered field and no XCom.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from storage_engine.brokers import broker_names, default_broker, find_broker
 from storage_engine.core.nearest import meant
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.fields import ABSOLUTE_PATH, PAGE, Fields, Place
-from storage_engine.hooks.lake_credentials import CATALOG_CONNECTION
-from storage_engine.hooks.live_broker import BESIDE, broker_of_fields
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.model.broker.live import LiveBroker, live_broker
 from storage_engine.model.settings.policy import Policy
 from storage_engine.model.settings.settings import settings_of
 from storage_engine.model.settings.spark_from import SparkFrom
-from storage_engine.model.settings.store_settings import ENGINE, LIVE, POLICY, SETTINGS, STORE_SETTINGS
+from storage_engine.model.settings.store_settings import ENGINE, LIVE, MODES, POLICY, SETTINGS, STORE_SETTINGS
 from storage_engine.retention.store.managed_store import ManagedStore
 
 _CATALOG_NAME = "storage_engine"
@@ -47,6 +50,12 @@ PLACES = {
 _OLDER_LAKE = ("lake_directory", "lake_properties", "lake_catalog")
 _FIELDS = (*(one.name for one in STORE_SETTINGS if not one.inside), *_OLDER_LAKE)
 """Those that a connection may have, besides those of ``PLACES``."""
+BESIDE = "beside"
+"""What older connections call the mode live."""
+S3_CONNECTION = "airflow.s3-conn-id"
+"""Property of a lake: the ``aws`` connection that opens its object store."""
+CATALOG_CONNECTION = "airflow.catalog-conn-id"
+"""Property of a lake: the ``postgres``, ``http`` or ``iceberg`` connection of its catalog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,3 +310,139 @@ def _journal_url(read: Fields, password: str | None, defaults: Defaults, directo
         return make_url(url).set(password=password).render_as_string(hide_password=False)
     except (ArgumentError, ValueError):
         raise read.error("journal_url", "a SQLAlchemy URL", "something else") from None
+
+
+def broker_of_fields(read: Fields, client_connection: str) -> LiveBroker | None:
+    """Return what the fields say of a running broker; None where the store's broker is stopped.
+
+    :param client_connection: type of the connections that may have the broker's address; "": there is none.
+    :raises BadInputError: a field that is missing, contradicts another one, or can't be read; names it.
+    """
+    mode = LIVE if read.text("mode") == BESIDE else read.choice("mode", MODES)
+    values = {one.name: read.read(one) for one in STORE_SETTINGS if one.live}
+    if mode != LIVE:
+        for name in ("broker_address", "name_servers"):
+            if given := read.text(name):
+                raise read.error(name, f"mode {LIVE}, or no {name}: {mode}, no broker runs", given)
+        return None
+    elsewhere = bool(client_connection and values["conn_id"])
+    return live_broker(values, read.error, read.shown, address_elsewhere=elsewhere)
+
+
+def with_broker_credentials(
+    live: LiveBroker, conn_id: str | None, connection: Callable[[str], Any], client_connection: str = ""
+) -> LiveBroker:
+    """The broker with what a connection has for it, if one is named: keys, or settings of its client.
+
+    They are looked up when a task runs and stand in no DAG, no rendered field and no XCom.
+
+    :param client_connection: type of the connections whose extra is the settings of the broker's client.
+    :raises BadInputError: that connection lacks one of them.
+    """
+    if conn_id is None:
+        return live
+    found = connection(conn_id)
+    if client_connection and found.conn_type == client_connection:
+        return replace(live, client={name: _text(value) for name, value in found.extra_dejson.items()})
+    if not (found.login and found.password):
+        missing = "password" if found.login else "login"
+        raise BadInputError(
+            f"connection {conn_id}, named by a store's broker_conn_id: expected the broker's access "
+            f"key as its login and the secret key as its password, found no {missing}."
+        )
+    return replace(live, access_key=found.login, secret_key=found.password)
+
+
+def _text(value: Any) -> str:
+    """Return a value of a JSON object as a client library takes it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+class NamedConnection(Protocol):
+    """What is read of an Airflow connection."""
+
+    conn_id: str
+    conn_type: str
+    host: str | None
+    port: int | None
+    schema: str | None
+    login: str | None
+
+    @property
+    def password(self) -> str | None: ...
+
+    @property
+    def extra_dejson(self) -> dict[str, Any]: ...
+
+
+def with_credentials(lake: LakeConfig, connection: Callable[[str], Any]) -> LakeConfig:
+    """The lake with what its named connections say; properties that it has itself win.
+
+    :param connection: looks up a :class:`NamedConnection` by its id.
+    :raises BadInputError: a connection of a type that can't serve; names it.
+    """
+    properties = dict(lake.properties)
+    for key, read in ((S3_CONNECTION, _object_store), (CATALOG_CONNECTION, _catalog_credentials)):
+        if conn_id := properties.pop(key, ""):
+            properties = {**read(connection(conn_id)), **properties}
+    return LakeConfig(lake.name, properties, lake.namespace)
+
+
+def _object_store(connection: NamedConnection) -> dict[str, str]:
+    _check_type(connection, ("aws",), S3_CONNECTION)
+    extra = connection.extra_dejson
+    service = extra.get("service_config", {}).get("s3", {})
+    return _present(
+        {
+            "s3.access-key-id": connection.login or extra.get("aws_access_key_id"),
+            "s3.secret-access-key": connection.password or extra.get("aws_secret_access_key"),
+            "s3.session-token": extra.get("aws_session_token"),
+            "s3.endpoint": service.get("endpoint_url") or extra.get("endpoint_url"),
+            "s3.region": extra.get("region_name"),
+            "s3.role-arn": extra.get("role_arn"),
+        }
+    )
+
+
+def _catalog_credentials(connection: NamedConnection) -> dict[str, str]:
+    _check_type(connection, ("postgres", "http", "iceberg"), CATALOG_CONNECTION)
+    if connection.conn_type == "postgres":
+        url = URL.create(
+            "postgresql+psycopg",
+            connection.login,
+            connection.password,
+            connection.host,
+            connection.port,
+            connection.schema,
+        )
+        return {"type": "sql", "uri": url.render_as_string(hide_password=False)}
+    secret = f"{connection.login}:{connection.password}" if connection.login else None
+    return _present(
+        {
+            "type": "rest",
+            "uri": _address(connection),
+            "credential": secret if connection.password else None,
+            "token": None if connection.login else connection.password,
+        }
+    )
+
+
+def _address(connection: NamedConnection) -> str:
+    """As Airflow's HttpHook reads one: the host may be the whole address, the schema field the scheme."""
+    host = connection.host or ""
+    if "://" in host:
+        return host
+    port = f":{connection.port}" if connection.port else ""
+    return f"{connection.schema or 'http'}://{host}{port}"
+
+
+def _check_type(connection: NamedConnection, expected: tuple[str, ...], key: str) -> None:
+    if connection.conn_type not in expected:
+        raise BadInputError(
+            f"connection {connection.conn_id}, named by a lake's property {key}: expected type "
+            f"{' or '.join(expected)}, found {connection.conn_type!r}."
+        )
+
+
+def _present(values: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(value) for key, value in values.items() if value}

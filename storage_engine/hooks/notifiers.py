@@ -12,20 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.exceptions import AirflowRescheduleException
 from airflow.providers.common.compat.sdk import (
+    AirflowException,
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
     AirflowTaskTimeout,
 )
 
+from storage_engine.core.next_commands import first_named, with_arguments
 from storage_engine.core.wording import unexpected
-from storage_engine.hooks.commands import with_connection
+from storage_engine.exceptions import StorageEngineError
 from storage_engine.hooks.storage_engine import StorageEngineHook
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.place import own_directory
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from storage_engine.retention.monitor.notifying import Notification
+
 
 Notifier = Callable[[Any], object]
 """A ``BaseNotifier``, or a function that takes the context."""
@@ -128,3 +133,35 @@ class _NotifierMeans:
         alarm = told.to_dict()
         context = {**self.context, "alarm": alarm, "exception": alarm["text"]}
         within(seconds, lambda: copy.copy(self.notifier)(context))
+
+
+def with_connection(text: str, storage_engine_conn_id: str) -> str:
+    """Give each command that a text names without arguments those that stand for a connection.
+
+    A text about the second lake names its directory; where that has none, the text stays as it is.
+    """
+    said: dict[str, object] = {"conn_id": storage_engine_conn_id}
+    if with_arguments(text, said) == text:
+        return text
+    # What the connection itself lacks is another error; its commands are named all the same.
+    with suppress(StorageEngineError, AirflowException):
+        lakes = StorageEngineHook(storage_engine_conn_id).managed_store.lakes
+        directories = [own_directory(lake) for lake in lakes]
+        if first_named(text, [_place(*lake) for lake in zip(lakes, directories, strict=True)]) == 1:
+            said = {**said, "lake_dir": directories[1]} if directories[1] is not None else {}
+    return with_arguments(text, said)
+
+
+@contextmanager
+def commands_named(storage_engine_conn_id: str) -> Iterator[None]:
+    """Do the same with what is raised inside; it stays the same error."""
+    try:
+        yield
+    except (StorageEngineError, AirflowException) as error:
+        error.args = (with_connection(str(error), storage_engine_conn_id), *error.args[1:])
+        raise
+
+
+def _place(lake: LakeConfig, directory: object) -> str:
+    """Return what texts about a lake, its tables and its catalog have in common."""
+    return lake.location if directory is None else f"{directory}/"

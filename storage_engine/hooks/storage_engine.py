@@ -31,10 +31,10 @@ from storage_engine.hooks.connection import (
     spark_connection,
     spark_from_of,
     store_queue,
+    with_broker_credentials,
+    with_credentials,
 )
 from storage_engine.hooks.fields import PAGE
-from storage_engine.hooks.lake_credentials import with_credentials
-from storage_engine.hooks.live_broker import with_broker_credentials
 from storage_engine.model.settings.spark_from import SparkUse, places_text
 from storage_engine.retention.store.managed_store import ManagedStore, archive_threads_of
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from storage_engine.kafka.words import WORDS
 from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
+from storage_engine.model.broker.broker_words import BrokerWords
 from storage_engine.model.broker.kind import Broker
 from storage_engine.model.settings.store_settings import WE_DELETE
 
@@ -21,6 +21,20 @@ if TYPE_CHECKING:
     from storage_engine.model.report.facts import FactsScope, StoreFacts
     from storage_engine.model.report.inspection import Inspection
     from storage_engine.model.store.store import StoreSnapshot
+
+
+WORDS: Final = BrokerWords(
+    address_options=("--broker", "--client-config"),
+    errors={
+        "BrokerConfigError": "Correct the key in server.properties, then run again.",
+        "CorruptFileError": (
+            "Compare the file with that of a replica. A stopped broker makes missing indexes of a log again "
+            "when it starts, and nothing else of it."
+        ),
+    },
+    dependents="Indexes",
+    queue="partition",
+)
 
 
 class Kafka(Broker):
@@ -81,7 +95,7 @@ class Kafka(Broker):
         return f"{log}/{base_offset:020d}.log"
 
     def continues(self, left: Receipt, right: Receipt) -> bool:
-        from storage_engine.kafka.restore.restored_log import continues
+        from storage_engine.kafka.restored_log import continues
 
         return continues(left, right)
 
@@ -107,8 +121,7 @@ class Kafka(Broker):
         """Make a log directory for nodes by their ``server.properties``; for none, segments alone."""
         if not serving:
             return None
-        from storage_engine.kafka.restore.restored_config import RestoredLogDirectory
-        from storage_engine.kafka.store.serving_nodes import read_serving_nodes
+        from storage_engine.kafka.restored_log import RestoredLogDirectory, read_serving_nodes
 
         return RestoredLogDirectory(read_serving_nodes(serving))
 

@@ -15,8 +15,8 @@ from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog,
 from storage_engine.kafka.format.log_end import LogEnd, known_end, segment_end
 from storage_engine.kafka.format.stored_files import read_stored
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
-from storage_engine.kafka.stopped.lock_holder import runs
-from storage_engine.kafka.store.missing_logs import ADVICE, missing_logs, missing_text
+from storage_engine.kafka.stopped.store_lock import runs
+from storage_engine.kafka.store.absent_logs import ADVICE, missing_logs, missing_text
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.report.facts import (
     CheckpointFact,

@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.kafka.format.layout import Node
-from storage_engine.kafka.lag.lag import LagContext, place_positions
-from storage_engine.kafka.lag.positions import Consumers, consumers_of
+from storage_engine.kafka.lag import Consumers, LagContext, consumers_of, place_positions
 from storage_engine.kafka.store.lag_context import lag_context
 from storage_engine.kafka.store.store import KafkaStore, open_store
 from storage_engine.model.broker.lag_job import LagRequest, Place

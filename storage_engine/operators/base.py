@@ -15,9 +15,8 @@ from storage_engine import cycle
 from storage_engine.assets import tell
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BadInputError
-from storage_engine.hooks.commands import commands_named, with_connection
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
-from storage_engine.hooks.notifiers import Notifier, alarms_told
+from storage_engine.hooks.notifiers import Notifier, alarms_told, commands_named, with_connection
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
 from storage_engine.model.plan.approval import Person, Realm, Starter

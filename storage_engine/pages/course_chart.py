@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache
+from typing import Final
 
 from jinja2 import Environment
 
 from storage_engine.core.clock import HOUR_MS
+from storage_engine.core.extras import CHARTS
 from storage_engine.core.wording import bytes_text, duration_text, shortened
+from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.course.course import Course, RuleLevels
 from storage_engine.pages.environment import environment
 
@@ -29,6 +32,25 @@ _MOST_TITLE = 72
 _HOUR_STEPS = (1, 2, 3, 6, 12, 24, 48, 72, 168, 336, 720, 1_440, 2_160, 4_320, 8_760)
 _MOST_TICKS = 5
 _LEAST_LABEL_GAP = 11.0
+_ZOOM: Final = 2
+"""Pixels a unit of the picture, so that it is sharp on today's screens."""
+_LETTER: Final = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20">'
+    '<text y="15" font-family="{}">{}</text></svg>'
+)
+_FAMILIES: Final = (
+    "DejaVu Sans",
+    "Liberation Sans",
+    "Noto Sans",
+    "Arial",
+    "Helvetica",
+    "Open Sans",
+    "Roboto",
+    "Cantarell",
+    "Noto Sans CJK SC",
+    "WenQuanYi Zen Hei",
+)
+"""One of these is on nearly every machine that has a font; the picture's words are in the first that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,3 +239,25 @@ def _words(one: ChartCourse) -> str:
         f"{one.label}: the level is at most {summary.highest_percent} %, messages stay at least "
         f"{duration_text(summary.shortest_retention_ms)}{refused}."
     )
+
+
+def png_of(svg: str) -> bytes:
+    """Draw a picture with the fonts of this machine.
+
+    :raises MissingExtraError: the extra isn't installed.
+    :raises StorageEngineError: this machine has no font, so that its words would be missing.
+    """
+    CHARTS.require("A PNG")
+    import resvg_py
+
+    blank = resvg_py.svg_to_bytes(svg_string=_LETTER.format("", ""))
+    shown = (
+        name for name in _FAMILIES if resvg_py.svg_to_bytes(svg_string=_LETTER.format(name, "M")) != blank
+    )
+    family = next(shown, None)
+    if family is None:
+        raise StorageEngineError(
+            f"PNG: expected one of the fonts {', '.join(_FAMILIES)} on this machine, found none, so that its "
+            "words would be missing. Nothing was written. Install fonts-dejavu-core, or draw an SVG."
+        )
+    return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=_ZOOM, sans_serif_family=family))

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from storage_engine.brokers import find_broker
 from storage_engine.core.wording import bytes_text, count_text, time_text
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.broker.broker_words import BrokerWords
 from storage_engine.model.report.validation import Where
 
 STEPS: Mapping[str, str] = {
@@ -98,3 +101,22 @@ def unread_count(unread: Mapping[str, Any]) -> str:
         return "an unknown number of messages"
     some = unread["more"] or any(row["messages"] is None for row in unread["rows"])
     return f"{'at least ' if some else ''}{known:,} {'message' if known == 1 else 'messages'}"
+
+
+def words_of(broker: str) -> BrokerWords:
+    """Return the words of a kind of broker; those that fit any where its package isn't here.
+
+    :param broker: its name, as reports have it.
+    """
+    try:
+        return find_broker(broker).words
+    except BadInputError:
+        return BrokerWords()
+
+
+def sets_aside_until_start(broker: str) -> bool:
+    """Return whether an undo of what was deleted fits only before the store's broker starts."""
+    try:
+        return find_broker(broker).undo_outside
+    except BadInputError:
+        return False

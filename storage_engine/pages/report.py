@@ -20,10 +20,15 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.model.report.validation import RangeStatus, ValidationResult, Where
 from storage_engine.pages.advice import reason_words
 from storage_engine.pages.environment import environment
-from storage_engine.pages.figures import STEPS, gone_by_rules, took_text, worst_status
-from storage_engine.pages.problems import SHOWN, broken_checks
-from storage_engine.pages.story import Story, of_any_release, tell
-from storage_engine.pages.words import sets_aside_until_start, words_of
+from storage_engine.pages.figures import (
+    STEPS,
+    gone_by_rules,
+    sets_aside_until_start,
+    took_text,
+    words_of,
+    worst_status,
+)
+from storage_engine.pages.story import SHOWN, Story, broken_checks, of_any_release, tell
 
 LISTED = 100
 """Rows of a list that a page shows; its JSON has all of them."""

@@ -6,22 +6,30 @@ same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from storage_engine.core.wording import bytes_text, count_text
-from storage_engine.pages.answers import Answer, answers
+from storage_engine.core.wording import UNCHANGED, bytes_text, count_text, shortened, time_text
+from storage_engine.model.broker.broker_words import BrokerWords
+from storage_engine.pages.advice import cause_words, check_advice, error_advice, reason_advice, reason_words
 from storage_engine.pages.figures import (
     STEPS,
     amount,
     fated,
     freed_bytes,
+    gone_by_rules,
+    is_dry_run,
     is_set_aside,
+    sets_aside_until_start,
+    span_text,
+    took_text,
     unread_count,
+    words_of,
     worst_status,
 )
-from storage_engine.pages.problems import Problem, problems
 
 _LATER: Mapping[str, Any] = {
     "quarantine": None,
@@ -48,6 +56,13 @@ _REFUSALS = frozenset(
     }
 )
 """Errors by which a run says no, rather than that something broke."""
+NAME_WIDTH = 60
+"""Names of groups and topics have up to 255 characters; the report's tables have them whole."""
+
+_COMMAND = "; to get them: "
+_SHIELD = " in the shield"
+SHOWN = 20
+"""Of more problems than these, the rest is in the report's JSON only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +188,328 @@ def _loss(report: Mapping[str, Any]) -> str:
     if report["archive_mode"] == "off" or report["waiver"] is not None:
         return f"{lost}; no lake is known to have them."
     return f"{lost}; {'they would be' if would else 'they are'} only in the lake."
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """:param command: what to type for it; "" for nothing."""
+
+    text: str
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One question that a reader has of a run, and the answer.
+
+    :param short: the answer in a few words, for where space is short.
+    """
+
+    question: str
+    lines: tuple[Line, ...]
+    short: str
+    tone: str = ""
+
+
+def answers(report: Mapping[str, Any]) -> tuple[Answer, ...]:
+    """Answer what a reader asks of a run; what doesn't arise is left out.
+
+    :param report: with every field, as JSON.
+    """
+    asked = (_went(report), _why(report), _where(report), _cost(report), _checked(report), _who(report))
+    return tuple(answer for answer in asked if answer is not None)
+
+
+def _went(report: Mapping[str, Any]) -> Answer | None:
+    deleted, pending, missing = (fated(report, fate) for fate in ("deleted", "pending", "missing"))
+    proven = fated(report, "gone-proven")
+    kept = fated(report, "kept")
+    lines = []
+    short = "nothing"
+    if deleted:
+        short = amount(deleted)
+        lines.append(Line(f"{short}{_messages(report, deleted)}"))
+    elif not is_dry_run(report):
+        lines.append(Line("Nothing"))
+    if files := report["dependents"]:
+        size = bytes_text(sum(row["facts"]["size_bytes"] for row in files))
+        kinds = Counter(str(row["kind"]) for row in files)
+        named = " and ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+        lines.append(Line(f"{named} {'file' if len(files) == 1 else 'files'} that pointed at them, {size}"))
+    if pending:
+        short = short if deleted else amount(pending) if is_dry_run(report) else "nothing yet"
+        lines.append(Line(amount(pending) if is_dry_run(report) else f"{amount(pending)} still to go"))
+    if proven:
+        lines.append(Line(f"{amount(proven)} went by none of our runs, and a lake has {_it(proven)}"))
+    if missing:
+        lines.append(
+            Line(f"{amount(missing)} {'is' if len(missing) == 1 else 'are'} missing: no run deleted it")
+        )
+    if ahead := report["archived_ahead"]:
+        lines.append(Line(f"{count_text(ahead, 'segment')} archived and proven ahead of deletion"))
+    if again := report["hashed_again"]:
+        lines.append(Line(f"{count_text(again, 'segment')} {UNCHANGED}"))
+    if kept:
+        verb = "stays" if len(kept) == 1 else "stay"
+        lines.append(Line(f"{amount(kept)} {verb} on disk"))
+    if not report["segments"] and not lines:
+        return None
+    return Answer("What would go" if is_dry_run(report) else "What went", tuple(lines), short)
+
+
+def _it(rows: Sequence[object]) -> str:
+    return "it" if len(rows) == 1 else "them"
+
+
+def _messages(report: Mapping[str, Any], deleted: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many messages were in it, and when they were stored, as far as receipts tell."""
+    slots = {(row["log"], row["base_offset"]) for row in deleted}
+    found = [row for row in report["archived"] if (row["log"], row["base_offset"]) in slots]
+    if not found:
+        return ""
+    some = "" if len(found) == len(deleted) else f" in {len(found)} of them"
+    text = f", {sum(row['message_count'] for row in found):,} messages{some}"
+    first = [row["first_stored_at_ms"] for row in found if row.get("first_stored_at_ms") is not None]
+    last = [row["last_stored_at_ms"] for row in found if row.get("last_stored_at_ms") is not None]
+    return f"{text}, stored {span_text(min(first), max(last))}" if first and last else text
+
+
+def _why(report: Mapping[str, Any]) -> Answer | None:
+    if report["plan_digest"] is None:
+        return None
+    words = words_of(report["broker"])
+    lines = [
+        Line(
+            cause_words(trigger["cause"], words)
+            + (f": {trigger['detail']}" if trigger["cause"] != "manual" else "")
+            + ("; age was ignored" if trigger["urgency"] == "forced" else "")
+        )
+        for trigger in report["triggers"]
+    ] or [Line("No cause to delete held")]
+    if reason := report["request"].get("reason"):
+        lines.append(Line(f"The reason given: {reason}"))
+    if (waiver := report["waiver"]) is not None:
+        said = f"{waiver['person']} let the plan go without proof ({time_text(waiver['at_ms'])})"
+        lines.append(Line(f"{said}: {waiver['reason']}"))
+    if report["approval"]:
+        lines.append(Line(report["approval"]))
+    lines += (Line(text) for text in _reasons(report))
+    return Answer("Why", tuple(lines), lines[0].text)
+
+
+def _reasons(report: Mapping[str, Any]) -> Iterator[str]:
+    """Return for how many segments each reason decided; what went comes first."""
+    counts = Counter((row["fate"] == "kept", str(row["reason"])) for row in report["segments"])
+    for (kept, reason), count in sorted(counts.items(), key=lambda item: (item[0][0], -item[1])):
+        goes = "would go" if is_dry_run(report) else "goes" if count == 1 else "go"
+        verb = ("stays" if count == 1 else "stay") if kept else goes
+        yield f"{count_text(count, 'segment')} {verb}: {reason_words(reason)}"
+
+
+def _where(report: Mapping[str, Any]) -> Answer | None:
+    deleted = fated(report, "deleted")
+    archived = report["archived"]
+    if not archived and not deleted:
+        return None
+    lines, places = [], []
+    for lake in dict.fromkeys(row["lake"] for row in archived):
+        rows = [row for row in archived if row["lake"] == lake]
+        proven = [row["proven_at_ms"] for row in rows]
+        place = f"in the lake {lake}, proven byte for byte {span_text(min(proven), max(proven))}"
+        places.append(place)
+        lines.append(Line(f"{count_text(len(rows), 'segment')} {place}"))
+    slots = {(row["log"], row["base_offset"]) for row in archived}
+    gone = [row for row in deleted if (row["log"], row["base_offset"]) in slots]
+    if gone:
+        lines.append(Line("To bring it back as identical files:", _restore_command(report, gone)))
+    bare = [row for row in deleted if (row["log"], row["base_offset"]) not in slots]
+    if bare:
+        why = (
+            "the policy is archive: off" if report["archive_mode"] == "off" else "no lake is known to have it"
+        )
+        lines.append(Line(f"{amount(bare)} went without a copy: {why}"))
+    if is_set_aside(report) and report["quarantine"]["state"] != "undo-ended":
+        until = time_text(report["quarantine"]["until_ms"])
+        before = ", before its broker starts" if sets_aside_until_start(report["broker"]) else ""
+        text = f"The files lie in quarantine until {until}. To undo the run{before}:"
+        lake = ("--lake", report["lake_directory"])
+        words = ("storage-engine", "undo", report["run_key"], report["root"], *lake)
+        lines.append(Line(text, shlex.join(map(str, words))))
+    short = "; ".join(places) if not bare else "not all of it is in a lake" if places else "in no lake"
+    question = "Where it is now" if deleted else "In the lake already"
+    return Answer(question, tuple(lines), short, "warn" if bare else "")
+
+
+def _restore_command(report: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the command that brings segments back from the lake."""
+    words = ["storage-engine", "restore", "--lake", str(report["lake_directory"]), "--to", "DIRECTORY"]
+    words += ["--store-id", str(report["store_id"]), "--lineage", str(report["lineage"])]
+    if len({row["log"] for row in rows}) == 1:
+        offsets = sorted(row["base_offset"] for row in rows)
+        words += ["--log", str(rows[0]["log"]), "--from-offset", str(offsets[0])]
+        # Behind its base offset the last segment holds at least a byte, and whole segments come back.
+        words += ["--to-offset", str(offsets[-1] + 1)]
+    return shlex.join(words)
+
+
+def _who(report: Mapping[str, Any]) -> Answer | None:
+    would = not fated(report, "deleted")
+    if not fated(report, "deleted", "pending"):
+        return None
+    question = "Who would lose sight of messages" if would else "Who lost sight of messages"
+    unread = report["unread"] or {
+        "rows": (),
+        "error": "the release that wrote this report did not look",
+        "more": 0,
+    }
+    rows = unread["rows"]
+    shielded = [Line(line) for line in report["unread_lines"] if _SHIELD in line]
+    if report["lag_policy"] == "ignore":
+        return Answer(question, (Line("Nobody was asked: lag_policy is ignore"),), "not asked")
+    if error := unread["error"]:
+        return Answer(question, (Line(f"Not known: {error}"), *shielded), "not known", "warn")
+    if not rows and not shielded and (said := unread.get("notices")):
+        return Answer(
+            question, tuple(Line(f"Nobody that is known: {one}") for one in said), "nobody known", "warn"
+        )
+    if not rows and not shielded:
+        nobody = "every group has read what would go" if would else "every group had read what went"
+        return Answer(question, (Line(f"Nobody: {nobody}"),), "nobody")
+    commands = [line.rpartition(_COMMAND)[2] for line in report["unread_lines"] if _COMMAND in line]
+    shown = rows[: max(len(commands), 10)]
+    unit = words_of(report["broker"]).queue
+    lines = [
+        Line(_loss_text(row, unit), commands[i] if i < len(commands) else "") for i, row in enumerate(shown)
+    ]
+    if more := len(rows) - len(shown) + unread["more"]:
+        lines.append(Line(f"So it is for {more:,} more, which report.json names"))
+    lines += shielded
+    groups = len({row["group"] for row in rows})
+    short = f"{count_text(groups, 'group')}, {unread_count(unread)} unread"
+    return Answer(question, tuple(lines), short, "warn")
+
+
+def _loss_text(row: Mapping[str, Any], unit: str) -> str:
+    """Return what one group misses of one topic.
+
+    :param unit: what its messages are divided into.
+    """
+    group, topic = shortened(str(row["group"]), NAME_WIDTH), shortened(str(row["topic"]), NAME_WIDTH)
+    queues = count_text(row["queues"], unit)
+    since = f", stored from {time_text(row['from_ms'])} on" if row["from_ms"] is not None else ""
+    if row["messages"] is None:
+        return f"{group}: position unknown in {queues} of {topic}{since}; it may need any message there"
+    many = "message" if row["messages"] == 1 else "messages"
+    return f"{group}: {row['messages']:,} unread {many} of {topic} in {queues}{since}"
+
+
+def _cost(report: Mapping[str, Any]) -> Answer | None:
+    lines = []
+    total_ms = report["finished_at_ms"] and report["finished_at_ms"] - report["began_at_ms"]
+    steps = [
+        f"{STEPS.get(step['step'], step['step'])} {took_text(step['took_ms'])}"
+        for step in report["steps"]
+        if step["took_ms"] is not None
+    ]
+    if total_ms or steps:
+        took = f"{took_text(total_ms)} in all" if total_ms else "So far"
+        lines.append(Line(f"{took}: {', '.join(steps)}" if steps else took))
+    if own := [row for row in report["archived"] if row["by_this_run"]]:
+        files = {row["data_file"]: row["data_file_bytes"] for row in own}
+        read, written = sum(row["size_bytes"] for row in own), sum(files.values())
+        percent = f" ({written * 100 // read} %)" if read else ""
+        lines.append(
+            Line(f"{bytes_text(read)} read from disk, {bytes_text(written)} written to the lake{percent}")
+        )
+    if freed := freed_bytes(report):
+        lines.append(Line(f"{bytes_text(freed)} freed on disk"))
+    return Answer("What it cost", tuple(lines), took_text(total_ms) or "not known yet") if lines else None
+
+
+def _checked(report: Mapping[str, Any]) -> Answer | None:
+    found = report["validation"]
+    if found is None:
+        nothing = Answer("Checked after it", (Line("Not checked"),), "not checked")
+        return nothing if fated(report, "deleted") else None
+    good = sum(check["status"] == "OK" for check in found["checks"])
+    worst = worst_status(found)
+    tone = {"OK": "ok", "WARNING": "warn", "FAILURE": "bad"}[worst]
+    text = f"{good} of {len(found['checks'])} checks hold"
+    lost = [row for row in found["ranges"] if row["where"] == "LOST"]
+    whole = "store and lake together have every byte once" if worst == "OK" and not lost else ""
+    if whole and (gone := gone_by_rules({row["where"] for row in found["ranges"]})):
+        whole += f", but for {gone}"
+    return Answer("Checked after it", (Line(f"{text}{'; ' if whole else ''}{whole}"),), text, tone)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """:param tone: bad or warn.
+    :param what: what was expected and found.
+    :param remedy: what to do; "" where ``what`` says it.
+    """
+
+    title: str
+    tone: str
+    what: str
+    remedy: str
+
+
+def problems(report: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """Return what needs a person, the worst first.
+
+    :param report: with every field, as JSON.
+    """
+    words = words_of(report["broker"])
+    found = [Problem("A lake isn't what it should be", "bad", why, "") for why in report["wrong_lakes"]]
+    found += [*_refused(report, words), *_errors(report, words)]
+    found += [*broken_checks(report["validation"], words), *_open(report)]
+    found += (Problem("Alarm", "warn", alarm, "") for alarm in report["alarms"])
+    return tuple(sorted(found, key=lambda problem: problem.tone != "bad"))
+
+
+def broken_checks(validation: Mapping[str, Any] | None, words: BrokerWords) -> Iterator[Problem]:
+    """Return the checks that don't hold.
+
+    :param validation: as JSON; None: there was none.
+    :param words: of the store's broker.
+    """
+    for check in validation["checks"] if validation else ():
+        if check["status"] == "OK":
+            continue
+        broken = f"{check['unexpected_count']:,} of {check['checked_count']:,} break this rule"
+        example = f": {check['examples'][0]}" if check["examples"] else ""
+        title = f"A rule is broken: {check['description'] or check['expectation']}"
+        tone = "bad" if check["status"] == "FAILURE" else "warn"
+        yield Problem(title, tone, f"{broken}{example}", check_advice(check["expectation"], words))
+
+
+def _refused(report: Mapping[str, Any], words: BrokerWords) -> Iterator[Problem]:
+    for log in report["refused"]:
+        named = log["remedy"] != "Mend what it names."
+        remedy = log["remedy"] if named else error_advice(log["error"], words)
+        yield Problem(f"Log {log['log']} was refused", "bad", log["why"], remedy)
+
+
+def _errors(report: Mapping[str, Any], words: BrokerWords) -> Iterator[Problem]:
+    refused = {log["why"] for log in report["refused"]}
+    for step in report["steps"]:
+        error, _, message = step["error"].partition(": ")
+        if error and message not in refused:
+            remedy = error_advice(error, words)
+            yield Problem(f"Step {step['step']} failed", "bad", message, remedy)
+
+
+def _open(report: Mapping[str, Any]) -> Iterator[Problem]:
+    if report["outcome"] == "unfinished":
+        again = f"Run it again with the run key {report['run_key']}, or clear its task in Airflow."
+        yield Problem("The run is not finished", "warn", "Steps are left to do.", again)
+    if report["crashed"]:
+        what = "The store may be read, but not changed."
+        yield Problem("The broker did not stop cleanly", "warn", what, reason_advice("store-crashed"))
+    for reason in dict.fromkeys(row["reason"] for row in report["segments"] if row["fate"] == "kept"):
+        if reason in ("refused", "store-crashed") or not reason_advice(reason):
+            continue
+        rows = [row for row in report["segments"] if row["fate"] == "kept" and row["reason"] == reason]
+        title = f"{count_text(len(rows), 'segment')} may not go: {reason_words(reason)}"
+        yield Problem(title, "warn", rows[0]["detail"], reason_advice(reason))

@@ -20,8 +20,7 @@ from starlette.responses import Response
 from storage_engine.exceptions import JournalUnavailableError, StorageEngineError
 from storage_engine.links import CONSOLE_PATH, KEEP_PATH, REPORT_PATH
 from storage_engine.plugins.access import ReadableDags, ReadableStore, ReadableStores, is_own_dag, not_found
-from storage_engine.plugins.journals import REACH
-from storage_engine.plugins.own_threads import in_own_threads
+from storage_engine.plugins.journals import REACH, in_own_threads
 from storage_engine.plugins.report import (
     NoSuchStoreError,
     keep_of_store,

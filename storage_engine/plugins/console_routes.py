@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mimetypes
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -26,7 +29,7 @@ from storage_engine.console import chart as store_chart
 from storage_engine.console.calendar import validation_calendar
 from storage_engine.console.store import one_store, runs_page
 from storage_engine.console.store_forecast import store_forecast
-from storage_engine.console.store_line import ProblemKind, StoreLine, without_monitor, worst_first
+from storage_engine.console.stores import ProblemKind, StoreLine, without_monitor, worst_first
 from storage_engine.console.what_if import question_of, what_if, what_if_settings
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.jsonable import to_jsonable
@@ -41,10 +44,8 @@ from storage_engine.plugins.access import (
     dags_of,
     not_found,
 )
-from storage_engine.plugins.journals import journal_of, overview
-from storage_engine.plugins.own_threads import in_own_threads
+from storage_engine.plugins.journals import in_own_threads, journal_of, overview
 from storage_engine.plugins.report import run_in_short
-from storage_engine.plugins.static_files import PAGE, static_files
 
 MOST_BODY_BYTES = 32 * 1024
 WAIT_SECONDS = 2.0
@@ -53,6 +54,10 @@ _BUSY = "Another what-if is being computed on this API server. Try again in a fe
 _LATER = {"Retry-After": "3"}
 _MOST_WAITING = 2
 _turns = Semaphore(1)
+_FOLDER = Path(__file__).parent / "static"
+PAGE = "index.html"
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
+"""Stated here, since what a system says of them differs."""
 
 
 @asynccontextmanager
@@ -276,3 +281,46 @@ def one(request: Request, store: ReadableStore, user: GetUserDep, dags: Readable
     found = one_store(journal_of(store.conn_id), store.conn_id, clock_ms())
     (row,) = with_monitors([found.row], [store], dags)
     return answer(request, {**to_jsonable(replace(found, row=row)), "dags": dags_of(store, user, dags)})
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFile:
+    """:param media_type: with its charset, where it is text."""
+
+    content: bytes
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFiles:
+    """All files by name, such as ``app.js`` or ``words/en.js``.
+
+    :param digest: of all of them; in an address it lets a browser keep what it has.
+    """
+
+    files: Mapping[str, StaticFile]
+    digest: str
+
+    @property
+    def page(self) -> bytes:
+        """Return the page, whose files are named by addresses that change when a file does."""
+        text = self.files[PAGE].content.decode()
+        return text.replace('"static/', f'"static/{self.digest}/').encode()
+
+
+@cache
+def static_files() -> StaticFiles:
+    """Return the files that this release has."""
+    paths = sorted(path for path in _FOLDER.rglob("*") if path.is_file())
+    files = {path.relative_to(_FOLDER).as_posix(): _read(path) for path in paths}
+    whole = hashlib.sha256()
+    for name, file in files.items():
+        whole.update(f"{name}\0{len(file.content)}\0".encode())
+        whole.update(file.content)
+    return StaticFiles(files, whole.hexdigest()[:16])
+
+
+def _read(path: Path) -> StaticFile:
+    media_type = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "text/plain"
+    text = media_type.startswith("text/") or path.suffix == ".svg"
+    return StaticFile(path.read_bytes(), f"{media_type}; charset=utf-8" if text else media_type)

@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import lru_cache, partial, wraps
+from typing import ParamSpec, TypeVar
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from sqlalchemy import Connection
 
-from storage_engine.console.store_line import ProblemKind, StoreLine, worst_first
-from storage_engine.console.stores import AskedJournal, StoresAnswer, all_stores
+from storage_engine.console.stores import (
+    AskedJournal,
+    ProblemKind,
+    StoreLine,
+    StoresAnswer,
+    all_stores,
+    worst_first,
+)
 from storage_engine.exceptions import BadInputError, JournalUnavailableError, NoSuchConnectionError
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.plugins.own_threads import all_at_once
 
 T = TypeVar("T")
 
@@ -30,6 +38,11 @@ _SLOW_SECONDS = 1.0
 _PAUSE_SECONDS = 30.0
 _AT_ONCE = 4
 """Questions to one journal at once: each holds a thread, and other journals are asked, too."""
+P = ParamSpec("P")
+
+_MOST_THREADS = 16
+_of_routes = CapacityLimiter(_MOST_THREADS)
+_of_journals = ThreadPoolExecutor(_MOST_THREADS, "storage-engine-journal")
 
 
 class WebJournal(JournalReader):
@@ -210,3 +223,24 @@ def _late(reader: JournalReader, names: Sequence[str], now_ms: int) -> StoresAns
     )
     lines = tuple(StoreLine(name, problem=problem, problem_kind=ProblemKind.JOURNAL) for name in names)
     return StoresAnswer(now_ms, lines, problem)
+
+
+def in_own_threads(work: Callable[P, T]) -> Callable[P, Awaitable[T]]:
+    """Return a route that runs in one of these threads. While all are taken it waits without one."""
+
+    @wraps(work)
+    async def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await run_sync(partial(work, *args, **kwargs), limiter=_of_routes)
+
+    return run
+
+
+def all_at_once(works: list[Callable[[], T]], limit_seconds: float) -> list[T | None]:
+    """Return what each of them returns, in their order; None of those that are not done in time."""
+    if len(works) == 1:
+        return [works[0]()]
+    futures: list[Future[T]] = [_of_journals.submit(work) for work in works]
+    done, late = wait(futures, limit_seconds)
+    for future in late:
+        future.cancel()
+    return [future.result() if future in done else None for future in futures]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, StoreSettings
+from storage_engine.model.broker.broker_words import BrokerWords
 from storage_engine.model.broker.kind import Broker
-from storage_engine.rocketmq.words import WORDS
+from storage_engine.rocketmq.format.releases import SERVED_WITHOUT_QUEUES
 
 if TYPE_CHECKING:
     from storage_engine.model.broker.broker_store import Watch
@@ -26,6 +27,43 @@ if TYPE_CHECKING:
     from storage_engine.model.report.inspection import Inspection, KeyLookup
     from storage_engine.model.report.recovered import StoreRecovery
     from storage_engine.model.store.store import StoreSnapshot
+
+
+_QUEUES = (
+    "The log itself is whole. Stop the broker and move its whole directories consumequeue and index away: "
+    "it builds them again from the log when it starts."
+)
+
+WORDS: Final = BrokerWords(
+    address_options=("--broker", "--name-servers"),
+    by_hand="It deletes outside deleteWhen, too",
+    causes={"time-up": "It was an hour that deleteWhen names"},
+    errors={
+        "BrokerConfigError": "Correct the key in broker.conf, or in the connection, then run again.",
+        "CorruptFileError": (
+            "Compare the file with a replica. A stopped broker's whole directories consumequeue and index "
+            "can be moved away: it builds them again from the log when it starts."
+        ),
+    },
+    checks={
+        "ExpectSegmentsToHaveTheConfiguredSize": (
+            "Check mappedFileSizeCommitLog in broker.conf: it has to be what the store was written with."
+        ),
+        "ExpectOffsetsToBeContiguous": f"A consume queue has a hole. {_QUEUES}",
+        "ExpectFirstLiveEntryAtOrAboveMinOffset": f"A consume queue points at what is gone. {_QUEUES}",
+        "ExpectEntriesToPointIntoTheLog": f"A consume queue or index points behind the log's end. {_QUEUES}",
+        "ExpectFirstLiveEntryToNameItsMessage": f"A consume queue points at another message. {_QUEUES}",
+        "ExpectMessagesToBeInTheirQueues": (
+            f"Consumers may not see these messages, unless the topic was deleted and made again. {_QUEUES}"
+        ),
+    },
+    dependents="Consume queues and index",
+    files_only=(
+        "Put the old store's config directory beside them before a broker starts: without it no topic is "
+        f"served, and what was delayed is delivered again. {SERVED_WITHOUT_QUEUES} Restored without "
+        "--files-only, each of them serves all."
+    ),
+)
 
 
 class RocketMQ(Broker):
@@ -87,7 +125,7 @@ class RocketMQ(Broker):
 
     @property
     def rules(self) -> BrokerRules:
-        from storage_engine.rocketmq.course.course_rules import RULES
+        from storage_engine.rocketmq.course import RULES
 
         return RULES
 
@@ -130,8 +168,7 @@ class RocketMQ(Broker):
         queues: bool,
         snapshot: StoreSnapshot | None = None,
     ) -> Inspection:
-        from storage_engine.rocketmq.describe import described
-        from storage_engine.rocketmq.inspect import inspect
+        from storage_engine.rocketmq.inspect import described, inspect
         from storage_engine.rocketmq.store.broker import open_files
 
         store = open_files(self.local_settings(settings))
@@ -151,7 +188,7 @@ class RocketMQ(Broker):
         return look_up(store.files.layout, store.config, topic, key, max_count)
 
     def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
-        from storage_engine.rocketmq.engine.dispatch.index_coverage import unindexed_ranges
+        from storage_engine.rocketmq.key_lookup import unindexed_ranges
         from storage_engine.rocketmq.store.broker import open_files
 
         store = open_files(self.local_settings(settings))

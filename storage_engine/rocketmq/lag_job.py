@@ -16,9 +16,8 @@ from storage_engine.model.lag.lag import LagSource, Unread
 from storage_engine.model.store.store import FileFacts, Segment, StoreSnapshot
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
-from storage_engine.rocketmq.lag.lag import LagContext, lag_context, place_positions
+from storage_engine.rocketmq.lag.lag import LagContext, lag_context, place_positions, unread_messages
 from storage_engine.rocketmq.lag.subscriptions import Consumers, consumers_in_files, group_positions
-from storage_engine.rocketmq.lag.unread import unread_messages
 from storage_engine.rocketmq.live.connect import local_settings, reach
 from storage_engine.rocketmq.live.consumers import consumers_written_down, live_consumers
 from storage_engine.rocketmq.rules.window import time_zone

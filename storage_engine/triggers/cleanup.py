@@ -212,7 +212,7 @@ class DiskLevelTrigger(_CauseTrigger):
         return self._poll_seconds
 
 
-class CleanupCauseTrigger(_CauseTrigger):
+class CleanupCauseTrigger(DiskLevelTrigger):
     """Fires when the deleteWhen window opens or a disk rises above a level, whichever comes first.
 
     :param storage_engine_conn_id: connection of the store.
@@ -220,22 +220,6 @@ class CleanupCauseTrigger(_CauseTrigger):
     :param hysteresis_percent: as in DiskLevelTrigger.
     :param poll_seconds: longest pause between two samples; a window is never slept through.
     """
-
-    def __init__(
-        self,
-        storage_engine_conn_id: str = DEFAULT_CONNECTION,
-        threshold_percent: int | None = None,
-        hysteresis_percent: int = 2,
-        poll_seconds: float = DEFAULT_POLL_SECONDS,
-    ) -> None:
-        super().__init__(
-            storage_engine_conn_id,
-            threshold_percent=threshold_percent,
-            hysteresis_percent=hysteresis_percent,
-            poll_seconds=poll_seconds,
-        )
-        self._level = _Level(threshold_percent, hysteresis_percent)
-        self._poll_seconds = poll_seconds
 
     def cause(self, seen: Watch) -> Cause | None:
         if self._level.exceeded(seen):

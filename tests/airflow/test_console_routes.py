@@ -17,7 +17,7 @@ from storage_engine.hooks.configured_stores import configured_stores
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.plugins.static_files import static_files
+from storage_engine.plugins.console_routes import static_files
 from storage_engine.retention import steps
 from storage_engine.retention.report.finishing import finish
 from tests.airflow.web_client import Client, SomeDagsManager, client_of

@@ -9,7 +9,7 @@ import pytest
 from airflow.providers.common.compat.sdk import Connection
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.hooks.lake_credentials import with_credentials
+from storage_engine.hooks.connection import with_credentials
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.lake.catalog.config import LakeConfig
 

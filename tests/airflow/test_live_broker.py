@@ -10,8 +10,7 @@ import pytest
 from airflow.providers.common.compat.sdk import Connection
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.hooks.connection import Defaults, managed_store
-from storage_engine.hooks.live_broker import with_broker_credentials
+from storage_engine.hooks.connection import Defaults, managed_store, with_broker_credentials
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.model.broker.live import LiveBroker
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.console.store_line import ProblemKind
+from storage_engine.console.stores import ProblemKind
 from storage_engine.exceptions import JournalUnavailableError, NoSuchConnectionError
 from storage_engine.journal.journal import Journal
 from storage_engine.plugins import journals

@@ -12,7 +12,7 @@ import pytest
 
 from storage_engine.cli import cli as group
 from storage_engine.cli.options.store_argument import managed_store
-from storage_engine.cli.shell.call_parameters import parameters_of, with_store_of_connection
+from storage_engine.cli.shell.command import parameters_of, with_store_of_connection
 from storage_engine.core.next_commands import _COMMANDS, _STORE_ALONE, _STORE_WITH_LAKE, with_arguments
 from storage_engine.model.broker.live import LiveBroker
 

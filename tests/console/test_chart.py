@@ -13,12 +13,14 @@ from sqlalchemy import Connection, delete, insert
 
 from storage_engine.console.chart import (
     MOST_POINTS,
+    Buckets,
+    MeasuredColumns,
     chart,
+    exact_refused_spans,
     read_columns,
+    refused_spans,
 )
-from storage_engine.console.refused import Buckets, MeasuredColumns, exact_refused_spans, refused_spans
-from storage_engine.console.rules import RecordedLevels, Rules
-from storage_engine.console.windows import Spans
+from storage_engine.console.rules import RecordedLevels, Rules, Spans
 from storage_engine.journal.journal import Journal, put_levels
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.records import Phase, Step

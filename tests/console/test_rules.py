@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.console.rules import LevelState, RecordedLevels, Rules, Windows, level_state
-from storage_engine.console.windows import window_spans
-from storage_engine.rocketmq.course.course_rules import RULES
+from storage_engine.console.rules import LevelState, RecordedLevels, Rules, Windows, level_state, window_spans
+from storage_engine.rocketmq.course import RULES
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

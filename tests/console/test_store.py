@@ -12,7 +12,7 @@ from storage_engine.console.forecast import Forecast, TimeToLevel
 from storage_engine.console.rules import RecordedLevels, Windows
 from storage_engine.console.store import MOST_LOGS, one_store, runs_page
 from storage_engine.console.store_forecast import store_forecast
-from storage_engine.console.store_line import Filling, StoreLine, with_forecast
+from storage_engine.console.stores import Filling, StoreLine, with_forecast
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.reading.queries import JournalReader

@@ -8,15 +8,16 @@ import pytest
 from sqlalchemy import event
 
 from storage_engine.console.rules import LevelState
-from storage_engine.console.store_line import (
+from storage_engine.console.stores import (
+    AskedJournal,
     Filling,
     FindingLine,
     ProblemKind,
     StoreLine,
     StoreState,
+    all_stores,
     without_monitor,
 )
-from storage_engine.console.stores import AskedJournal, all_stores
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.model.lag.lag import GroupLag

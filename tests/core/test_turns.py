@@ -16,7 +16,7 @@ import pytest
 
 from storage_engine.core.turns import SharedLock, command_text, has_shared_lock, take_turn, waiting_at_most
 from storage_engine.exceptions import StorageEngineError, StoreBusyError, TurnTakenError
-from storage_engine.kafka.stopped.lock_holder import is_locked_by_us
+from storage_engine.kafka.stopped.store_lock import is_locked_by_us
 from storage_engine.kafka.stopped.store_lock import lock as lock_node
 from storage_engine.lake.catalog.commit_lock import nobody_commits_at
 from storage_engine.rocketmq.format.broker_config import load_broker_config

@@ -105,7 +105,7 @@ DATA = {
     "lake/gc/trash.py",
     "console/calendar.py",
     "retention/monitor/notifying.py",
-    "cli/output/simulate_output.py",
+    "cli/simulate.py",
     "rocketmq/engine/dispatch/index_writer.py",
 }
 """Values of exported rows and of what programs are told, names of directories and files, whole

@@ -127,7 +127,7 @@ def test_the_picture_of_a_simulation_is_what_the_code_draws() -> None:
 
 
 def test_the_shell_says_where_a_page_is(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage_engine.cli.docs.SITE", site)
+    monkeypatch.setattr("storage_engine.cli.help.SITE", site)
     assert run_command("docs").out == f"{(site / 'index.html').as_uri()}\n"
     assert run_command("docs", "query.md").out == f"{(site / 'query.html').as_uri()}\n"
     assert run_command("docs", "query", "--text").out.startswith("# Query\n")
@@ -140,5 +140,5 @@ def test_the_shell_says_where_a_page_is(site: Path, monkeypatch: pytest.MonkeyPa
 def test_a_checkout_without_a_site_says_how_to_make_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storage_engine.cli.docs.SITE", tmp_path)
+    monkeypatch.setattr("storage_engine.cli.help.SITE", tmp_path)
     assert "make docs" in run_command("docs").err

@@ -5,10 +5,8 @@ from __future__ import annotations
 from storage_engine.exceptions import BrokerError
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
-from storage_engine.rocketmq.remoting.answers import PullStatus
-from storage_engine.rocketmq.remoting.bodies import split_frames
-from storage_engine.rocketmq.remoting.codes import SUCCESS
-from storage_engine.rocketmq.remoting.command import RemotingCommand
+from storage_engine.rocketmq.remoting.answers import PullStatus, split_frames
+from storage_engine.rocketmq.remoting.command import SUCCESS, RemotingCommand
 
 QUERY_MESSAGE = 12
 QUERY_NOT_FOUND = 22

@@ -15,10 +15,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from storage_engine.rocketmq.remoting.access import Access, Tls
+from storage_engine.rocketmq.remoting.access import Access, Credentials, Tls
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.command import SerialiseType
-from storage_engine.rocketmq.remoting.signature import Credentials
 from tests.integration.broker import BROKER_MAIN, Broker, running_broker
 
 

@@ -11,8 +11,7 @@ from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.layout import resolve_layout
 from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets
-from storage_engine.rocketmq.sample.configuration import settings
-from storage_engine.rocketmq.sample.writing import write_sample
+from storage_engine.rocketmq.sample.writing import sample_settings, write_sample
 from tests.integration.broker import running_broker
 
 pytestmark = [pytest.mark.integration, pytest.mark.again]
@@ -41,7 +40,9 @@ def test_a_broker_serves_a_sample_store(tmp_path: Path, name_server_port: int) -
     layout = resolve_layout(load_broker_config(Path(written.configuration), root=root))
     offsets = consumer_offsets(layout).to_pylist()
     overrides = {
-        key: value for key, value in settings(root, SEGMENT_BYTES).items() if not key.startswith("storePath")
+        key: value
+        for key, value in sample_settings(root, SEGMENT_BYTES).items()
+        if not key.startswith("storePath")
     }
     with running_broker(root, tmp_path, name_server_port, overrides) as broker:
         delivered = 0

@@ -25,7 +25,7 @@ from storage_engine.retention.store.context import open_context
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.hold.heartbeat import SILENT_SECONDS, no_watch
 from storage_engine.rocketmq.hold.marker import NAME
-from storage_engine.rocketmq.remoting.codes import SUCCESS, UPDATE_BROKER_CONFIG
+from storage_engine.rocketmq.remoting.command import SUCCESS, UPDATE_BROKER_CONFIG
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_broker
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic
 from tests.services.command_line import run_command

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from storage_engine.kafka.live import remembered_cut
-from storage_engine.kafka.live.log_cut import cut
+from storage_engine.kafka.live import release
+from storage_engine.kafka.live.release import cut
 from tests.integration.kafka_broker import SECONDS, VERSIONS, admin_of, make_topics, served, small
 from tests.integration.kafka_cluster import Cluster, wait_until
 from tests.integration.test_kafka_hold import change
@@ -75,7 +75,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
         act()
         return cut(*words)
 
-    monkeypatch.setattr(remembered_cut, "cut", disturbed)
+    monkeypatch.setattr(release, "cut", disturbed)
 
 
 def told_of(cluster: Cluster, lake: Path, *before: Outcome) -> str:

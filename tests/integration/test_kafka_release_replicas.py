@@ -11,9 +11,8 @@ import pytest
 
 from storage_engine.kafka.cluster.client import Cluster as AskedCluster
 from storage_engine.kafka.format.layout import read_node
-from storage_engine.kafka.live import remembered_cut
-from storage_engine.kafka.live.log_cut import cut
-from storage_engine.kafka.live.same_log import Witness, find_witness, other_than
+from storage_engine.kafka.live import release
+from storage_engine.kafka.live.release import Witness, cut, find_witness, other_than
 from storage_engine.model.broker.live import LiveBroker
 from tests.integration.kafka_broker import VERSIONS, make_topics, served, small
 from tests.integration.kafka_cluster import Cluster
@@ -93,7 +92,7 @@ def test_a_frozen_follower_keeps_nothing_from_being_settled(
         cluster.nodes[3].freeze()
         return cut(*words)
 
-    monkeypatch.setattr(remembered_cut, "cut", frozen)
+    monkeypatch.setattr(release, "cut", frozen)
     try:
         done = command(cluster.nodes[1], lake, "clean", "--json")
     finally:
@@ -118,7 +117,7 @@ def test_a_leader_that_moves_in_the_middle_is_no_loss(
         cluster.move_leader(topic, 2)
         return cut(*words)
 
-    monkeypatch.setattr(remembered_cut, "cut", moved)
+    monkeypatch.setattr(release, "cut", moved)
     command(cluster.nodes[1], lake, "clean", "--run-key", "r", "--json")
     monkeypatch.undo()
     assert lost(cluster, topic, lake) == []

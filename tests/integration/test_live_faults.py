@@ -19,7 +19,7 @@ from storage_engine.retention.hold.holding import hold, unmanage
 from storage_engine.retention.hold.leaving_unproven import Acceptance
 from storage_engine.rocketmq.hold.state import HoldState
 from storage_engine.rocketmq.live import connect, release
-from storage_engine.rocketmq.remoting import codes
+from storage_engine.rocketmq.remoting import command
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.command import RemotingCommand
 from tests.integration.broker import CLEANS_AT_ONCE, running_broker
@@ -213,7 +213,7 @@ def test_a_release_that_fails_midway_is_finished_exactly_by_the_next(
     }
 
 
-@pytest.mark.parametrize("code", [codes.DELETE_EXPIRED_COMMITLOG, *later(codes.UPDATE_BROKER_CONFIG)])
+@pytest.mark.parametrize("code", [command.DELETE_EXPIRED_COMMITLOG, *later(command.UPDATE_BROKER_CONFIG)])
 @pytest.mark.parametrize("fault", [Fault.CUT_ANSWER, *later(Fault.CUT_REQUEST)])
 def test_one_lost_request_or_answer_is_found_out_about(
     log: LiveLog,
@@ -247,7 +247,7 @@ def with_config(**changes: str | None) -> Callable[[RemotingCommand, RemotingCom
     """A broker with other settings, or without some."""
 
     def rewrite(request: RemotingCommand, answer: RemotingCommand) -> RemotingCommand:
-        if request.code != codes.GET_BROKER_CONFIG:
+        if request.code != command.GET_BROKER_CONFIG:
             return answer
         config = dict(line.split("=", 1) for line in answer.body.decode().splitlines())
         lines = (f"{key}={value}\n" for key, value in {**config, **changes}.items() if value is not None)
@@ -258,7 +258,7 @@ def with_config(**changes: str | None) -> Callable[[RemotingCommand, RemotingCom
 
 def without_offsets(request: RemotingCommand, answer: RemotingCommand) -> RemotingCommand:
     """A broker whose runtime info lacks what this release's has."""
-    if request.code != codes.GET_BROKER_RUNTIME_INFO:
+    if request.code != command.GET_BROKER_RUNTIME_INFO:
         return answer
     return replace(answer, body=answer.body.replace(b"commitLogMinOffset", b"minOffsetOfCommitLog"))
 

@@ -31,7 +31,7 @@ from storage_engine.model.store.store import SegmentId
 from storage_engine.retention import steps
 from storage_engine.retention.lag.lag_table import read_lag_table
 from storage_engine.rocketmq.format.layout import LOG
-from storage_engine.rocketmq.remoting import codes
+from storage_engine.rocketmq.remoting import command
 from storage_engine.rocketmq.remoting.access import Tls
 from storage_engine.spark.consumer_lag import (
     ConsumerLagRequest,
@@ -171,7 +171,7 @@ def test_user_without_rights_is_refused(secured: Secured) -> None:
     with secured.ask(secured.as_user("reader", "reader-secret")) as admin:
         with pytest.raises(BrokerRefusedError, match="this user may do it") as raised:
             admin.topic_stats("orders")
-        assert raised.value.code == codes.NO_PERMISSION
+        assert raised.value.code == command.NO_PERMISSION
 
 
 def test_broker_that_wants_tls_does_not_answer_without(secured: Secured) -> None:

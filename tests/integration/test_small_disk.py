@@ -16,7 +16,7 @@ import pytest
 from storage_engine.core.clock import DAY_MS
 from storage_engine.model.course.course import Course, CourseStart, Ingest
 from storage_engine.model.store.store import percent_rounded_up
-from storage_engine.rocketmq.course.course_rules import RULES
+from storage_engine.rocketmq.course import RULES
 from tests.full_disks import small_disk
 from tests.integration.broker import CLEANS_AT_ONCE, running_broker
 from tests.integration.load import Load, running_load

@@ -13,7 +13,7 @@ import pyarrow as pa
 import zstandard
 from isal import isal_zlib
 
-from storage_engine.kafka.codec.lz4_frame import xxh32_of
+from storage_engine.kafka.codec.compression import xxh32_of
 from tests.kafka import batches
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -16,7 +16,7 @@ from storage_engine.core.extras import QUALITY
 from storage_engine.cycle import CLEANUP, Cleanup, archive, archive_here, plan, report
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, Run, Step
-from storage_engine.kafka.stopped.lock_holder import held_here
+from storage_engine.kafka.stopped.store_lock import held_here
 from storage_engine.kafka.store.store import KafkaStore
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.move.making import make_lake

@@ -15,7 +15,7 @@ from storage_engine.kafka.format.log_end import end_offset
 from storage_engine.kafka.stopped.cleaner import CleanerSettings, cleaner_settings
 from storage_engine.kafka.stopped.directory_room import DirectoryRoom, full_disks, imbalance, room_findings
 from storage_engine.kafka.store.store import KafkaStore
-from storage_engine.kafka.transactions.hanging_transactions import find_open
+from storage_engine.kafka.transactions import find_open
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.plan.plan import Reason

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from storage_engine.arrow.lag_columns import POSITIONS_SCHEMA
 from storage_engine.kafka.format.layout import read_node
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
-from storage_engine.kafka.stopped.log_manager import stopped_tasks
+from storage_engine.kafka.stopped.observed_tasks import stopped_tasks
 from storage_engine.kafka.stopped.stopped_plan import stopped_node
 from storage_engine.kafka.store.lag_context import lag_context
 from storage_engine.kafka.store.store import open_store

@@ -13,10 +13,9 @@ from storage_engine.journal.journal import Waiver
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import PlanRequest, Reason
 from storage_engine.model.report.validation import Status
-from storage_engine.pages.answers import Answer
 from storage_engine.pages.figures import took_text
 from storage_engine.pages.report import report_html
-from storage_engine.pages.story import Story, of_any_release, tell
+from storage_engine.pages.story import Answer, Story, of_any_release, tell
 from storage_engine.retention.proof.refusing import MEND, RefusedLog
 from storage_engine.retention.quarantine.records import Quarantine, QuarantineState
 from storage_engine.retention.report.report import Fate, Outcome, Report, StepReport

@@ -23,8 +23,8 @@ from storage_engine.rocketmq.format.mapped_files import file_name
 from storage_engine.rocketmq.inspect import inspect
 from storage_engine.rocketmq.key_lookup import look_up
 from storage_engine.rocketmq.lag.consumer_offsets import parse_offsets
-from storage_engine.rocketmq.remoting import bodies
-from storage_engine.rocketmq.remoting.bodies import AnswerError
+from storage_engine.rocketmq.remoting import answers
+from storage_engine.rocketmq.remoting.answers import AnswerError
 from storage_engine.rocketmq.remoting.command import (
     FrameError,
     RemotingCommand,
@@ -139,24 +139,24 @@ INFO = {
 }
 BROKER = {"cluster": "c", "brokerName": "b", "brokerAddrs": {"0": "127.0.0.1:10911"}}
 ANSWERS: list[tuple[Callable[[bytes], object], bytes]] = [
-    (bodies.runtime_info, json.dumps({"table": INFO}).encode()),
-    (bodies.config, b"deleteWhen=04\nfileReservedTime=72\n"),
-    (bodies.topic_config, b'{"topicName":"t","readQueueNums":4,"writeQueueNums":4,"perm":6}'),
-    (bodies.groups, b'{"subscriptionGroupTable":{"g":{}}}'),
-    (bodies.clustering_subscriptions, b'{"messageModel":"CLUSTERING","subscriptionTable":{"t":{}}}'),
-    (bodies.topic_stats, QUEUES),
-    (bodies.consume_stats, QUEUES),
+    (answers.runtime_info, json.dumps({"table": INFO}).encode()),
+    (answers.config, b"deleteWhen=04\nfileReservedTime=72\n"),
+    (answers.topic_config, b'{"topicName":"t","readQueueNums":4,"writeQueueNums":4,"perm":6}'),
+    (answers.groups, b'{"subscriptionGroupTable":{"g":{}}}'),
+    (answers.clustering_subscriptions, b'{"messageModel":"CLUSTERING","subscriptionTable":{"t":{}}}'),
+    (answers.topic_stats, QUEUES),
+    (answers.consume_stats, QUEUES),
     (
-        bodies.cluster_info,
+        answers.cluster_info,
         json.dumps({"brokerAddrTable": {"b": BROKER}, "clusterAddrTable": {"c": ["b"]}}).encode(),
     ),
     (
-        lambda body: bodies.topic_route("t", body),
+        lambda body: answers.topic_route("t", body),
         json.dumps({"brokerDatas": [BROKER], "queueDatas": [{"brokerName": "b", "perm": 6}]}).encode(),
     ),
-    (bodies.split_frames, bytes(200)),
-    (lambda body: bodies.message_at(body, 0), bytes(200)),
-    (lambda body: bodies.runtime_info(b'{"table":%s}' % body), b"[" * 2000),
+    (answers.split_frames, bytes(200)),
+    (lambda body: answers.message_at(body, 0), bytes(200)),
+    (lambda body: answers.runtime_info(b'{"table":%s}' % body), b"[" * 2000),
 ]
 
 
@@ -165,7 +165,7 @@ def test_a_damaged_answer_is_an_answer_error(parse: Callable[[bytes], object], b
     for seed in range(ANSWER_ROUNDS):
         content = damaged(body, random.Random(seed))
         with suppress(AnswerError):
-            bodies.checked(lambda content=content: parse(content))  # type: ignore[misc]
+            answers.checked(lambda content=content: parse(content))  # type: ignore[misc]
 
 
 def test_a_damaged_table_of_offsets_is_malformed() -> None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.cli.options.airflow_connection import store_of_connection
-from storage_engine.cli.options.options import json_option
+from storage_engine.cli.options.options import json_option, store_of_connection
 from storage_engine.cli.options.store_argument import installed_broker
 from storage_engine.cli.output.next_line import archive_command, say_next
 from storage_engine.cli.output.output import print_json, say

@@ -1,29 +1,38 @@
-"""lake: what a lake is, and what to do when it was moved, copied, or has lost its catalog."""
+"""lake: what a lake is, what leaves it or is compacted, and what to do when it was moved, copied, or has lost
+its catalog."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from storage_engine.cli.lake.compact import compact
-from storage_engine.cli.lake.expire import expire
 from storage_engine.cli.lake.keep import keep
-from storage_engine.cli.lake.witnesses import part_journal, witness_options, witnessed_lake
-from storage_engine.cli.options.airflow_connection import store_of_connection
-from storage_engine.cli.options.options import journal_of, json_option, lake_option
-from storage_engine.cli.output.lake_output import print_info, print_rebuilt
-from storage_engine.cli.output.output import print_json, say
+from storage_engine.cli.lake.witnesses import WitnessedLake, part_journal, witness_options, witnessed_lake
+from storage_engine.cli.options.options import journal_of, json_option, lake_option, store_of_connection
+from storage_engine.cli.output.output import print_json, print_table, say
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import Group, GroupedOption
+from storage_engine.cli.shell.command import Group, GroupedOption, command
 from storage_engine.cli.shell.values import NamedPath, TargetPath, reason_text
+from storage_engine.core.clock import DAY_MS
 from storage_engine.core.host import person
 from storage_engine.core.next_commands import with_arguments
-from storage_engine.core.wording import bytes_text
+from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.gc.garbage_kind import TRASH_MS
+from storage_engine.model.keep.acts import SHOWN_CHARACTERS
+from storage_engine.model.keep.expiry import REWRITE_RULE, RewriteRule
+
+if TYPE_CHECKING:
+    from storage_engine.lake.move.describing import LakeInfo, TableInfo
+    from storage_engine.lake.move.rebuilding import Rebuilt
+    from storage_engine.model.keep.expiry import ExpiryVerdict
+    from storage_engine.retention.housekeeping.lake_expiry import LakeExpiry
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -36,6 +45,156 @@ _conn_id_option = click.option(
     metavar="ID",
     help="Airflow connection of a store whose lake it is, instead of --lake.",
 )
+
+
+@command("expire")
+@lake_option(required=False)
+@witness_options
+@click.option(
+    "--store-gone",
+    "gone",
+    metavar="STORE",
+    multiple=True,
+    help="A store, by name or id, that has nothing any more, whatever its journal says; may be repeated.",
+)
+@click.option(
+    "--trash-days",
+    type=click.FloatRange(min=0),
+    default=TRASH_MS / DAY_MS,
+    show_default=True,
+    metavar="DAYS",
+    help="Remove for good the files of what expired DAYS ago.",
+)
+@click.option(
+    "--rewrite-at-percent",
+    type=click.FloatRange(0, 100),
+    default=REWRITE_RULE.at_percent,
+    show_default=True,
+    metavar="PERCENT",
+    help="Where some topics of a segment are past, write its data file again without them once they have "
+    "PERCENT of its bytes.",
+)
+@click.option(
+    "--rewrite-within-days",
+    type=click.FloatRange(min=0),
+    default=REWRITE_RULE.within_days,
+    show_default=True,
+    metavar="DAYS",
+    help="Or once one of them has been past for DAYS.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would leave the lake, and why the rest stays.")
+@click.option("--undo", "undo_id", metavar="ID", help="Bring back what expired by the act of this id.")
+@json_option
+def expire(
+    lake_dir: Path | None,
+    journal_url: str | None,
+    conn_id: str | None,
+    gone: tuple[str, ...],
+    trash_days: float,
+    rewrite_at_percent: float,
+    rewrite_within_days: float,
+    dry_run: bool,
+    undo_id: str | None,
+    as_json: bool,
+) -> int:
+    """Take out of a lake what its rules no longer keep: segments of which every topic is past, and which
+    their store no longer has. Where only some topics are, the others are written into another data file. What
+    isn't known keeps a segment, and so does a hold.
+
+    Their files stay for --trash-days, so that --undo brings them back, and then go for good. The command may
+    be killed at any instant and run again.
+    """
+    from storage_engine.lake.catalog.catalog import open_lake
+    from storage_engine.lake.gc.expiry import undo_expiry
+    from storage_engine.retention.housekeeping.lake_expiry import expire_lake
+
+    target = witnessed_lake(lake_dir, journal_url, conn_id)
+    if undo_id is not None:
+        if dry_run or gone:
+            raise click.UsageError("Expected --undo ID alone.")
+        with waiting("Reading files back"):
+            act = undo_expiry(open_lake(target.config), undo_id)
+        if as_json:
+            print_json("lake expire", {"undone": act.act.decision.expiry, "act": act.sha256})
+        else:
+            expiry_id = act.act.decision.expiry[:SHOWN_CHARACTERS]
+            say(f"Brought back what expired by act {expiry_id} and isn't gone for good.")
+            say(f"Next: storage-engine lake keep {target.words}, else it expires again.")
+        return 0
+    with waiting("Looking at receipts"):
+        done = expire_lake(
+            open_lake(target.config),
+            target.journal_url,
+            gone=gone,
+            trash_ms=round(trash_days * DAY_MS),
+            rewrite=RewriteRule(rewrite_at_percent, rewrite_within_days),
+            dry_run=dry_run,
+        )
+    if as_json:
+        print_json("lake expire", done)
+    else:
+        _print(done, target, trash_days)
+    return 0
+
+
+def _print(done: LakeExpiry, target: WitnessedLake, trash_days: float) -> None:
+    if done.verdicts:
+        print_table(
+            "Segments",
+            ("log~", "segments#", "size#", "what", "why of the first"),
+            (_line(group) for group in _groups(done.verdicts)),
+        )
+    say(f"{done.text[:1].upper()}{done.text[1:]}." if done.text else "Nothing expires.")
+    if done.dry_run:
+        say("Nothing was changed.")
+    for act in done.acts:
+        undo = f"storage-engine lake expire {target.words} --undo {act[:SHOWN_CHARACTERS]}"
+        say(f"Next: {undo} brings them back, for {trash_days:g} days.")
+
+
+def _groups(verdicts: Sequence[ExpiryVerdict]) -> list[list[ExpiryVerdict]]:
+    """Return verdicts by store, log and reason."""
+
+    def key(verdict: ExpiryVerdict) -> tuple[str, str, str]:
+        identity = verdict.segment.identity
+        return identity.store_id, identity.log, verdict.reason.value
+
+    return [list(group) for _, group in groupby(sorted(verdicts, key=key), key=key)]
+
+
+def _line(group: Sequence[ExpiryVerdict]) -> tuple[str, ...]:
+    first = group[0]
+    size_bytes = sum(it.gone_bytes if it.is_thinned else it.segment.size_bytes for it in group)
+    log = first.segment.identity.log
+    return log, count_text(len(group), "segment"), bytes_text(size_bytes), first.reason.value, first.detail
+
+
+@command("compact")
+@lake_option(required=False)
+@witness_options
+@click.option("--dry-run", is_flag=True, help="Say what would become larger files, change nothing.")
+@json_option
+def compact(
+    lake_dir: Path | None, journal_url: str | None, conn_id: str | None, dry_run: bool, as_json: bool
+) -> int:
+    """Write small data files of one topic again as larger ones. Each segment is proven in the larger file
+    before its small one leaves the table; gc takes that later.
+
+    What is damaged stays as it is, and is named. The command may be killed at any instant and run again.
+    """
+    from storage_engine.lake.catalog.catalog import open_lake
+    from storage_engine.lake.gc.compaction import compact_lake
+
+    target = witnessed_lake(lake_dir, journal_url, conn_id)
+    with waiting("Looking at receipts"):
+        done = compact_lake(open_lake(target.config), dry_run=dry_run)
+    if as_json:
+        print_json("lake compact", done)
+    else:
+        say(f"{done.text or 'No small data files become larger ones'}.")
+        for notice in (*done.faults, *done.notices):
+            say(f"Note: {notice}")
+    return 1 if done.faults else 0
 
 
 def _lake_of(lake_dir: Path | None, conn_id: str | None) -> tuple[LakeConfig, str]:
@@ -275,3 +434,131 @@ def rebuild(
     else:
         print_rebuilt(done)
     return 1 if done.refused or done.conflicting or done.missing or done.unknown_heads else 0
+
+
+def print_info(found: LakeInfo) -> None:
+    """Print what a lake is."""
+    facts = [
+        ("lake", found.lake_id or "no UUID"),
+        ("warehouse", found.location),
+        ("catalog", found.catalog or "none that can be asked"),
+        ("namespace", found.namespace),
+        ("segments of", "the first store's kind" if found.broker == "" else found.broker or "nobody knows"),
+    ]
+    if found.copy_of is not None:
+        facts.append(("copy of", f"{found.copy_of}, read-only"))
+    if found.promoted is not None:
+        said = found.promoted
+        facts.append(("promoted", f"by {said['person']}: {said['reason']}; was a copy of {said['copy_of']}"))
+    if found.acts:
+        facts.append(("acts", f"{found.acts} of what it keeps: storage-engine lake keep shows what holds"))
+    for table in found.tables:
+        for former in table.former_locations:
+            facts.append((f"{table.name} was at", former))
+    print_table("Lake", ("what", "value"), facts)
+    print_table(
+        "Tables",
+        ("table", "version", "files#", "size#", "rows#", "snapshots#", "metadata files#", "metadata", "mark"),
+        (
+            (
+                table.name,
+                table.schema_version,
+                table.file_count,
+                bytes_text(table.file_bytes),
+                table.row_count,
+                table.snapshot_count,
+                table.metadata_count,
+                table.metadata,
+                table.fault or _mark(table, found),
+            )
+            for table in found.tables
+        ),
+    )
+    print_table(
+        "Stores",
+        ("store~", "name~", "segments#", "size#?", "last receipt#?", "log~", "lineage#", "offsets"),
+        (
+            (
+                store.store_id,
+                store.name,
+                store.segment_count,
+                bytes_text(store.size_bytes),
+                store.head_sequence,
+                log,
+                lineage,
+                f"[{start}, {end}){said}",
+            )
+            for store in found.stores
+            for ranges, said in (
+                (store.ranges, ""),
+                (store.expired, " EXPIRED"),
+                (store.in_part, " in part NOT ARCHIVED"),
+            )
+            for log, lineage, start, end in ranges
+        ),
+    )
+    if found.acts_fault:
+        say(f"\nActs: {found.acts_fault}")
+    if found.refused:
+        say(f"\nRefused: {found.refused}")
+
+
+def _mark(table: TableInfo, found: LakeInfo) -> str:
+    """Say what a table's mark says, as far as it isn't what it should be."""
+    if table.mark is None:
+        return "none"
+    said = []
+    if table.mark.lake_id != found.lake_id:
+        said.append(f"lake {table.mark.lake_id}")
+    if table.mark.catalog != found.catalog:
+        said.append(f"catalog {table.mark.catalog}")
+    if table.mark.metadata != table.metadata:
+        said.append(f"metadata {table.mark.metadata}")
+    return ", ".join(said) or "agrees"
+
+
+def print_rebuilt(done: Rebuilt) -> None:
+    """Print what a rebuild did, or would do."""
+    print_table(
+        "The state that the lake is in",
+        (
+            "table",
+            "the catalog named",
+            "names" if not done.dry_run else "would name",
+            "other states end with",
+        ),
+        (
+            (
+                table.table,
+                table.before or "nothing",
+                "the same" if table.before == table.now else table.now,
+                ", ".join(table.others),
+            )
+            for table in done.tables
+        ),
+    )
+    say("")
+    verb = "would be proven again" if done.dry_run else "were proven again and have new receipts"
+    say(f"Lake {done.lake_id or 'without UUID'}: {len(done.brought)} segments {verb}.")
+    for location in done.brought:
+        say(f"  {location}")
+    if done.copy_of is not None:
+        say(f"It is a copy of {done.copy_of}: it may be read, and nothing was brought into it.")
+    if done.other_catalog is not None:
+        say(f"Another catalog, {done.other_catalog}, is refused from now on.")
+    for name in sorted({name for table in done.tables for name in table.damaged}):
+        say(f"Note: {name} can't be read; it was left alone.")
+    for location in done.foreign:
+        say(f"Note: {location} is no file of the table, and another program named it; it was left alone.")
+    for reason in done.refused:
+        say(f"Not proven: {reason}")
+    for location in done.conflicting:
+        say(f"Conflict: {location} has other bytes than the receipt under its offset; it was left alone.")
+    for location in done.missing:
+        say(f"Missing: {location}; storage-engine verify names its segments.")
+    for store in done.unknown_heads:
+        say(
+            f"Note: the journal or the stamp knows a receipt of store {store} that no state of the lake has: "
+            "nothing of that store is deleted. Look for it in a second lake or a copy; if it is lost for "
+            "good, run storage-engine stamp, which says so; --conn-id names a store of Airflow."
+        )

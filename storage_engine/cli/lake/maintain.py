@@ -1,26 +1,35 @@
-"""maintain: remove what has expired."""
+"""maintain, gc: remove what has expired, and what the lake holds twice."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.cli.lake.garbage import known_heads_of
-from storage_engine.cli.lake.witnesses import witnessed_lake
+from storage_engine.cli.lake.witnesses import WitnessedLake, witness_options, witnessed_lake
 from storage_engine.cli.options.options import journal_of, json_option, lake_option
-from storage_engine.cli.output.output import print_json, say
+from storage_engine.cli.output.output import print_json, print_table, say
+from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command
-from storage_engine.core.clock import clock_ms
-from storage_engine.core.wording import bytes_text, count_text
+from storage_engine.core.clock import DAY_MS, HOUR_MS, clock_ms
+from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import LakeMissingError
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.gc.garbage_kind import TRASH_MS, GarbageKind
+from storage_engine.model.proof.receipt import ChainHead
 
 if TYPE_CHECKING:
+    from storage_engine.lake.catalog.catalog import Lake
+    from storage_engine.lake.gc.garbage import Collection, Garbage, KeptFile
     from storage_engine.lake.gc.maintenance import LakeMaintenance
     from storage_engine.retention.housekeeping.maintaining import MaintainResult
+
+
+_ALL = "all"
+_METADATA = (GarbageKind.MANIFEST, GarbageKind.MANIFEST_LIST, GarbageKind.METADATA)
 
 
 @command()
@@ -110,3 +119,171 @@ def _print_history(done: MaintainResult) -> None:
     say(f"{verb} of the journal: {', '.join(counts) or 'nothing'}.")
     for notice in done.notices:
         say(f"Note: {notice}")
+
+
+@command()
+@lake_option(required=False)
+@witness_options
+@click.option(
+    "--grace",
+    "grace_hours",
+    type=click.FloatRange(min=1),
+    default=24.0,
+    show_default=True,
+    metavar="HOURS",
+    help="Leave files alone that were modified in the last HOURS, at least 1; on an object store and of "
+    "other programs at least 24.",
+)
+@click.option(
+    "--trash-days",
+    type=click.FloatRange(min=0),
+    default=TRASH_MS / DAY_MS,
+    show_default=True,
+    metavar="DAYS",
+    help="Remove for good what has been in the trash for DAYS; on an object store for the grace at least.",
+)
+@click.option("--delete", is_flag=True, help="Put what is listed into the trash; remove what is due there.")
+@click.option(
+    "--undo",
+    "undo_moment",
+    is_flag=False,
+    flag_value=_ALL,
+    metavar="[PASS]",
+    help="Put back what the named pass took into the trash; without a name what all took.",
+)
+@json_option
+def gc(
+    lake_dir: Path | None,
+    journal_url: str | None,
+    conn_id: str | None,
+    grace_hours: float,
+    trash_days: float,
+    delete: bool,
+    undo_moment: str | None,
+    as_json: bool,
+) -> int:
+    """List files in the lake that may go, since something live provably holds the same: second copies of a
+    segment, files that were superseded, metadata of commits that failed and of snapshots that were expired.
+    Nothing is taken without --delete, and what is taken can be put back.
+
+    What nothing live holds is kept and listed as an orphan; storage-engine lake rebuild brings it in.
+    """
+    from storage_engine.lake.catalog.catalog import open_lake
+    from storage_engine.lake.gc.garbage import collect
+
+    target = witnessed_lake(lake_dir, journal_url, conn_id)
+    if undo_moment is not None:
+        if delete:
+            raise click.UsageError("Expected either --delete or --undo.")
+        return _undo(target, None if undo_moment == _ALL else undo_moment, as_json)
+    lake = open_lake(target.config)
+    with waiting("Looking for what may go"):
+        found = collect(
+            lake,
+            grace_ms=round(grace_hours * HOUR_MS),
+            trash_ms=round(trash_days * DAY_MS),
+            delete=delete,
+            known_heads=known_heads_of(lake, target.journal_url),
+        )
+    if as_json:
+        print_json("gc", found)
+    else:
+        _print(found, target.words, grace_hours, trash_days, delete=delete)
+    return 0
+
+
+def known_heads_of(lake: Lake, journal_url: str | None) -> dict[str, tuple[ChainHead, ...]]:
+    """Receipts that the lake has to have, by a journal and the stamps of its stores."""
+    from storage_engine.journal.journal import Journal
+    from storage_engine.retention.store.known_heads import known_heads
+
+    if journal_url is None:
+        return {}
+    journal = Journal(journal_url)
+    segments = lake.segments()
+    return {
+        record.store_id: known_heads(journal, record).of(lake, segments) for record in journal.all_stores()
+    }
+
+
+def _undo(target: WitnessedLake, moment: str | None, as_json: bool) -> int:
+    from storage_engine.lake.gc.garbage import undo
+
+    back = undo(target.config, moment)
+    if as_json:
+        print_json("gc", back)
+    else:
+        say(f"Put back {count_text(len(back.paths), 'file')} from the trash.")
+        for path in back.occupied:
+            say(f"Note: {path} stays in the trash: another file has its name by now.")
+        say(f"Next: storage-engine gc {target.words}")
+    return 1 if back.occupied else 0
+
+
+def _print(found: Collection, words: str, grace_hours: float, trash_days: float, *, delete: bool) -> None:
+    command = f"storage-engine gc {words}"
+    if found.garbage:
+        _print_garbage("may go, since nothing is lost with them", found.garbage)
+    if found.due:
+        _print_garbage("in the trash for long enough", found.due)
+    _print_orphans(found)
+    for path in found.unknown:
+        say(f"Note: {path} is a link, or no file that storage-engine or Iceberg names so; it is left alone.")
+    if found.young_count:
+        say(f"Note: {found.young_count} more are younger than {grace_hours:g} hours.")
+    if found.waiting_count:
+        what = f"{count_text(found.waiting_count, 'file')}, {bytes_text(found.waiting_bytes)}"
+        say(f"Note: {what}, in the trash; gc --undo puts them back.")
+    if not found.garbage and not found.due:
+        say("No garbage.")
+    elif not delete:
+        say("Nothing was taken.")
+        say(f"Next: {command} --delete")
+    if delete and found.deleted:
+        say(f"Removed for good {_sum(found.deleted)}.")
+    if found.moment:
+        say(f"Put into the trash {_sum(found.taken)}, as pass {found.moment}.")
+        say(f"Next: {command} --undo puts them back, for {trash_days:g} days.")
+    if any(file.kind not in _METADATA for file in found.orphans):
+        say(f"Next: storage-engine lake rebuild {words} proves orphans and brings them in.")
+
+
+def _print_garbage(what: str, files: Sequence[Garbage]) -> None:
+    print_table(
+        f"{_sum(files)}: {what}",
+        ("table", "size#", "last modified", "what", "why", "file"),
+        (
+            (
+                file.table,
+                bytes_text(file.size_bytes),
+                time_text(file.modified_ns // 1_000_000),
+                file.kind.value,
+                file.reason,
+                file.path,
+            )
+            for file in files
+        ),
+    )
+
+
+def _print_orphans(found: Collection) -> None:
+    orphans = [file for file in found.orphans if file.kind not in _METADATA]
+    if orphans:
+        print_table(
+            f"{_sum(orphans)}: kept as orphans",
+            ("table", "size#", "what", "file", "why"),
+            (
+                (file.table, bytes_text(file.size_bytes), file.kind.value, file.path, file.reason)
+                for file in orphans
+            ),
+        )
+    metadata = [file for file in found.orphans if file.kind in _METADATA]
+    if metadata:
+        say(
+            f"Note: {count_text(len(metadata), 'metadata file')} of no use to the tables are kept, such as "
+            f"{metadata[0].path}: {metadata[0].reason}. --json lists all."
+        )
+
+
+def _sum(files: Sequence[Garbage | KeptFile]) -> str:
+    return f"{count_text(len(files), 'file')}, {bytes_text(sum(file.size_bytes for file in files))}"

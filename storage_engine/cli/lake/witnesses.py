@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from storage_engine.cli.options.airflow_connection import store_of_connection
-from storage_engine.cli.options.options import journal_of
+from storage_engine.cli.options.options import journal_of, store_of_connection
 from storage_engine.cli.shell.command import GroupedOption
 from storage_engine.core.credentials import shown_url
 from storage_engine.core.wording import reason_text

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
-from collections.abc import Callable
-from contextlib import closing, suppress
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import closing, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from storage_engine.cli.shell.command import GroupedOption
-from storage_engine.cli.shell.values import LakePath, NamedPath
+from storage_engine.cli.shell.values import LakePath, NamedPath, absolute_paths, speed
 from storage_engine.core.clock import clock_ms
+from storage_engine.core.extras import AIRFLOW
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import CATALOG_FILE, DESCRIPTION, LakeConfig
+from storage_engine.model.settings.policy import ApprovalPolicy, Policy
+from storage_engine.model.settings.settings import Setting, settings_of
+from storage_engine.model.settings.spark_from import places_text
 from storage_engine.model.settings.store_settings import SETTINGS, Kind
 
 if TYPE_CHECKING:
+    from storage_engine.retention.doctor.pipeline_findings import PipelineFacts
     from storage_engine.retention.store.managed_store import ManagedStore
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -32,6 +40,22 @@ REPLICAS_STOPPED = (
 """Help of the option by which a person answers for what this node can't tell."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+POLICY_SETTINGS = {one.name: one for one in settings_of(Policy)}
+
+CLEAN = (
+    "archive",
+    "lag_policy",
+    "pending_policy",
+    "minimum_retention_hours",
+    "approval",
+    "undo_window_hours",
+    "undo_directories",
+    "archive_bytes_per_second",
+)
+"""What a whole cleanup at the shell is told."""
+
+_FLAGS = {"archive": "--archive-policy", "undo_directories": "--undo-directory"}
+_UNITS = {"hours": "HOURS", "percent": "PERCENT"}
 
 
 def argument_of(name: str) -> str:
@@ -162,3 +186,128 @@ def check_store(managed: ManagedStore) -> None:
     with closing(open_store(managed)) as broker:
         ask(managed.broker, "say whether its store may be archived", broker.check_manageable)
         take_snapshot(broker, clock_ms(), managed.broker)
+
+
+def policy_option(name: str) -> click.Option:
+    """Return the option for a setting of the policy."""
+    one = POLICY_SETTINGS[name]
+    flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
+    if one.choices:
+        return GroupedOption(
+            [flag, name],
+            group="Policy",
+            type=click.Choice(one.choices),
+            default=one.default_text,
+            show_default=True,
+            help=one.help,
+        )
+    if one.kind is tuple:
+        return GroupedOption(
+            [flag, name],
+            group="Policy",
+            metavar="DIRECTORY",
+            type=NamedPath(file_okay=False),
+            multiple=True,
+            callback=absolute_paths,
+            help=f"{one.help} Repeatable.",
+        )
+    if name.endswith("_bytes_per_second"):
+        return GroupedOption([flag, name], group="Policy", metavar="SIZE", callback=speed, help=one.help)
+    return GroupedOption(
+        [flag, name],
+        group="Policy",
+        type=click.IntRange(one.minimum, one.maximum),
+        default=one.default,
+        show_default=one.default is not None,
+        metavar=_UNITS[name.rpartition("_")[2]],
+        help=one.help,
+    )
+
+
+def policy_of(values: Mapping[str, Any]) -> Policy:
+    """Return the policy that options amount to; what has none is as the table says.
+
+    :param values: by the names of settings.
+    """
+    return Policy(**policy_values(values))
+
+
+def policy_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what options say, by the fields of the policy."""
+    return {name: _value(POLICY_SETTINGS[name], value) for name, value in values.items()}
+
+
+def _value(one: Setting, value: Any) -> Any:
+    return one.kind(value) if one.choices else value
+
+
+CONN_ID = GroupedOption(
+    ["--conn-id"],
+    group="Lake",
+    environment=True,
+    metavar="ID",
+    help="Airflow connection of the store, which says where lake and journal are.",
+)
+conn_id_option = with_option(CONN_ID)
+
+
+def store_of_connection(conn_id: str) -> ManagedStore:
+    """Return what an Airflow connection amounts to.
+
+    :raises BadInputError: there is no such connection, or a field of it can't be used.
+    :raises MissingExtraError: Airflow isn't installed.
+    """
+    AIRFLOW.require("--conn-id")
+    before_airflow()
+    # What Airflow logs must not stand among a command's results.
+    with redirect_stdout(sys.stderr):
+        # Airflow takes seconds to import, and only this option needs it.
+        from storage_engine.hooks.storage_engine import managed_store_of
+
+        store = managed_store_of(conn_id)
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stderr:
+            handler.setLevel(logging.WARNING)
+    return store
+
+
+def pipeline_of(conn_id: str, store: ManagedStore) -> tuple[PipelineFacts, str]:
+    """Return what Airflow says of a store's DAGs, and the id of the one that cleans it."""
+    with redirect_stdout(sys.stderr):
+        from storage_engine.hooks.pipeline import read_pipeline
+
+        asks = store.policy.approval is not ApprovalPolicy.NONE
+        return read_pipeline(conn_id, archives_ahead=store.archives_ahead, asks=asks)
+
+
+def places_of(conn_id: str, store: ManagedStore) -> str:
+    """Return where the tasks of a store archive and measure consumer lag, for a person.
+
+    :raises BadInputError: its Spark connection can't be used.
+    """
+    from storage_engine.retention.store.managed_store import archive_threads_of
+
+    with redirect_stdout(sys.stderr):
+        from storage_engine.hooks.storage_engine import StorageEngineHook
+
+        spark = StorageEngineHook(conn_id).spark
+    return places_text(spark, archive_threads_of(store))
+
+
+def before_airflow() -> None:
+    """Say, before Airflow is imported, that a command asks it, whose terminal isn't for its warnings."""
+    # As Airflow's own commands do: without it, it looks for connections in the environment alone.
+    os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
+    os.environ.setdefault("AIRFLOW__LOGGING__LOGGING_LEVEL", "ERROR")
+
+
+def journal_or_connection(lake_dir: Path | None, conn_id: str | None) -> str:
+    """The URL of the journal beside a lake, or of a connection's.
+
+    :raises click.UsageError: both are given, or neither.
+    """
+    if (lake_dir is None) == (conn_id is None):
+        raise click.UsageError("Expected either --lake DIRECTORY or --conn-id ID.")
+    if lake_dir is not None:
+        return journal_of(lake_dir)
+    return store_of_connection(str(conn_id)).journal_url

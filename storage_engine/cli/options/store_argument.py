@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from storage_engine.cli.options.airflow_connection import CONN_ID, store_of_connection
 from storage_engine.cli.options.live_options import LIVE_OPTIONS, live_broker
-from storage_engine.cli.options.options import SECOND_LAKE, journal_of, lake_of, setting_option
-from storage_engine.cli.options.policy_options import policy_of, policy_option, policy_values
+from storage_engine.cli.options.options import (
+    CONN_ID,
+    SECOND_LAKE,
+    journal_of,
+    lake_of,
+    policy_of,
+    policy_option,
+    policy_values,
+    setting_option,
+    store_of_connection,
+)
 from storage_engine.cli.options.stores_file import NamedStore, find_named, named_stores
 from storage_engine.cli.shell.command import NAMED, GroupedOption
 from storage_engine.cli.shell.values import NamedPath, key_value_pairs, time_zone

@@ -10,17 +10,20 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from storage_engine.cli.output.table_layout import Column, layout, table_lines
-from storage_engine.cli.shell.call_parameters import said_by
-from storage_engine.cli.shell.command import held_back
+from storage_engine.cli.shell.command import held_back, said_by
 from storage_engine.core.collector import no_collection
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.next_commands import with_arguments
-from storage_engine.core.wording import printable, printable_json, shortened
+from storage_engine.core.wording import printable, printable_json, shortened, store_text
+
+if TYPE_CHECKING:
+    from storage_engine.retention.store.managed_store import ManagedStore
+
 
 JSON_VERSION = 1
 """Of all that --json prints: it grows where a key goes or means something else, not where one is added."""
@@ -170,3 +173,15 @@ def _toned(text: str) -> str:
     word = text.split(maxsplit=1)[0].rstrip(":") if text.strip() else ""
     tone = _TONES.get(word)
     return text if tone is None else text.replace(word, click.style(word, fg=tone, bold=True), 1)
+
+
+def store_head(managed: ManagedStore) -> str:
+    """Return the line that an output about a store begins with."""
+    return store_text(store_name(managed), managed.broker, managed.root)
+
+
+def store_name(managed: ManagedStore) -> str:
+    """Return what the store is called."""
+    from storage_engine.retention.store.managed_store import store_name
+
+    return store_name(managed)

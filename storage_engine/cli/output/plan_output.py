@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from storage_engine.cli.output.output import print_lines, print_table, say
-from storage_engine.cli.output.store_head import store_head, store_name
+from storage_engine.cli.output.output import print_lines, print_table, say, store_head, store_name
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.model.broker.broker_store import Pending

@@ -79,8 +79,8 @@ class SegmentColumns:
         """Return rows with topic, partition and state."""
         import pyarrow as pa
 
+        from storage_engine.kafka.codec.decode import without_values
         from storage_engine.kafka.codec.record_schema import SCHEMA
-        from storage_engine.kafka.codec.row_table import without_values
 
         types = {name: SCHEMA.field(name).type for name in _COLUMNS}
         columns: dict[str, Any] = {}

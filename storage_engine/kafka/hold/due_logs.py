@@ -1,23 +1,34 @@
-"""What of a node's logs no lake proves, when its broker's rules take it, and what went without a proof."""
+"""What of a node's logs no lake proves, when its broker's rules take it, and what went without a proof.
+
+When a running broker's own rules take the segments of a log, the active one too. Pure. Of age it is known. Of
+size it follows from how fast the log has grown lately; where that isn't known, neither is the moment. What
+isn't known to be safe counts as going: above the high watermark, too, as that rises.
+
+Whether a topic that we have raised stays so, of a node that is left to its broker. Pure. It is put back on
+knowledge alone: each log of it that was ever held was judged at this look. Whatever isn't known keeps it as
+it is, and a person is told.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from storage_engine.core.wording import bytes_text, reason_text
-from storage_engine.kafka.hold.expiry import expiry, growth, kept_span_ms, least_growth, written
+from storage_engine.core.wording import bytes_text, reason_text, time_text
+from storage_engine.kafka.hold.drift import FoundLogs
 from storage_engine.kafka.hold.hold_state import HoldState, KnownLog, Written
+from storage_engine.kafka.hold.needed_retention import looks_at
 from storage_engine.kafka.hold.overlay import with_first_settings
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
-from storage_engine.kafka.rules import RetentionSettings
-from storage_engine.kafka.store.plan import SeenLog, log_facts
-from storage_engine.kafka.store.seen_node import SeenNode
+from storage_engine.kafka.rules import LogFacts, RetentionSettings, SegmentFacts
+from storage_engine.kafka.store.plan import SeenLog, SeenNode, log_facts
 from storage_engine.model.hold.hold import Drift, DriftKind
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
 
 Ranges = tuple[tuple[int, int], ...]
 """Of offsets, each [first, end)."""
+_LONGEST_MS = 600_000
+"""From when on growth is measured again from a new moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,3 +228,196 @@ def gone_unproven(drift: Sequence[Drift], state: HoldState) -> Iterator[Drift]:
                     start_offset=lost[0],
                     end_offset=lost[1],
                 )
+
+
+def expiry(
+    facts: LogFacts, settings: RetentionSettings, now_ms: int, bytes_per_ms: float | None
+) -> Mapping[int, int | None]:
+    """Return when the rules take each segment, by its base offset; None: never, as far as is known.
+
+    A segment goes no earlier than those before it. An active one goes by its age as soon as all others do:
+    the broker closes it then (UnifiedLog#deleteOldSegments).
+
+    :param bytes_per_ms: how fast the log grows; None: not known, so that size is left out.
+    """
+    if settings.compact or settings.is_copied or not settings.delete:
+        return {one.base_offset: None for one in facts.segments}
+    found: dict[int, int | None] = {}
+    behind_bytes = sum(one.size_bytes for one in facts.segments)
+    before_ms: int | None = now_ms
+    for one in facts.segments:
+        behind_bytes -= one.size_bytes
+        moments = [_by_age(one, settings, now_ms), _by_size(behind_bytes, settings, now_ms, bytes_per_ms)]
+        known = [at_ms for at_ms in moments if at_ms is not None]
+        before_ms = max(before_ms, min(known)) if known and before_ms is not None else None
+        found[one.base_offset] = before_ms
+    return found
+
+
+def kept_span_ms(settings: RetentionSettings, bytes_per_ms: float | None) -> float | None:
+    """Return for how long the rules keep a record, as far as is known; None: for ever, or it isn't known."""
+    spans = [float(settings.kept_ms)] if settings.kept_ms >= 0 else []
+    if settings.kept_bytes >= 0 and bytes_per_ms:
+        spans.append(settings.kept_bytes / bytes_per_ms)
+    return min(spans, default=None)
+
+
+def _by_age(segment: SegmentFacts, settings: RetentionSettings, now_ms: int) -> int | None:
+    if settings.kept_ms < 0:
+        return None
+    return max(now_ms, segment.largest_timestamp_ms + settings.kept_ms + 1)
+
+
+def _by_size(
+    behind_bytes: int, settings: RetentionSettings, now_ms: int, bytes_per_ms: float | None
+) -> int | None:
+    """Return when so much lies behind a segment that size keeps it no more."""
+    left_bytes = settings.kept_bytes - behind_bytes
+    if settings.kept_bytes < 0:
+        return None
+    if left_bytes <= 0:
+        return now_ms
+    return now_ms + int(left_bytes / bytes_per_ms) if bytes_per_ms else None
+
+
+def grown_bytes(segments: Sequence[SegmentFacts], since: Written) -> int | None:
+    """Return what was written to a log since a moment; None: its segment of then isn't there any more."""
+    later = [one for one in segments if one.base_offset >= since.base_offset]
+    if not later or later[0].base_offset != since.base_offset:
+        return None
+    return max(0, sum(one.size_bytes for one in later) - since.size_bytes)
+
+
+def growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> float | None:
+    """Return how many bytes a millisecond a log has grown by since it was remembered; None: not known."""
+    since = None if known is None else known.written
+    if since is None or now_ms <= since.at_ms or (grown := grown_bytes(segments, since)) is None:
+        return None
+    return grown / (now_ms - since.at_ms)
+
+
+def least_growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> float | None:
+    """Return how fast a log has grown at least, whose segment of then is gone: by all that is there since.
+
+    :return: bytes a millisecond; None: not known.
+    """
+    since = None if known is None else known.written
+    if since is None or now_ms <= since.at_ms:
+        return None
+    return sum(one.size_bytes for one in segments) / (now_ms - since.at_ms)
+
+
+def written(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> Written | None:
+    """Return from where on growth is measured at the next look: not from a moment ago, which tells little."""
+    since = None if known is None else known.written
+    if since is not None and now_ms - since.at_ms < _LONGEST_MS and grown_bytes(segments, since) is not None:
+        return since
+    return Written(now_ms, segments[-1].base_offset, segments[-1].size_bytes) if segments else None
+
+
+@dataclass(frozen=True, slots=True)
+class HoldLook:
+    """What one look knows.
+
+    :param logs: what of the node's logs isn't proven.
+    :param found: where all logs are.
+    :param deleted: topics that the cluster says it hasn't any more.
+    :param others: what other stores of the journal remember.
+    """
+
+    now_ms: int
+    logs: DueLogs
+    found: FoundLogs
+    deleted: Collection[str]
+    others: Sequence[HoldState]
+
+
+@dataclass(frozen=True, slots=True)
+class HoldDecision:
+    """Of a topic that we have raised.
+
+    :param stays: it stays raised; otherwise it is put back.
+    :param alarm: what a person has to see to; "": nothing.
+    """
+
+    stays: bool
+    alarm: str = ""
+
+
+def decide(
+    state: HoldState, wanted: Collection[str], look: HoldLook, margin_ms: int
+) -> Mapping[str, HoldDecision]:
+    """Decide on each topic of which we have raised a setting.
+
+    :param wanted: topics of which something goes soon though no lake has it.
+    :param margin_ms: how long before it would go something is held.
+    """
+    ours = dict.fromkeys(held.topic for held in state.settings)
+    return {topic: _decide(topic, state, topic in wanted, look, margin_ms) for topic in ours}
+
+
+def _decide(topic: str, state: HoldState, is_wanted: bool, look: HoldLook, margin_ms: int) -> HoldDecision:
+    if is_wanted:
+        return HoldDecision(True, _held_for_long(topic, state, look, margin_ms))
+    if topic in look.deleted:
+        return HoldDecision(False)
+    if why := next(unjudged(topic, state, look), ""):
+        return HoldDecision(
+            True,
+            f"topic {topic} stays held, and can't be put back as it was, as what of it is unproven isn't "
+            f"known: {why}",
+        )
+    return HoldDecision(False)
+
+
+def unjudged(topic: str, state: HoldState, look: HoldLook) -> Iterator[str]:
+    """Yield why a log of a topic wasn't judged at this look."""
+    if look.found.failed:
+        paths = ", ".join(look.found.failed)
+        yield f"log directory {paths} has failed. Mend the disk, or take the directory out of log.dirs"
+    for name in look.logs.gone:
+        if name.rpartition("-")[0] == topic:
+            yield f"log {name} lost files while it was looked at. The next look knows"
+    for name, known in state.logs.items():
+        if name.rpartition("-")[0] == topic and name not in look.found.here:
+            yield from _elsewhere(name, known, look)
+
+
+def _elsewhere(name: str, known: KnownLog, look: HoldLook) -> Iterator[str]:
+    live = look.found.elsewhere.get(name)
+    if looks_at(look.others, name, known.topic_id, look.now_ms):
+        return
+    if live is None or live.topic_id is None:
+        yield (
+            f"log {name} isn't on this node any more, and the cluster doesn't tell where it is. Let its "
+            "account describe the topic"
+        )
+    elif str(live.topic_id) == known.topic_id:
+        nodes = ", ".join(map(str, live.replicas)) or "none that is known"
+        yield (
+            f"log {name} is on other nodes, {nodes}, and no store of this journal looks at it there. Hold "
+            "the store of one of them with this journal, or archive there and unmanage this one"
+        )
+
+
+def _held_for_long(topic: str, state: HoldState, look: HoldLook, margin_ms: int) -> str:
+    """Return that a topic is held for longer than a margin after it would have gone; "": it isn't.
+
+    An active segment alone, which can't be archived yet, is no reason.
+    """
+    since_ms = min(held.since_ms for held in state.settings if held.topic == topic)
+    sealed = [
+        (name, segment)
+        for name, log in look.logs.of.items()
+        if log.topic == topic
+        for segment in log.going(look.now_ms, margin_ms)
+        if segment.state is SegmentState.SEALED
+    ]
+    if not since_ms or not sealed or look.now_ms <= since_ms + 2 * margin_ms:
+        return ""
+    name, first = sealed[0]
+    return (
+        f"topic {topic} is held since {time_text(since_ms)}, long after records of it would have gone: no "
+        f"lake has what log {name} holds from offset {first.base_offset} on, and the hold fills its disk. "
+        "Find out why it isn't archived"
+    )

@@ -15,11 +15,18 @@ from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import duration_text, time_text
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.kafka.hold.drift import FoundLogs, all_drift, as_found, known_log
-from storage_engine.kafka.hold.due_logs import DueLog, DueLogs, due_logs, gone_unproven
-from storage_engine.kafka.hold.hold_decisions import HoldDecision, HoldLook, decide
+from storage_engine.kafka.hold.due_logs import (
+    DueLog,
+    DueLogs,
+    HoldDecision,
+    HoldLook,
+    decide,
+    due_logs,
+    gone_unproven,
+    unjudged,
+)
 from storage_engine.kafka.hold.hold_state import HoldState, KnownLog, load_state, save_state
-from storage_engine.kafka.hold.needed_retention import ends_at_ms
-from storage_engine.kafka.hold.shared_holds import states_of_others
+from storage_engine.kafka.hold.needed_retention import ends_at_ms, needed_by_others, states_of_others
 from storage_engine.kafka.live.held_settings import (
     SettingsPutBack,
     StillAlone,
@@ -30,7 +37,8 @@ from storage_engine.kafka.live.held_settings import (
 from storage_engine.kafka.live.hold import cluster_of, in_effect, looked_at, memory_of
 from storage_engine.kafka.live.topic_ages import bearable, bears_notices, found_logs, observe
 from storage_engine.kafka.live.topic_configs import is_deleted, read_settings
-from storage_engine.kafka.store.seen_node import SeenNode
+from storage_engine.kafka.store.plan import SeenNode
+from storage_engine.model.broker.broker_store import UnheldSegments
 from storage_engine.model.hold.hold import DueRange, HoldMemory, HoldStatus
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.settings.store_settings import STRICT
@@ -38,6 +46,7 @@ from storage_engine.model.store.store import FileFacts, SegmentId
 
 if TYPE_CHECKING:
     from storage_engine.kafka.live.live_node import LiveNode
+
 
 _TIMES = 1.25
 """So many margins before it would go, what is held stays so: no setting goes to and fro."""
@@ -243,3 +252,45 @@ def _notices(logs: Mapping[str, DueLog]) -> Iterator[str]:
             f"when retention.bytes takes what no lake has of {named_in_short(unknown)} isn't known, as how "
             "fast they grow isn't, so that it counts as soon: the next look knows"
         )
+
+
+def look_for_unheld(store: LiveNode, now_ms: int, until_ms: int) -> UnheldSegments:
+    """See :meth:`storage_engine.model.broker.broker_store.HeldStore.unheld_segments`.
+
+    :raises BrokerError: the cluster can't be asked.
+    :raises OSError: a file can't be read.
+    """
+    state = load_state(store.memory) or HoldState()
+    others = () if store.memory is None else states_of_others(store.memory)
+    for _ in range(LOOKS):
+        seen = store.look(now_ms)
+        logs = due_logs(seen, state, others, {}, now_ms)
+        if not logs.gone:
+            break
+    told = {} if seen.node.live is None else seen.node.live.partitions
+    found = found_logs(store, seen.node, told, state.logs, now_ms)
+    deleted = deleted_topics(store, state, found)
+    return unheld_segments(state, HoldLook(now_ms, logs, found, deleted, others), until_ms)
+
+
+def unheld_segments(state: HoldState, look: HoldLook, until_ms: int) -> UnheldSegments:
+    """Return what goes of each log, the active segment too, which its broker closes for that. Pure.
+
+    A topic that another store of the journal still needs raised stays so. How fast a log grows has to be
+    known where its size counts; else all of it may go.
+
+    :param look: at logs of which nothing counts as proven.
+    """
+    raised = {held.topic for held in state.settings}
+    back = {held.topic for held in state.settings if not needed_by_others(look.others, held, look.now_ms)[0]}
+    stays, ours = raised - back, back - set(look.deleted)
+    unknown = [f"topic {topic}: {why}" for topic in sorted(ours) for why in unjudged(topic, state, look)]
+    unknown += [
+        f"log {name}: files of it went at each look"
+        for name in sorted(look.logs.gone)
+        if name.rpartition("-")[0] not in ours | stays
+    ]
+    if not ours:
+        unknown += [f"log directory {path}: {why}" for path, why in look.found.failed.items()]
+    segments = (one for log in look.logs.of.values() if log.topic not in stays for one in log.taken(until_ms))
+    return UnheldSegments(tuple(segments), tuple(dict.fromkeys(unknown)))

@@ -10,9 +10,10 @@ from storage_engine.core.wording import duration_text, time_text
 from storage_engine.exceptions import BrokerRefusedError
 from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.hold.hold_state import HeldSetting, HoldState, TopicSetting, save_state
-from storage_engine.kafka.hold.needed_retention import TopicAge, raised
-from storage_engine.kafka.hold.shared_holds import (
+from storage_engine.kafka.hold.needed_retention import (
+    TopicAge,
     needed_by_others,
+    raised,
     relied_on,
     set_by_another,
     states_of_others,

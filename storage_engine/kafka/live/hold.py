@@ -16,8 +16,7 @@ from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import count_text, time_text
 from storage_engine.exceptions import BadInputError, BrokerRefusedError, GateRefusedError
 from storage_engine.kafka.hold.drift import all_drift, as_found, known_log
-from storage_engine.kafka.hold.due_logs import active_and_expired
-from storage_engine.kafka.hold.expiry import written
+from storage_engine.kafka.hold.due_logs import active_and_expired, written
 from storage_engine.kafka.hold.hold_state import (
     HELD_SETTINGS,
     HoldState,
@@ -26,12 +25,11 @@ from storage_engine.kafka.hold.hold_state import (
     load_state,
     save_state,
 )
-from storage_engine.kafka.hold.needed_retention import TopicAge, ends_at_ms, protects
-from storage_engine.kafka.hold.shared_holds import states_of_others
+from storage_engine.kafka.hold.needed_retention import TopicAge, ends_at_ms, protects, states_of_others
 from storage_engine.kafka.live.held_settings import StillAlone, put_back, raise_settings, rely_on_others
 from storage_engine.kafka.live.topic_ages import ObservedNode, bears_notices, observe
 from storage_engine.kafka.rules import SegmentFacts
-from storage_engine.kafka.store.seen_node import SeenNode
+from storage_engine.kafka.store.plan import SeenNode
 from storage_engine.model.hold.hold import Drift, HoldMemory, HoldStatus
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.settings.store_settings import STRICT

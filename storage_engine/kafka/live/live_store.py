@@ -14,7 +14,7 @@ from storage_engine.core.wording import count_text
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.hold.hold_state import load_state
-from storage_engine.kafka.live import due_hold, hold, release, unheld
+from storage_engine.kafka.live import due_hold, hold, release
 from storage_engine.kafka.live.cut_faults import cut_to_held
 from storage_engine.kafka.live.live_node import LiveNode
 from storage_engine.kafka.store.plan import as_asked
@@ -48,7 +48,7 @@ class LiveKafkaStore(LiveNode):
         return state is not None and state.has_settings(log.rpartition("-")[0])
 
     def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
-        return unheld.look_for_unheld(self, now_ms, until_ms)
+        return due_hold.look_for_unheld(self, now_ms, until_ms)
 
     def end_hold(self, now_ms: int) -> HoldStatus:
         return hold.end_hold(self, now_ms)

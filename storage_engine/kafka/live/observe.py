@@ -160,3 +160,29 @@ def _offsets(
                 if answer.leader_epoch is not None:
                     epochs[log] = answer.leader_epoch
         yield name, refused, offsets, epochs
+
+
+@dataclass(frozen=True, slots=True)
+class LeadersWord:
+    """A cluster's word of one moment.
+
+    :param running: brokers that are registered with the controller, and not fenced.
+    """
+
+    facts: LiveFacts
+    running: frozenset[int]
+
+    def of(self, log: str) -> LivePartition | None:
+        """Return what it says of a log; None: nothing."""
+        return self.facts.partitions.get(log)
+
+
+def ask_leaders(cluster: Cluster, logs: Collection[PartitionDirectory], now_ms: int) -> LeadersWord:
+    """Ask a cluster for the leaders of logs, and then which brokers run.
+
+    :raises BrokerUnavailableError: nobody answers.
+    :raises BrokerRefusedError: the account may not even ask which cluster it is.
+    """
+    facts = observe(cluster, logs, now_ms)
+    # Last: a broker that has started since, and doesn't lead yet, is among them.
+    return LeadersWord(facts, frozenset(node.id for node in cluster.described().nodes))

@@ -5,27 +5,62 @@ whatever the leader has, though the files here may be of another one. So all of 
 log by itself. A log whose leader, replicas or topic aren't known stays as it is.
 
 The files go later, when each node's broker comes round to it. What is below its leader's start is deleted.
+
+Have leaders begin behind what goes of their logs, by Kafka's own call, and find out what came of it. A
+time-out tells nothing: the leader's start does.
+
+Have leaders begin behind what goes of their logs, once it is remembered that we are about to. Kafka's call
+names no epoch: whoever leads at that moment does it. So the leaders' epochs are looked at right before and
+after. One that has changed in between has to show that it has the records which were proven.
+
+Whether a log's leader has the very records that a node's files have: one batch tells, by offset and epoch. A
+leader numbers its batches with its epoch, and each replica takes them in order from one leader at a time. So
+two logs with a batch of one epoch at one offset are the same up to there. Leaders without those records, as
+after an unclean election, have another epoch there, or nothing.
 """
 
 from __future__ import annotations
 
+import os
+import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from storage_engine.exceptions import BrokerUnavailableError, ChangedUnderUsError, GateRefusedError
+from storage_engine.core.wording import reason_text
+from storage_engine.exceptions import (
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    ChangedUnderUsError,
+    GateRefusedError,
+    ReleasedTooMuchError,
+)
+from storage_engine.kafka.cluster.client import Cluster
+from storage_engine.kafka.format import batch_header as header
+from storage_engine.kafka.format.batch_walk import batch_heads, opened
+from storage_engine.kafka.format.layout import SegmentFiles
 from storage_engine.kafka.format.live_facts import LivePartition
-from storage_engine.kafka.hold.hold_state import HoldState, load_state
+from storage_engine.kafka.hold.drift import known_log
+from storage_engine.kafka.hold.hold_state import HoldState, load_state, save_state
 from storage_engine.kafka.live.cut_faults import Prefix, boundary_fault, log_fault
 from storage_engine.kafka.live.findings import node_id_of
-from storage_engine.kafka.live.log_cut import refused, starts_of, witness_of
 from storage_engine.kafka.live.observe import observe
-from storage_engine.kafka.live.remembered_cut import Cut, cut_remembered
-from storage_engine.kafka.live.same_log import Witness, other_than
+from storage_engine.model.hold.hold import HoldMemory
 from storage_engine.model.store.store import Segment, SegmentId, by_log
 
 if TYPE_CHECKING:
     from storage_engine.kafka.live.live_node import LiveNode
+
+
+OPERATION_SECONDS: Final = 10.0
+"""For how long brokers wait for all replicas before they say that they gave up."""
+UNKNOWN_SECONDS: Final = 60.0
+"""For how long a leader's start is asked for whose answer was none."""
+_POLL_SECONDS: Final = 0.5
+_SECONDS: Final = 30.0
+_EPOCH = struct.Struct(">i")
 
 
 def delete_segments(
@@ -137,3 +172,362 @@ def why_not(
     if live.log_start is not None and live.log_start >= prefix.segments[0].end_offset:
         return f"its leader begins at {live.log_start} already"
     return boundary_fault(prefix, live)
+
+
+def witness_of(prefix: Prefix, offset: int, high_watermark: int) -> Witness:
+    """Return a batch at or behind an offset by which a log's leader shows that it has the same records.
+
+    :param offset: below which records have to be the same.
+    :raises ChangedUnderUsError: there is none, or a file can't be read.
+    """
+    there = [files for files in prefix.log.segments if files.base_offset >= prefix.segments[0].base_offset]
+    begun = [place for place, files in enumerate(there) if files.base_offset < offset]
+    try:
+        found = find_witness(there[begun[-1] if begun else 0 :], offset, high_watermark)
+    except OSError as error:
+        raise refused(prefix, f"a file can't be read: {reason_text(error)}") from error
+    if found is None:
+        raise refused(
+            prefix,
+            "no record at its end or behind tells if its leader has the same: it goes once one is there",
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """What a log's leader says of itself at one moment.
+
+    :param epoch: None: it doesn't say.
+    """
+
+    epoch: int | None
+    high_watermark: int
+
+
+def refused(prefix: Prefix, why: str, left: str = "Nothing of it was deleted.") -> ChangedUnderUsError:
+    """Return the error for a log of which nothing more goes, which names the first segment.
+
+    :param left: what has become of the log.
+    """
+    path = prefix.segments[0].facts.path
+    return ChangedUnderUsError(
+        f"{Path(path).parent}: log {prefix.name.log}: expected that it may be cut at offset "
+        f"{prefix.boundary}, found that {why}. {left} Put that right, and plan again.",
+        path=path,
+    )
+
+
+def cut(cluster: Cluster, prefixes: Sequence[Prefix]) -> Mapping[tuple[str, int], BrokerRefusedError]:
+    """Have leaders begin at the boundaries.
+
+    :return: what they refuse, whatever it means for the start.
+    """
+    from confluent_kafka import TopicPartition
+
+    keys = [TopicPartition(*prefix.key, prefix.boundary) for prefix in prefixes]
+
+    def ask(some: Sequence[TopicPartition]) -> Any:
+        return cluster.admin.delete_records(
+            list(some), request_timeout=OPERATION_SECONDS + 5, operation_timeout=OPERATION_SECONDS
+        )
+
+    refused: dict[tuple[str, int], BrokerRefusedError] = {}
+    try:
+        for key, answer in cluster.answers("the deletion of records", keys, ask):
+            if isinstance(answer, BrokerRefusedError):
+                refused[key.topic, key.partition] = answer
+    except BrokerUnavailableError as error:
+        # A lost answer may be that of a leader which did it: its start tells.
+        lost = BrokerRefusedError(str(error), code=_TIMED_OUT, remark="no answer in time")
+        refused |= {prefix.key: lost for prefix in prefixes if prefix.key not in refused}
+    return refused
+
+
+_TIMED_OUT: Final = 7
+"""REQUEST_TIMED_OUT: the leader has done it, or hasn't, or does it later."""
+_DONE_NOTHING: Final = frozenset({1, 17, 29, 31, 44})
+"""OFFSET_OUT_OF_RANGE, INVALID_TOPIC_EXCEPTION, TOPIC_ and CLUSTER_AUTHORIZATION_FAILED, POLICY_VIOLATION:
+the leader has refused before it did anything. Of any other the start has to tell: a leader that lost its
+office while it waited for its replicas has done it."""
+
+
+def settled_starts(
+    cluster: Cluster,
+    prefixes: Sequence[Prefix],
+    refused: Mapping[tuple[str, int], BrokerRefusedError],
+    meanwhile: Callable[[], object],
+) -> Mapping[str, int]:
+    """Return where each log begins, once it is known for certain.
+
+    :raises BrokerUnavailableError: it can't be known in time; they may go any time.
+    """
+    ends = time.monotonic() + UNKNOWN_SECONDS
+    while True:
+        starts = starts_of(cluster, prefixes)
+        left = [
+            prefix
+            for prefix in prefixes
+            if starts.get(prefix.name.log, -1) < prefix.boundary
+            and not (
+                prefix.name.log in starts
+                and prefix.key in refused
+                and refused[prefix.key].code in _DONE_NOTHING
+            )
+        ]
+        if not left:
+            return starts
+        if time.monotonic() >= ends:
+            first = left[0]
+            said = refused.get(first.key)
+            raise BrokerUnavailableError(
+                f"{cluster.address}: log {first.name.log}: expected its leader to begin at offset "
+                f"{first.boundary}, found {starts.get(first.name.log, 'no answer')} after "
+                f"{UNKNOWN_SECONDS:.0f} s{f' ({said.remark})' if said else ''}. What is behind it stays; it "
+                "may go any time. Run the same again, which goes on.",
+                may_have_acted=True,
+            )
+        meanwhile()
+        time.sleep(_POLL_SECONDS)
+
+
+def starts_of(cluster: Cluster, prefixes: Sequence[Prefix]) -> Mapping[str, int]:
+    """Ask leaders where logs begin; one that doesn't answer is left out."""
+    from confluent_kafka.admin import OffsetSpec
+
+    found = _offsets(cluster, prefixes, "the beginnings of logs", OffsetSpec.earliest())
+    return {name: answer.offset for name, answer in found.items()}
+
+
+def leaders_of(cluster: Cluster, prefixes: Sequence[Prefix]) -> Mapping[str, Led]:
+    """Ask leaders for their epochs; one that doesn't answer is left out."""
+    from confluent_kafka.admin import OffsetSpec
+
+    found = _offsets(cluster, prefixes, "the leaders of logs", OffsetSpec.latest())
+    return {name: Led(answer.leader_epoch, answer.offset) for name, answer in found.items()}
+
+
+def _offsets(cluster: Cluster, prefixes: Sequence[Prefix], what: str, spec: Any) -> dict[str, Any]:
+    from confluent_kafka import IsolationLevel, TopicPartition
+
+    def ask(some: Sequence[TopicPartition]) -> Any:
+        return cluster.admin.list_offsets(
+            dict.fromkeys(some, spec),
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=OPERATION_SECONDS,
+        )
+
+    found: dict[str, Any] = {}
+    try:
+        keys = [TopicPartition(*prefix.key) for prefix in prefixes]
+        for key, answer in cluster.answers(what, keys, ask):
+            if not isinstance(answer, BrokerRefusedError):
+                found[f"{key.topic}-{key.partition}"] = answer
+    except BrokerUnavailableError:
+        pass
+    return found
+
+
+def check_not_too_far(root: Path, prefixes: Sequence[Prefix], starts: Mapping[str, int]) -> None:
+    """Make sure that no leader begins behind what was to go.
+
+    :raises ReleasedTooMuchError: one does.
+    """
+    for prefix in prefixes:
+        if starts[prefix.name.log] > prefix.boundary:
+            raise ReleasedTooMuchError(
+                f"{root}: log {prefix.name.log}: expected it to begin at offset {prefix.boundary}, "
+                f"found that its leader begins at {starts[prefix.name.log]}: records of offsets "
+                f"[{prefix.boundary}, {starts[prefix.name.log]}) were deleted but not approved. Find out who "
+                "deletes there, and run verify, which tells what of them is in the lake and what is lost."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A log that is to be cut, and what its cluster said of it when it was found that it may be."""
+
+    prefix: Prefix
+    live: LivePartition
+
+
+def cut_remembered(
+    cluster: Cluster,
+    root: Path,
+    memory: HoldMemory | None,
+    cuts: Sequence[Cut],
+    meanwhile: Callable[[], object],
+    *,
+    is_held: bool,
+) -> None:
+    """Have leaders begin at the boundaries.
+
+    :param root: the store's, for messages.
+    :param memory: where it is remembered, so that no store takes what goes for somebody else's doing; None:
+        nowhere.
+    :param meanwhile: called now and then while it waits.
+    :param is_held: the brokers' own rules delete nothing of these logs now.
+    :raises ChangedUnderUsError: another leader than a moment ago, or the cluster refuses; says which log.
+    :raises BrokerUnavailableError: it isn't known what the cluster did.
+    :raises ReleasedTooMuchError: a leader of a held log begins behind a boundary, or one may have had other
+        records.
+    """
+    prefixes = [one.prefix for one in cuts]
+    led = leaders_of(cluster, prefixes)
+    for one in cuts:
+        if why := moved(one, led.get(one.prefix.name.log)):
+            raise refused(one.prefix, why)
+    state = load_state(memory) or HoldState()
+    _remember(memory, state, cuts)
+    said = cut(cluster, prefixes)
+    starts = settled_starts(cluster, prefixes, said, meanwhile)
+    if is_held:
+        check_not_too_far(root, prefixes, starts)
+    undone = [one for one in cuts if starts[one.prefix.name.log] < one.prefix.boundary]
+    names = {one.prefix.name.log for one in undone}
+    done = [one for one in cuts if one.prefix.name.log not in names]
+    _check_cut_as_proven(cluster, root, done, meanwhile)
+    if undone:
+        _remember(memory, state, done)
+        raise refused(undone[0].prefix, f"the cluster refuses: {said[undone[0].prefix.key].remark}")
+
+
+def moved(one: Cut, led: Led | None) -> str:
+    """Return how a log's leader differs from the one that was looked at; "": it doesn't."""
+    if led is None:
+        return "its leader doesn't answer"
+    if led.epoch != one.live.leader_epoch:
+        return f"its leader's epoch is {led.epoch} by now, and it was {one.live.leader_epoch}"
+    return ""
+
+
+def _remember(memory: HoldMemory | None, state: HoldState, cuts: Sequence[Cut]) -> None:
+    if memory is None:
+        return
+    logs = dict(state.logs)
+    for one in cuts:
+        name = one.prefix.name.log
+        if (known := logs.get(name) or known_log(one.live, None)) is not None:
+            logs[name] = replace(known, let_go=max(known.let_go, one.prefix.boundary))
+    save_state(memory, replace(state, logs=logs))
+
+
+def _check_cut_as_proven(
+    cluster: Cluster, root: Path, cuts: Sequence[Cut], meanwhile: Callable[[], object]
+) -> None:
+    """Make sure that logs were cut by their leaders of before, or by others with the same records."""
+    led = leaders_of(cluster, [one.prefix for one in cuts])
+    changed = {
+        one.prefix.key: (one, why) for one in cuts if (why := moved(one, led.get(one.prefix.name.log)))
+    }
+    faults: dict[tuple[str, int], str] = {}
+    witnesses: dict[tuple[str, int], Witness] = {}
+    for key, (one, why) in changed.items():
+        known = led.get(one.prefix.name.log)
+        try:
+            # Records below the boundary can't be read any more: the first one behind it tells.
+            witnesses[key] = witness_of(
+                one.prefix, one.prefix.boundary + 1, -1 if known is None else known.high_watermark
+            )
+        except ChangedUnderUsError:
+            faults[key] = why
+    faults |= other_than(cluster, witnesses, meanwhile)
+    for key, fault in faults.items():
+        one, why = changed[key]
+        raise ReleasedTooMuchError(
+            f"{root}: log {one.prefix.name.log}: expected its leader of epoch {one.live.leader_epoch} to "
+            f"begin at offset {one.prefix.boundary}, found that {why}, and nothing shows that it had the "
+            f"records that are proven ({fault}). What it had below offset {one.prefix.boundary} is "
+            "deleted. Compare the lake with what producers sent, and look for an unclean election."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A batch of a log that isn't a marker's.
+
+    :param offset: of its last record.
+    :param epoch: of the leader that took it.
+    """
+
+    offset: int
+    epoch: int
+
+
+def find_witness(segments: Sequence[SegmentFiles], boundary: int, high_watermark: int) -> Witness | None:
+    """Return the first batch that ends at or behind a boundary and can be read from the leader; None: there
+    is none.
+
+    :param segments: of a log, from the one that ends at the boundary on.
+    :raises OSError: a file can't be read.
+    """
+    for segment in segments:
+        with opened(segment.log.path) as descriptor:
+            begin = 0
+            for head in batch_heads(descriptor, 0):
+                at, begin = begin, head.end_position
+                if head.last_offset < boundary - 1 or head.attributes & header.CONTROL:
+                    continue
+                if head.last_offset >= high_watermark:
+                    return None
+                (epoch,) = _EPOCH.unpack(os.pread(descriptor, _EPOCH.size, at + header.LEADER_EPOCH_AT))
+                return Witness(head.last_offset, epoch)
+    return None
+
+
+def other_than(
+    cluster: Cluster, witnesses: Mapping[tuple[str, int], Witness], meanwhile: Callable[[], object]
+) -> Mapping[tuple[str, int], str]:
+    """Ask leaders for records, and return why logs aren't known to be the same, by topic and partition.
+
+    Nothing is committed, and no group is joined.
+
+    :param meanwhile: called now and then while it waits.
+    """
+    from confluent_kafka import Consumer, TopicPartition
+
+    why = dict.fromkeys(witnesses, f"its leader gave no record in {_SECONDS:.0f} s")
+    if not witnesses:
+        return why
+    consumer = Consumer(cluster.consumer_settings())
+    ends = time.monotonic() + _SECONDS
+    left = dict(witnesses)
+    try:
+        consumer.assign([TopicPartition(*key, one.offset) for key, one in witnesses.items()])
+        while left and time.monotonic() < ends:
+            meanwhile()
+            message = consumer.poll(_POLL_SECONDS)
+            if message is None:
+                continue
+            if (error := message.error()) is not None:
+                said = cluster.shown(error.str())
+                for key in _about(message.topic(), message.partition(), left):
+                    why[key] = f"its leader gives no record of offset {left.pop(key).offset}: {said}"
+                continue
+            key = (str(message.topic()), int(message.partition() or 0))
+            witness = left.pop(key, None)
+            if witness is None:
+                continue
+            found = Witness(int(message.offset() or 0), _epoch_of(message.leader_epoch()))
+            if found == witness:
+                del why[key]
+            else:
+                why[key] = (
+                    f"its leader has at offset {found.offset} a record of epoch {found.epoch}, and the file "
+                    f"one of epoch {witness.epoch} at {witness.offset}: another leader took other records"
+                )
+    finally:
+        consumer.close()
+    return why
+
+
+def _about(
+    topic: str | None, partition: int | None, left: Mapping[tuple[str, int], Witness]
+) -> list[tuple[str, int]]:
+    """Return which logs an error is about; of a topic as a whole it names no partition."""
+    whole = partition is None or partition < 0
+    return [key for key in left if key[0] == topic and (whole or key[1] == partition)]
+
+
+def _epoch_of(found: int | None) -> int:
+    return -1 if found is None else found

@@ -27,8 +27,7 @@ from storage_engine.kafka.live.observe import observe as observe_cluster
 from storage_engine.kafka.live.topic_configs import check_interval_ms, read_settings
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.rules import RetentionSettings
-from storage_engine.kafka.store.plan import SeenLog
-from storage_engine.kafka.store.seen_node import SeenNode
+from storage_engine.kafka.store.plan import SeenLog, SeenNode
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.store.store import DiskUsage
 

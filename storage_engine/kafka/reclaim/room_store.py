@@ -23,20 +23,16 @@ from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.format.file_names import METADATA_TOPIC, PartitionDirectory
 from storage_engine.kafka.format.layout import LogDirectory, Node
 from storage_engine.kafka.format.log_end import end_offset
+from storage_engine.kafka.hold.needed_retention import all_states
 from storage_engine.kafka.hold.overlay import with_first_settings
-from storage_engine.kafka.hold.shared_holds import all_states
 from storage_engine.kafka.live.cut_faults import Prefix, boundary_fault, log_fault
-from storage_engine.kafka.live.log_cut import refused, witness_of
-from storage_engine.kafka.live.remembered_cut import Cut, cut_remembered
-from storage_engine.kafka.live.same_log import Witness, other_than
+from storage_engine.kafka.live.observe import LeadersWord, ask_leaders
+from storage_engine.kafka.live.release import Cut, Witness, cut_remembered, other_than, refused, witness_of
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
-from storage_engine.kafka.reclaim.leaders_word import LeadersWord, ask_leaders
-from storage_engine.kafka.reclaim.room_plan import Asked, room_plans, way_of_log
-from storage_engine.kafka.reclaim.ways import Fault, Way
+from storage_engine.kafka.reclaim.room_plan import Asked, Fault, Way, room_plans, way_of_log
 from storage_engine.kafka.stopped.stopped_plan import StoppedNode, read_stopped
 from storage_engine.kafka.stopped.stopped_release import delete_oldest
-from storage_engine.kafka.store.plan import plan_notices
-from storage_engine.kafka.store.seen_node import SeenNode, logs_of
+from storage_engine.kafka.store.plan import SeenNode, logs_of, plan_notices
 from storage_engine.kafka.store.store import KafkaStore, open_store, plan_of_log
 from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreSettings
 from storage_engine.model.broker.live import LiveBroker

@@ -15,8 +15,7 @@ from storage_engine.kafka.format.file_names import DirectoryState, FileState
 from storage_engine.kafka.format.layout import Node, PartitionLog
 from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.format.partition_metadata import read_topic_id
-from storage_engine.kafka.metadata.cluster_metadata import LOG, ClusterMetadata
-from storage_engine.kafka.metadata.replica_state import replica_fault
+from storage_engine.kafka.metadata.cluster_metadata import LOG, ClusterMetadata, replica_fault
 from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_replicas
 from storage_engine.model.plan.plan import LogPlan, Reason
 from storage_engine.model.report.diagnosis import reason_of

@@ -36,8 +36,8 @@ from storage_engine.kafka.metadata.log_faults import (
     topic_fault,
 )
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
-from storage_engine.kafka.stopped.lock_holder import lock_holder
-from storage_engine.kafka.transactions.open_transactions import (
+from storage_engine.kafka.stopped.store_lock import lock_holder
+from storage_engine.kafka.transactions import (
     OpenTransaction,
     forgotten_below,
     mapped,

@@ -8,16 +8,14 @@ from types import MappingProxyType
 
 from storage_engine.kafka.format.layout import Node
 from storage_engine.kafka.format.log_end import segment_facts
-from storage_engine.kafka.lag.lag import (
+from storage_engine.kafka.lag import (
     LagContext,
     LogOfLag,
     SegmentOfLag,
 )
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.rules import RetentionSettings
-from storage_engine.kafka.store.next_deletions import deletes_at_ms
-from storage_engine.kafka.store.plan import SeenLog, log_facts
-from storage_engine.kafka.store.seen_node import SeenNode, logs_of
+from storage_engine.kafka.store.plan import SeenLog, SeenNode, deletes_at_ms, log_facts, logs_of
 from storage_engine.model.store.store import SegmentId, StoreSnapshot
 
 

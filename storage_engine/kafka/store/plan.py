@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from storage_engine.core.wording import bytes_text, duration_text, time_text
@@ -23,8 +23,8 @@ from storage_engine.kafka.rules import (
     retention_pass,
 )
 from storage_engine.kafka.stopped.cleaner import cleaner_settings, due
-from storage_engine.kafka.store.missing_logs import ADVICE, missing_logs, missing_text
-from storage_engine.kafka.transactions.hanging_transactions import oldest_open
+from storage_engine.kafka.store.absent_logs import ADVICE, missing_logs, missing_text
+from storage_engine.kafka.transactions import oldest_open
 from storage_engine.model.plan.plan import Decision, LogPlan, PlanRequest, Reason, limited
 from storage_engine.model.report.diagnosis import named_in_short, reason_of
 from storage_engine.model.store.store import (
@@ -416,3 +416,51 @@ def as_asked(plans: Sequence[LogPlan], snapshot: StoreSnapshot, request: PlanReq
     # The last directory's stands for that of dependents, which a node has none of.
     disks = snapshot.disks
     return limited(plans, request, disks, "log directory's disk")
+
+
+def deletes_at_ms(facts: LogFacts, settings: RetentionSettings, now_ms: int) -> Mapping[int, int | None]:
+    """Return when the rules may delete each segment, by its base offset; None: never for its age.
+
+    A segment goes no earlier than those before it. What reaches above the high watermark is left out: it is
+    not known when that rises. The active one is left out, too: it is not known when it is closed.
+    """
+    going = {one.base_offset for one in retention_pass(facts, settings, now_ms).deletions}
+    found: dict[int, int | None] = {}
+    by_age = settings.delete and not settings.compact and settings.kept_ms >= 0
+    at_ms = now_ms
+    for segment, following in zip(facts.segments, facts.segments[1:], strict=False):
+        if segment.base_offset in going:
+            found[segment.base_offset] = now_ms
+            continue
+        if facts.high_watermark is None or facts.high_watermark < following.base_offset:
+            break
+        at_ms = max(at_ms, segment.largest_timestamp_ms + settings.kept_ms + 1)
+        found[segment.base_offset] = at_ms if by_age else None
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class SeenNode:
+    """What a snapshot was made of.
+
+    :param known: logs with all that was found of each, by name.
+    """
+
+    logs: tuple[LogSnapshot, ...]
+    node: Node
+    known: Mapping[str, SeenLog]
+
+
+def logs_of(
+    seen: SeenNode, snapshot: StoreSnapshot, topics: TopicSettings
+) -> Iterator[tuple[SeenLog, RetentionSettings | str]]:
+    """Yield a snapshot's logs with how long their topics' segments stay."""
+    of_topics: dict[str, RetentionSettings | str] = {}
+    for one in snapshot.logs:
+        found = seen.known.get(one.name)
+        if found is None:
+            continue
+        topic = found.log.name.topic
+        if topic not in of_topics:
+            of_topics[topic] = topics.of(topic)
+        yield found if found.seen is one else replace(found, seen=one), of_topics[topic]

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, ClassVar
 from storage_engine.core import durable
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, StoreBusyError
-from storage_engine.kafka.codec.range_digest import sha256_of_range
 from storage_engine.kafka.format import meta_properties
+from storage_engine.kafka.format.batch_walk import sha256_of_range
 from storage_engine.kafka.format.layout import (
     LogDirectory,
     Node,
@@ -29,9 +29,8 @@ from storage_engine.kafka.format.log_end import LogEnd, first_batch_ms, known_en
 from storage_engine.kafka.metadata.log_faults import own_ends
 from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.kafka.rules import RetentionSettings
-from storage_engine.kafka.stopped.deleted_topics import words_for_nothing
 from storage_engine.kafka.stopped.left_overs import remove as remove_left_over
-from storage_engine.kafka.stopped.lock_holder import holder_text, is_locked_by_us, lock_holder, runs
+from storage_engine.kafka.stopped.left_overs import words_for_nothing
 from storage_engine.kafka.stopped.observed_tasks import tasks_of
 from storage_engine.kafka.stopped.stopped_plan import cut_to_stopped
 from storage_engine.kafka.stopped.stopped_release import (
@@ -40,6 +39,7 @@ from storage_engine.kafka.stopped.stopped_release import (
     indexes_below,
     signs_of_a_run,
 )
+from storage_engine.kafka.stopped.store_lock import holder_text, is_locked_by_us, lock_holder, runs
 from storage_engine.kafka.store.absent_logs import absences, identities
 from storage_engine.kafka.store.archiving import (
     archivable_of_node,
@@ -48,17 +48,18 @@ from storage_engine.kafka.store.archiving import (
     log_id_of,
     went_meanwhile,
 )
-from storage_engine.kafka.store.next_deletions import deletes_at_ms
 from storage_engine.kafka.store.plan import (
     SeenLog,
+    SeenNode,
     as_asked,
     cut_to_archivable,
+    deletes_at_ms,
     log_facts,
+    logs_of,
     plan_log,
     plan_notices,
     undecided,
 )
-from storage_engine.kafka.store.seen_node import SeenNode, logs_of
 from storage_engine.model.broker.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
 from storage_engine.model.broker.broker_tasks import BrokerTask, LeftOver, TaskLimits
 from storage_engine.model.lag.lag import Unread
@@ -79,8 +80,7 @@ from storage_engine.model.store.store import (
 
 if TYPE_CHECKING:
     from storage_engine.kafka.cluster.client import Cluster
-    from storage_engine.kafka.lag.lag import LagContext
-    from storage_engine.kafka.lag.positions import Consumers
+    from storage_engine.kafka.lag import Consumers, LagContext
     from storage_engine.kafka.stopped.store_lock import LockedDirectories
 
 
@@ -301,7 +301,7 @@ class KafkaStore(BrokerStore):
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
     ) -> Unread:
         # It reads what records hold, which a plan of segments needs for nothing.
-        from storage_engine.kafka.lag.unread import unread_records
+        from storage_engine.kafka.lag import unread_records
 
         consumers, context = self._consumption(snapshot, new_min_offsets)
         return unread_records(consumers, context, new_min_offsets, deleted=deleted)
@@ -309,14 +309,14 @@ class KafkaStore(BrokerStore):
     def unread_by_log(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
     ) -> Mapping[str, Unread]:
-        from storage_engine.kafka.lag.unread import unread_by_log
+        from storage_engine.kafka.lag import unread_by_log
 
         consumers, context = self._consumption(snapshot, new_min_offsets)
         return unread_by_log(consumers, context, new_min_offsets)
 
     def _consumption(self, snapshot: StoreSnapshot, read: Collection[str]) -> tuple[Consumers, LagContext]:
         """Return who consumes, and what of some logs they have read is looked up in."""
-        from storage_engine.kafka.lag.positions import consumers_of
+        from storage_engine.kafka.lag import consumers_of
         from storage_engine.kafka.store.lag_context import reading_context
 
         seen = self._seen_of(snapshot, snapshot.taken_at_ms)

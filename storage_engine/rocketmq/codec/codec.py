@@ -91,7 +91,7 @@ class RocketMQCodec(SegmentCodec):
 
     def older_rows(self, rows: pa.Table) -> pa.Table:
         """Return decoded rows with the pairs of properties that lakes of a version below 3 have."""
-        from storage_engine.rocketmq.codec.older_rows import older_rows
+        from storage_engine.rocketmq.codec.encode import older_rows
 
         return older_rows(rows)
 

@@ -2,6 +2,12 @@
 
 Works on bytes that somebody else has read; opens no file but in ``read_store_timestamp``. The bytes
 must not change meanwhile: the kernels trust what they have checked. Copy what a broker still writes to.
+
+Where a segment's messages end, found from its tail: for who only looks. Deletions walk every frame. A file is
+made with zeros and written from its beginning on, so that a bisection finds about where it ends. The last
+message before that is found by its magic and by the offset that each one has of itself. From there on frames
+are followed by their sizes. Checksums are not looked at, nor anything before that message, and a torn message
+counts as whole.
 """
 
 from __future__ import annotations
@@ -9,10 +15,10 @@ from __future__ import annotations
 import os
 import secrets
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +32,7 @@ from storage_engine.rocketmq.format.stored_files import open_stored
 if TYPE_CHECKING:
     from storage_engine.crc import CrcEngine
 
+
 SegmentBytes = memoryview | bytes | bytearray | npt.NDArray[np.uint8]
 
 MAX_CHUNK_BYTES = 1 << 30
@@ -34,6 +41,13 @@ MAX_CHUNK_BYTES = 1 << 30
 _MAX_DAMAGES = 1000
 _UINT32 = struct.Struct(">I")
 _INT64 = struct.Struct(">q")
+_BLOCK: Final = 4096
+_WINDOWS_BYTES: Final = (1 << 16, 1 << 20, 1 << 24)
+"""How far back it is looked for a message's beginning; a broker takes none above 4 MiB by default."""
+_MAGICS: Final = tuple(struct.pack(">I", magic) for magic in (frame.MAGIC_V1, frame.MAGIC_V2))
+_MESSAGES: Final = frozenset({frame.MAGIC_V1, frame.MAGIC_V2})
+_SIZE_AND_MAGIC: Final = struct.Struct(">iI")
+_OFFSET: Final = struct.Struct(">q")
 
 
 class FrameKind(IntEnum):
@@ -128,7 +142,7 @@ def iterate_frames(
     :param start: position in ``data`` of the first frame.
     """
     from storage_engine.crc import crc_engine
-    from storage_engine.rocketmq.codec import kernels
+    from storage_engine.rocketmq.codec import frame_kernels
 
     array = as_array(data)
     _check_span(len(array), base_offset, start)
@@ -136,26 +150,30 @@ def iterate_frames(
     capacity = min(limit, len(array)) // frame.MIN_MESSAGE_BYTES + 16
     engine: CrcEngine = crc_engine()
     seed = np.uint64(secrets.randbits(64))
-    state = np.zeros(kernels.STATE_SIZE, np.int64)
-    state[kernels.POSITION] = state[kernels.RUN_START] = start
+    state = np.zeros(frame_kernels.STATE_SIZE, np.int64)
+    state[frame_kernels.POSITION] = state[frame_kernels.RUN_START] = start
     positions = np.empty(capacity, np.int64)
     sizes = np.empty(capacity, np.int32)
     kinds = np.empty(capacity, np.uint8)
     faults = np.empty(capacity, np.uint8)
     origins = np.empty(capacity, np.int64)
     codes = np.empty(capacity, np.int32)
-    queue_table = np.zeros(kernels.QUEUE_TABLE_BYTES, np.uint8)
-    slots = queue_table[: 4 * kernels.QUEUE_SLOTS]
-    queue_topic_at = queue_table[kernels.QUEUE_TOPIC_AT_AT : kernels.QUEUE_TOPIC_LENGTHS_AT].view(np.int64)
-    queue_topic_length = queue_table[kernels.QUEUE_TOPIC_LENGTHS_AT : kernels.QUEUE_IDS_AT].view(np.int32)
-    queue_ids = queue_table[kernels.QUEUE_IDS_AT :].view(np.int32)
+    queue_table = np.zeros(frame_kernels.QUEUE_TABLE_BYTES, np.uint8)
+    slots = queue_table[: 4 * frame_kernels.QUEUE_SLOTS]
+    queue_topic_at = queue_table[frame_kernels.QUEUE_TOPIC_AT_AT : frame_kernels.QUEUE_TOPIC_LENGTHS_AT].view(
+        np.int64
+    )
+    queue_topic_length = queue_table[frame_kernels.QUEUE_TOPIC_LENGTHS_AT : frame_kernels.QUEUE_IDS_AT].view(
+        np.int32
+    )
+    queue_ids = queue_table[frame_kernels.QUEUE_IDS_AT :].view(np.int32)
     resets = 0
-    while state[kernels.RUN_START] < len(array):
-        if state[kernels.QUEUES] > kernels.MOST_QUEUES // 2:
-            state[kernels.QUEUES] = 0
+    while state[frame_kernels.RUN_START] < len(array):
+        if state[frame_kernels.QUEUES] > frame_kernels.MOST_QUEUES // 2:
+            state[frame_kernels.QUEUES] = 0
             slots.fill(0)
             resets += 1
-        kernels.scan(
+        frame_kernels.scan(
             address_of(array),
             len(array),
             base_offset,
@@ -173,8 +191,8 @@ def iterate_frames(
             codes,
             address_of(queue_table),
         )
-        rows = int(state[kernels.ROWS])
-        queues = int(state[kernels.QUEUES])
+        rows = int(state[frame_kernels.ROWS])
+        queues = int(state[frame_kernels.QUEUES])
         yield FrameChunk(
             positions=positions[:rows],
             sizes=sizes[:rows],
@@ -184,10 +202,10 @@ def iterate_frames(
             queues=QueueNames(
                 queue_topic_at[:queues], queue_topic_length[:queues], queue_ids[:queues], (resets, queues)
             ),
-            topic_bytes=int(state[kernels.TOPIC_BYTES]),
-            property_bytes=int(state[kernels.PROPERTY_BYTES]),
-            born_ipv6_rows=int(state[kernels.BORN_IPV6_ROWS]),
-            store_ipv6_rows=int(state[kernels.STORE_IPV6_ROWS]),
+            topic_bytes=int(state[frame_kernels.TOPIC_BYTES]),
+            property_bytes=int(state[frame_kernels.PROPERTY_BYTES]),
+            born_ipv6_rows=int(state[frame_kernels.BORN_IPV6_ROWS]),
+            store_ipv6_rows=int(state[frame_kernels.STORE_IPV6_ROWS]),
             damages=_damages(
                 array,
                 base_offset,
@@ -210,7 +228,7 @@ def scan_segment(
     :param start: position of the first frame to look at.
     :raises ValueError: when ``start`` lies outside ``data``.
     """
-    from storage_engine.rocketmq.codec import kernels
+    from storage_engine.rocketmq.codec import frame_kernels
 
     array = as_array(data)
     columns: list[tuple[npt.NDArray[np.generic], ...]] = []
@@ -221,7 +239,7 @@ def scan_segment(
         queue_offset = np.empty(rows, np.int64)
         store_timestamp_ms = np.empty(rows, np.int64)
         sys_flag = np.empty(rows, np.int32)
-        kernels.read_headers(
+        frame_kernels.read_headers(
             address_of(array), chunk.positions, chunk.kinds, queue_offset, sys_flag, store_timestamp_ms
         )
         names = [
@@ -274,13 +292,13 @@ def find_logical_end(data: SegmentBytes, base_offset: int, *, start: int = 0, ch
         the file's length when it is full.
     """
     from storage_engine.crc import crc_engine
-    from storage_engine.rocketmq.codec import kernels
+    from storage_engine.rocketmq.codec import frame_kernels
 
     array = as_array(data)
     _check_span(len(array), base_offset, start)
     engine = crc_engine()
     return int(
-        kernels.walk_to_end(
+        frame_kernels.walk_to_end(
             address_of(array), len(array), base_offset, start, engine.function, engine.table, check_crc
         )
     )
@@ -294,11 +312,11 @@ def has_dispatchable_frame(data: SegmentBytes, base_offset: int, start: int) -> 
 
     :param start: position of a frame.
     """
-    from storage_engine.rocketmq.codec import kernels
+    from storage_engine.rocketmq.codec import frame_kernels
 
     array = as_array(data)
     _check_span(len(array), base_offset, start)
-    return bool(kernels.any_dispatchable(address_of(array), len(array), base_offset, start))
+    return bool(frame_kernels.any_dispatchable(address_of(array), len(array), base_offset, start))
 
 
 def read_store_timestamp(path: str | os.PathLike[str], position: int, base_offset: int) -> int:
@@ -392,3 +410,70 @@ def _explain(data: npt.NDArray[np.uint8], base_offset: int, position: int, fault
         (crc,) = _UINT32.unpack_from(header, frame.BODY_CRC_AT)
         return f"a body with CRC {crc:08x}", "another CRC"
     return "a frame with the CRC that its properties end with", "another CRC"
+
+
+def near_logical_end(data: memoryview, base_offset: int) -> int:
+    """Return the position at which a segment's frames end, by its tail; 0 where no frame begins it.
+
+    :param data: the whole segment file.
+    :param base_offset: physical offset of its first byte.
+    """
+    if not _frame_bytes(data, 0, base_offset):
+        return 0
+    low, high = 0, -(-len(data) // _BLOCK)
+    while low < high:
+        middle = (low + high) // 2
+        if any(data[middle * _BLOCK : (middle + 1) * _BLOCK]):
+            low = middle + 1
+        else:
+            high = middle
+    at = _last_message(data, base_offset, min(low * _BLOCK, len(data)))
+    while size := _frame_bytes(data, at, base_offset):
+        at += size
+    return at
+
+
+def last_message(data: memoryview, base_offset: int) -> bytes:
+    """Return the last message of a full segment; empty where none is found near its end.
+
+    :param data: the whole segment file.
+    :param base_offset: physical offset of its first byte.
+    """
+    at = _last_message(data, base_offset, len(data))
+    return bytes(data[at : at + _frame_bytes(data, at, base_offset)]) if at else b""
+
+
+def _last_message(data: memoryview, base_offset: int, end: int) -> int:
+    """Return where the last message begins that begins before a position; 0: none is found near it."""
+    starts = message_starts(lambda start, stop: bytes(data[start:stop]), end)
+    return next((at for at in starts if _frame_bytes(data, at, base_offset)), 0)
+
+
+def message_starts(read: Callable[[int, int], bytes], end: int) -> Iterator[int]:
+    """Yield the positions at which a message may begin, from a position back; the last one comes first.
+
+    A magic in a body counts, too: it is followed by the offset of its place only by a rare chance.
+
+    :param read: the segment's bytes from one position up to another.
+    """
+    for window in _WINDOWS_BYTES:
+        start = max(0, end - window)
+        block = read(start, end)
+        at = len(block)
+        while (at := max(block.rfind(magic, 0, at) for magic in _MAGICS)) >= 0:
+            yield start + at - frame.MAGIC_AT
+        if start == 0:
+            return
+
+
+def _frame_bytes(data: memoryview, at: int, base_offset: int) -> int:
+    """Return the size of the frame at a position; 0: none begins there."""
+    if at < 0 or at + frame.BLANK_HEADER_BYTES > len(data):
+        return 0
+    size, magic = _SIZE_AND_MAGIC.unpack_from(data, at)
+    if magic == frame.MAGIC_BLANK:
+        return len(data) - at if size == len(data) - at else 0
+    if magic not in _MESSAGES or not frame.MIN_MESSAGE_BYTES <= size <= len(data) - at:
+        return 0
+    (offset,) = _OFFSET.unpack_from(data, at + frame.PHYSICAL_OFFSET_AT)
+    return size if offset == base_offset + at else 0

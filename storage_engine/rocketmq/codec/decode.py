@@ -14,7 +14,7 @@ from storage_engine.arrow.memory import Arena, address_of
 from storage_engine.rocketmq.codec import decode_columns as places
 from storage_engine.rocketmq.codec import decode_kernels as kernels
 from storage_engine.rocketmq.codec.commitlog import FrameChunk, FrameKind, QueueNames
-from storage_engine.rocketmq.codec.kernels import cluster
+from storage_engine.rocketmq.codec.frame_kernels import cluster
 from storage_engine.rocketmq.codec.message_schema import KINDS, PAIR_COLUMNS, SCHEMA
 
 _IPV4_TEXT_BYTES = 15

@@ -1,6 +1,10 @@
 """Compiled checks of one frame: is it whole, are its CRCs right.
 
 Nothing is read outside the segment, whatever its bytes say.
+
+Compiled walk over a commitlog segment: where its frames lie, and what is no frame. Must never read outside
+the buffer, whatever its bytes say, and never look at a byte more than a few times: segments may be hostile.
+Python calls these through ``commitlog.py``.
 """
 
 from __future__ import annotations
@@ -10,18 +14,23 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from storage_engine.crc import (
-    crc32,
-)
+from storage_engine.crc import crc32
 from storage_engine.native import (
     inlined,
+    int64,
+    kernel,
     load_be_i16,
     load_be_i32,
     load_be_i64,
     load_be_u32,
     load_i8,
+    load_i32,
+    load_i64,
     load_le_u64,
     load_u8,
+    prefetch,
+    store_i32,
+    store_i64,
 )
 from storage_engine.rocketmq.codec.frame import (
     BLANK_HEADER_BYTES,
@@ -40,8 +49,14 @@ from storage_engine.rocketmq.codec.frame import (
     PROPERTY_CRC,
     PROPERTY_CRC_BYTES,
     PROPERTY_SEPARATOR,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
     STORE_HOST_IPV6,
+    STORE_TIMESTAMP_AT,
     SYS_FLAG_AT,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_NOT,
 )
 
 MESSAGE: Final = 0
@@ -61,6 +76,36 @@ _CRC_DIGITS = 10
 Ints32 = npt.NDArray[np.int32]
 Ints64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+KIND_MESSAGE: Final = 0
+KIND_BLANK: Final = 1
+KIND_UNDECODABLE: Final = 2
+
+RUN_PIECE_BYTES: Final = 1 << 20
+"""A blank or undecodable run is split into rows of at most so many bytes."""
+
+# Where a walk stands, between calls: indexes into its state array.
+POSITION: Final = 0
+RUN_START: Final = 1
+RUN_KIND: Final = 2
+RUN_CLOSED: Final = 3
+RUN_ORIGIN: Final = 4
+RUN_FAULT: Final = 5
+ROWS: Final = 6
+TOPIC_BYTES: Final = 7
+PROPERTY_BYTES: Final = 8
+BORN_IPV6_ROWS: Final = 9
+STORE_IPV6_ROWS: Final = 10
+QUEUES: Final = 11
+STATE_SIZE: Final = 12
+
+# The table of the queues met: a hash table of their numbers plus one, then by number the positions of
+# their topics, the topics' lengths, the queue ids.
+MOST_QUEUES: Final = 1 << 16
+QUEUE_SLOTS: Final = 4 * MOST_QUEUES
+QUEUE_TOPIC_AT_AT: Final = 4 * QUEUE_SLOTS
+QUEUE_TOPIC_LENGTHS_AT: Final = QUEUE_TOPIC_AT_AT + 8 * MOST_QUEUES
+QUEUE_IDS_AT: Final = QUEUE_TOPIC_LENGTHS_AT + 4 * MOST_QUEUES
+QUEUE_TABLE_BYTES: Final = QUEUE_IDS_AT + 4 * MOST_QUEUES
 
 
 @inlined
@@ -199,3 +244,287 @@ def same_bytes(left: int, right: int, size: int) -> bool:
             return False
         at += 1
     return True
+
+
+@inlined
+def queue_code(
+    address: int,
+    topic_at: int,
+    topic_length: int,
+    queue_id: int,
+    seed: np.uint64,
+    queues: int,
+    queue_table: int,
+) -> int:
+    """Number of the queue (topic, queue id) in order of first appearance; -1 when the table is full.
+
+    :param queues: how many there are; also the number of a queue that wasn't met before.
+    :param queue_table: address of QUEUE_TABLE_BYTES.
+    """
+    ids = queue_table + QUEUE_IDS_AT
+    topics_at = queue_table + QUEUE_TOPIC_AT_AT
+    topic_lengths = queue_table + QUEUE_TOPIC_LENGTHS_AT
+    hashed = hash_bytes(address + topic_at, topic_length, seed ^ np.uint64(queue_id & 0xFFFFFFFF))
+    slot = int64(hashed) & (QUEUE_SLOTS - 1)
+    while True:
+        code = load_i32(queue_table + 4 * slot) - 1
+        if code < 0:
+            if queues >= MOST_QUEUES:
+                return -1
+            store_i32(queue_table + 4 * slot, queues + 1)
+            store_i64(topics_at + 8 * queues, topic_at)
+            store_i32(topic_lengths + 4 * queues, topic_length)
+            store_i32(ids + 4 * queues, queue_id)
+            return queues
+        if (
+            load_i32(ids + 4 * code) == queue_id
+            and load_i32(topic_lengths + 4 * code) == topic_length
+            and same_bytes(address + load_i64(topics_at + 8 * code), address + topic_at, topic_length)
+        ):
+            return code
+        slot = (slot + 1) & (QUEUE_SLOTS - 1)
+
+
+@kernel
+def scan(
+    address: int,
+    length: int,
+    base_offset: int,
+    limit: int,
+    crc_function: int,
+    crc_table: int,
+    check_crc: bool,
+    seed: np.uint64,
+    state: Ints64,
+    positions: Ints64,
+    sizes: Ints32,
+    kinds: Bytes,
+    faults: Bytes,
+    origins: Ints64,
+    codes: Ints32,
+    queue_table: int,
+) -> None:
+    """Walk on from ``state``, until ``limit`` bytes are covered, the arrays are full, or the end.
+
+    Every byte behind the walk belongs to exactly one row. A bad frame is followed by a search for
+    the next good one; a frame that is well-formed but fails its CRC is passed over whole, which is
+    both what it most likely is and what keeps the walk linear.
+    """
+    capacity = len(positions)
+    chunk_start = state[RUN_START]
+    position = state[POSITION]
+    run_start = state[RUN_START]
+    rows = 0
+    topic_bytes = 0
+    property_bytes = 0
+    born_ipv6_rows = 0
+    store_ipv6_rows = 0
+    queues = state[QUEUES]
+    while rows < capacity:
+        pending = position - run_start
+        if pending >= RUN_PIECE_BYTES or (pending > 0 and (state[RUN_CLOSED] or position >= length)):
+            piece = min(pending, RUN_PIECE_BYTES)
+            if rows > 0 and run_start + piece - chunk_start > limit:
+                break
+            positions[rows] = run_start
+            sizes[rows] = piece
+            kinds[rows] = state[RUN_KIND]
+            faults[rows] = state[RUN_FAULT]
+            origins[rows] = state[RUN_ORIGIN]
+            codes[rows] = -1
+            rows += 1
+            run_start += piece
+            continue
+        if position >= length:
+            break
+        if pending == 0:
+            state[RUN_CLOSED] = 0
+        found = classify(address, length, position, base_offset)
+        if found > BLANK:
+            if pending == 0:
+                state[RUN_KIND] = KIND_UNDECODABLE
+                state[RUN_FAULT] = found
+                state[RUN_ORIGIN] = position
+            stop = min(run_start + RUN_PIECE_BYTES, length)
+            position = next_magic(address, position + 1, stop, length)
+            continue
+        if pending > 0:
+            state[RUN_CLOSED] = 1
+            continue
+        if found == BLANK:
+            state[RUN_KIND] = KIND_BLANK
+            state[RUN_FAULT] = found
+            state[RUN_ORIGIN] = position
+            position = length
+            continue
+        at = address + position
+        size = load_be_i32(at)
+        # Checking this one takes longer than fetching the next one's header.
+        prefetch(at + size)
+        prefetch(at + size + 64)
+        if rows > 0 and position + size - chunk_start > limit:
+            break
+        if check_crc:
+            found = crc_fault(at, size, crc_function, crc_table)
+            if found != MESSAGE:
+                state[RUN_KIND] = KIND_UNDECODABLE
+                state[RUN_FAULT] = found
+                state[RUN_ORIGIN] = position
+                state[RUN_CLOSED] = 1
+                position += size
+                continue
+        body_at = body_position(at)
+        body_length = max(load_be_i32(at + body_at - 4), 0)
+        topic_at = body_at + body_length
+        if load_be_u32(at + MAGIC_AT) == MAGIC_V1:
+            topic_length = load_i8(at + topic_at)
+            topic_at += 1
+        else:
+            topic_length = load_be_i16(at + topic_at)
+            topic_at += 2
+        code = queue_code(
+            address,
+            position + topic_at,
+            topic_length,
+            load_be_i32(at + QUEUE_ID_AT),
+            seed,
+            queues,
+            queue_table,
+        )
+        if code < 0:
+            break
+        queues = max(queues, code + 1)
+        positions[rows] = position
+        sizes[rows] = size
+        kinds[rows] = KIND_MESSAGE
+        faults[rows] = MESSAGE
+        origins[rows] = position
+        codes[rows] = code
+        rows += 1
+        topic_bytes += topic_length
+        property_bytes += size - (topic_at + topic_length + 2)
+        sys_flag = load_be_i32(at + SYS_FLAG_AT)
+        if sys_flag & BORN_HOST_IPV6:
+            born_ipv6_rows += 1
+        if sys_flag & STORE_HOST_IPV6:
+            store_ipv6_rows += 1
+        position += size
+        run_start = position
+    state[POSITION] = position
+    state[RUN_START] = run_start
+    state[ROWS] = rows
+    state[QUEUES] = queues
+    state[TOPIC_BYTES] = topic_bytes
+    state[PROPERTY_BYTES] = property_bytes
+    state[BORN_IPV6_ROWS] = born_ipv6_rows
+    state[STORE_IPV6_ROWS] = store_ipv6_rows
+
+
+@kernel
+def walk_to_end(
+    address: int,
+    length: int,
+    base_offset: int,
+    start: int,
+    crc_function: int,
+    crc_table: int,
+    check_crc: bool,
+) -> int:
+    """Where the frames that follow each other from ``start`` end; ``length`` behind a blank frame."""
+    position = start
+    while position < length:
+        found = classify(address, length, position, base_offset)
+        if found == BLANK:
+            return length
+        if found != MESSAGE:
+            return position
+        size = load_be_i32(address + position)
+        if check_crc and crc_fault(address + position, size, crc_function, crc_table) != MESSAGE:
+            return position
+        position += size
+    return position
+
+
+@kernel
+def cluster(
+    positions: Ints64,
+    sizes: Ints32,
+    codes: Ints32,
+    ranks: Ints32,
+    starts: Ints64,
+    order: Ints32,
+    sorted_positions: Ints64,
+    sorted_sizes: Ints32,
+    sorted_codes: Ints32,
+) -> int:
+    """Order rows by their queue's rank, and within a queue as they lie; what has no queue comes last.
+
+    :param starts: memory to work in, one more than there are ranks.
+    :param order: becomes each row's new place; the sorted arrays, the values in their new order.
+    :return: number of rows that have a queue.
+    """
+    starts[:] = 0
+    messages = 0
+    for row in range(len(codes)):
+        code = codes[row]
+        if code >= 0:
+            starts[ranks[code] + 1] += 1
+            messages += 1
+    for queue in range(len(ranks)):
+        starts[queue + 1] += starts[queue]
+    others = messages
+    for row in range(len(codes)):
+        code = codes[row]
+        if code >= 0:
+            place = starts[ranks[code]]
+            starts[ranks[code]] = place + 1
+        else:
+            place = others
+            others += 1
+        order[row] = place
+        sorted_positions[place] = positions[row]
+        sorted_sizes[place] = sizes[row]
+        sorted_codes[place] = code
+    return messages
+
+
+@kernel
+def read_headers(
+    address: int,
+    positions: Ints64,
+    kinds: Bytes,
+    queue_offset: Ints64,
+    sys_flags: Ints32,
+    store_timestamp_ms: Ints64,
+) -> None:
+    """Some header fields of frames that ``scan`` found; 0 where there is no message."""
+    for row in range(len(positions)):
+        if kinds[row] != KIND_MESSAGE:
+            queue_offset[row] = 0
+            sys_flags[row] = 0
+            store_timestamp_ms[row] = 0
+            continue
+        at = address + positions[row]
+        sys_flag = load_be_i32(at + SYS_FLAG_AT)
+        extra = IPV6_EXTRA_BYTES if sys_flag & BORN_HOST_IPV6 else 0
+        queue_offset[row] = load_be_i64(at + QUEUE_OFFSET_AT)
+        sys_flags[row] = sys_flag
+        store_timestamp_ms[row] = load_be_i64(at + STORE_TIMESTAMP_AT + extra)
+
+
+@kernel
+def any_dispatchable(address: int, length: int, base_offset: int, start: int) -> bool:
+    """Whether a frame that is neither prepared nor rolled back lies at or behind ``start``."""
+    position = start
+    while position < length:
+        found = classify(address, length, position, base_offset)
+        if found == BLANK:
+            return False
+        if found != MESSAGE:
+            position = next_magic(address, position + 1, length, length)
+            continue
+        transaction = load_be_i32(address + position + SYS_FLAG_AT) & TRANSACTION_MASK
+        if transaction in (TRANSACTION_NOT, TRANSACTION_COMMIT):
+            return True
+        position += load_be_i32(address + position)
+    return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,12 +13,20 @@ from typing import Any
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.own_directory import own_directory
 from storage_engine.core.wording import reason_text
-from storage_engine.exceptions import BrokerError, ChangedUnderUsError
+from storage_engine.exceptions import BrokerError, ChangedUnderUsError, StorageEngineError, StoreBusyError
 from storage_engine.model.broker.broker_store import StorePositions
-from storage_engine.rocketmq.engine.socket_place import ERRORS, PEER, socket_path
+from storage_engine.rocketmq.store.store_lock import ENGINE_SOCKET
 
 _TIMEOUT_SECONDS = 600
 """A flush, or a deletion whose file somebody reads, takes long at most."""
+ERRORS: Mapping[str, type[StorageEngineError]] = {
+    error.__name__: error for error in (StoreBusyError, BrokerError, ChangedUnderUsError)
+}
+"""What an answer may name."""
+
+
+PEER = struct.Struct("3i")
+"""Process, user and group of who is at a socket's other end (struct ucred)."""
 
 
 class EngineSession:
@@ -110,3 +119,11 @@ def is_served(root: Path) -> bool:
         return False
     session.close()
     return True
+
+
+def socket_path(directory: int) -> str:
+    """Return a short name of the socket: a path of a socket may have 107 bytes.
+
+    :param directory: descriptor of our directory of the store.
+    """
+    return f"/proc/self/fd/{directory}/{ENGINE_SOCKET}"

@@ -14,14 +14,14 @@ from storage_engine.exceptions import CorruptFrameError, StoreBusyError, StoreLa
 from storage_engine.model.report.recovered import StoreRecovery
 from storage_engine.rocketmq.codec.commitlog import iterate_frames
 from storage_engine.rocketmq.codec.frame import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NOT
-from storage_engine.rocketmq.codec.kernels import KIND_MESSAGE
+from storage_engine.rocketmq.codec.frame_kernels import KIND_MESSAGE
+from storage_engine.rocketmq.engine.append.mapped_file_queue import allow_open_files
 from storage_engine.rocketmq.engine.append.store_checkpoint import StoreCheckpoint
 from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as dispatch
 from storage_engine.rocketmq.engine.dispatch.index_writer import IndexWriter, find_unsure
 from storage_engine.rocketmq.engine.dispatch.reput import Bytes, FrameReader, Rows
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings, settings_for
 from storage_engine.rocketmq.engine.message_store import MessageStore
-from storage_engine.rocketmq.engine.open_files import allow_open_files
 from storage_engine.rocketmq.engine.recovery import (
     LogPart,
     RecoveredEnd,

@@ -16,7 +16,7 @@ from storage_engine.model.broker.broker_store import FlushedStore, Remove, Store
 from storage_engine.model.hold.hold import BrokerProgress, HoldMemory
 from storage_engine.model.plan.plan import DependentFile
 from storage_engine.model.store.store import LogSnapshot, Segment, SegmentState, StoreSnapshot
-from storage_engine.rocketmq.codec.store_times import newest_message_ms
+from storage_engine.rocketmq.codec.stored_messages import newest_message_ms
 from storage_engine.rocketmq.engine.engine_session import EngineSession, ask_who_serves
 from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.engine.recovering import check_nothing_cut

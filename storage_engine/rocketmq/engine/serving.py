@@ -28,8 +28,8 @@ from storage_engine.model.broker.broker_store import StorePositions
 from storage_engine.model.plan.plan import DependentFile
 from storage_engine.model.store.store import FileFacts, Segment
 from storage_engine.rocketmq.engine.append.mapped_file import WritableFile
+from storage_engine.rocketmq.engine.engine_session import PEER, socket_path
 from storage_engine.rocketmq.engine.message_store import MessageStore
-from storage_engine.rocketmq.engine.socket_place import PEER, socket_path
 from storage_engine.rocketmq.store.store_lock import ENGINE_SOCKET
 from storage_engine.same_bytes.removal import remove_unchanged
 

@@ -6,7 +6,7 @@ columns; anything in it that this code doesn't know, and any small table, by the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,16 +14,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from storage_engine.arrow.lag_columns import POSITIONS_SCHEMA
-from storage_engine.arrow.name_columns import Names, one_array
+from storage_engine.arrow.name_columns import Names, coded, one_array
 from storage_engine.rocketmq.format.config_files import parse_object, read_config
 from storage_engine.rocketmq.format.fastjson import FastjsonError
 from storage_engine.rocketmq.format.layout import StoreLayout
-from storage_engine.rocketmq.lag.positions import from_rows, in_queue_order
 
 TOPIC_GROUP_SEPARATOR = "@"
 
 LARGE_BYTES = 1 << 20
 """From here on compiled code is quicker than the general parser, loading it included."""
+Codes = npt.NDArray[np.int64]
+Longs = npt.NDArray[np.int64]
+
+_MAX_KEY = 1 << 62
 
 
 def consumer_offsets(layout: StoreLayout) -> pa.Table:
@@ -148,3 +151,42 @@ def _lowest(table: pa.Table) -> pa.Table:
     return kept.set_column(
         POSITIONS_SCHEMA.get_field_index("committed_offset"), "committed_offset", pa.array(lowest)
     )
+
+
+def from_rows(rows: Sequence[tuple[str, int, str, int | None]]) -> pa.Table:
+    """A table of :data:`POSITIONS_SCHEMA` from its rows."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(POSITIONS_SCHEMA)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, POSITIONS_SCHEMA, strict=True)]
+    return pa.table(arrays, schema=POSITIONS_SCHEMA)
+
+
+def in_queue_order(table: pa.Table) -> pa.Table:
+    """Rows by topic, queue and group: those of one queue together, in one chunk.
+
+    :param table: of :data:`POSITIONS_SCHEMA`.
+    """
+    topics, topic = coded(table["topic"])
+    groups, group = coded(table["group"])
+    queue = np.asarray(table["queue_id"])
+    order = _order(topic, queue, group, len(topics), len(groups))
+    columns = [
+        pa.DictionaryArray.from_arrays(topic[order], topics),
+        pa.array(queue[order]),
+        pa.DictionaryArray.from_arrays(group[order], groups),
+        table["committed_offset"].combine_chunks().take(order),
+    ]
+    return pa.table(columns, schema=POSITIONS_SCHEMA)
+
+
+def _order(
+    topic: npt.NDArray[np.int32],
+    queue: npt.NDArray[np.int32],
+    group: npt.NDArray[np.int32],
+    topics: int,
+    groups: int,
+) -> npt.NDArray[np.int64]:
+    queues = int(queue.max(initial=0)) + 1
+    if topics * queues * groups >= _MAX_KEY or queue.min(initial=0) < 0:
+        return np.lexsort((group, queue, topic)).astype(np.int64)
+    key = (topic.astype(np.int64) * queues + queue) * groups + group
+    return np.argsort(key).astype(np.int64, copy=False)

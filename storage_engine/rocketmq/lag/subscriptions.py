@@ -25,8 +25,7 @@ from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.mapped_files import has_directory, queue_id_of
 from storage_engine.rocketmq.format.rereading import read_or_tell
 from storage_engine.rocketmq.format.stored_files import refuse_link
-from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets
-from storage_engine.rocketmq.lag.positions import from_rows, in_queue_order
+from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets, from_rows, in_queue_order
 
 RETRY_TOPIC_PREFIX = "%RETRY%"
 

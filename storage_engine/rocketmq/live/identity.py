@@ -19,7 +19,7 @@ import psutil
 
 from storage_engine.exceptions import BadInputError, BrokerError, BrokerRefusedError
 from storage_engine.rocketmq.codec.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES
-from storage_engine.rocketmq.codec.store_times import LogFile
+from storage_engine.rocketmq.codec.stored_messages import LogFile
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.rereading import ATTEMPTS
 from storage_engine.rocketmq.format.stored_files import open_stored

@@ -1,4 +1,10 @@
-"""A store whose broker runs on, as retention sees it: files for what they say, the broker for the rest."""
+"""A store whose broker runs on, as retention sees it: files for what they say, the broker for the rest.
+
+Queue and index files beside a running broker: it deletes them itself, once its log begins later. That is a
+pass of its own, each cleanResourceInterval and only when the min offset has moved
+(CleanConsumeQueueService#deleteExpiredFiles). Request 306 would not hurry it: it drops whole queues, with
+their last file and their count of offsets (ConsumeQueueStore#cleanExpired).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from storage_engine.core import durable
 from storage_engine.exceptions import BrokerError, GateRefusedError
@@ -31,7 +38,7 @@ from storage_engine.model.store.store import (
     SegmentState,
     StoreSnapshot,
 )
-from storage_engine.rocketmq.codec.store_times import (
+from storage_engine.rocketmq.codec.stored_messages import (
     LogFile,
     newest_message_ms,
     oldest_message_ms,
@@ -42,14 +49,7 @@ from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.hold.fence import with_original_settings, with_original_times
 from storage_engine.rocketmq.hold.local_hold import HoldMemories
 from storage_engine.rocketmq.hold.state import ROLE, SLAVE, load_state
-from storage_engine.rocketmq.live import (
-    dependents_gone,
-    hold,
-    live_causes,
-    release,
-    shield,
-    status,
-)
+from storage_engine.rocketmq.live import hold, live_causes, release, shield, status
 from storage_engine.rocketmq.live.connect import (
     as_who_may_read,
     local_settings,
@@ -58,14 +58,21 @@ from storage_engine.rocketmq.live.connect import (
 )
 from storage_engine.rocketmq.live.hold import LockedLive
 from storage_engine.rocketmq.live.identity import ask_and_look, check_same_store
+from storage_engine.rocketmq.live.live_causes import unheld_segments
 from storage_engine.rocketmq.live.observe import find_replicas
 from storage_engine.rocketmq.live.session import LiveParts, Session
-from storage_engine.rocketmq.live.unheld import unheld_segments
-from storage_engine.rocketmq.pending.pending import pending
+from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
+from storage_engine.rocketmq.rules.cleanup_schedule import (
+    Patience,
+    dependents_patience_seconds,
+    until_first_pass_seconds,
+)
 from storage_engine.rocketmq.rules.plan import keep_all
 from storage_engine.rocketmq.store import store_lock
 from storage_engine.rocketmq.store.broker import open_files
+
+POLL_SECONDS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +187,8 @@ class LiveStore(LiveParts, BrokerStore):
     def unread(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
     ) -> Unread:
+        from storage_engine.rocketmq.lag.lag import unread_messages
         from storage_engine.rocketmq.lag.subscriptions import group_positions
-        from storage_engine.rocketmq.lag.unread import unread_messages
         from storage_engine.rocketmq.live.consumers import consumers_written_down, live_consumers
 
         (log,) = snapshot.logs
@@ -253,7 +260,7 @@ class LiveStore(LiveParts, BrokerStore):
         return status.progress(info, checkpoint, now_ms, newest_ms)
 
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        return dependents_gone.expired(self, min_offsets)
+        return expired_dependents(self, min_offsets)
 
     @property
     def unread_dependents(self) -> tuple[str, ...]:
@@ -265,7 +272,7 @@ class LiveStore(LiveParts, BrokerStore):
         meanwhile: Callable[[], object],
         remove: Remove = durable.unlink_in,
     ) -> None:
-        dependents_gone.wait_until_gone(self, files, meanwhile)
+        wait_until_gone(self, files, meanwhile)
 
     def checkpoint(self) -> Mapping[str, int]:
         return self.files.checkpoint()
@@ -320,3 +327,32 @@ def _open(
     with as_who_may_read(settings.root):
         files = open_files(replace(settings, broker_conf=None, overrides=here))
     return LiveStore(session, admin, files, found, live, memory, settings)
+
+
+def expired_dependents(store: LiveParts, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+    """The files that the broker will delete once its log begins there; it may be at it."""
+    return store.files.find_dependents(min_offsets, ATTEMPTS)
+
+
+def wait_until_gone(
+    store: LiveParts, files: Sequence[DependentFile], meanwhile: Callable[[], object]
+) -> None:
+    """Wait for the broker's own pass, until none is left or no more of them go; flush their directories.
+
+    :param meanwhile: called now and then.
+    :raises BrokerError: the broker can't be asked when it was started.
+    """
+    paths = {Path(file.facts.path) for file in files}
+    left = {path for path in paths if path.exists()}
+    if left:
+        first = until_first_pass_seconds(store.admin.runtime_info().boot_timestamp_ms)
+        patience = Patience(dependents_patience_seconds(store.files.config), first, meanwhile)
+        while left and not patience.is_over:
+            patience.pause(POLL_SECONDS)
+            still = {path for path in left if path.exists()}
+            if still != left:
+                patience.progressed()
+            left = still
+    for directory in {path.parent for path in paths}:
+        if directory.is_dir():
+            durable.fsync_path(directory)

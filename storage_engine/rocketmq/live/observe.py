@@ -12,7 +12,7 @@ import javaproperties
 from storage_engine.core.untrusted import read_file
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import CorruptFileError
-from storage_engine.rocketmq.codec.store_times import LogFile
+from storage_engine.rocketmq.codec.stored_messages import LogFile
 from storage_engine.rocketmq.format.broker_config import MAX_CONF_BYTES
 from storage_engine.rocketmq.format.mapped_files import is_offset, list_raw_files
 from storage_engine.rocketmq.hold.state import (

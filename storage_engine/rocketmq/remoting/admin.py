@@ -24,18 +24,17 @@ from storage_engine.exceptions import (
 )
 from storage_engine.rocketmq.format.config_files import TopicConfig
 from storage_engine.rocketmq.format.releases import release_of, with_release
-from storage_engine.rocketmq.lag.consumer_offsets import parse_offsets
-from storage_engine.rocketmq.lag.positions import in_queue_order
-from storage_engine.rocketmq.remoting import bodies, codes
+from storage_engine.rocketmq.lag.consumer_offsets import in_queue_order, parse_offsets
+from storage_engine.rocketmq.remoting import answers, command
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.answers import (
+    AnswerError,
     PullResult,
     PullStatus,
     QueueConsumption,
     QueueStats,
     RuntimeInfo,
 )
-from storage_engine.rocketmq.remoting.bodies import AnswerError
 from storage_engine.rocketmq.remoting.command import MAX_FRAME_BYTES, RemotingCommand
 from storage_engine.rocketmq.remoting.connection import Connection
 
@@ -88,8 +87,8 @@ class BrokerAdmin:
     def runtime_info(self) -> RuntimeInfo:
         """State of the store (GET_BROKER_RUNTIME_INFO)."""
         return self._read(
-            codes.GET_BROKER_RUNTIME_INFO,
-            lambda answer: bodies.runtime_info(answer.body, release_of(answer.version)),
+            command.GET_BROKER_RUNTIME_INFO,
+            lambda answer: answers.runtime_info(answer.body, release_of(answer.version)),
         )
 
     def confirmed_offset(self) -> int | None:
@@ -97,16 +96,16 @@ class BrokerAdmin:
 
         :return: None: the broker isn't its master, or isn't connected with all that are in sync.
         """
-        return self._read(codes.GET_BROKER_HA_STATUS, lambda answer: bodies.confirmed_offset(answer.body))
+        return self._read(command.GET_BROKER_HA_STATUS, lambda answer: answers.confirmed_offset(answer.body))
 
     def has_slaves(self) -> bool:
         """Return whether slaves are, or may be, connected (GET_BROKER_HA_STATUS); False of 4.9, which doesn't
         know the request.
         """
         try:
-            return self._read(codes.GET_BROKER_HA_STATUS, lambda answer: bodies.has_slaves(answer.body))
+            return self._read(command.GET_BROKER_HA_STATUS, lambda answer: answers.has_slaves(answer.body))
         except BrokerRefusedError as error:
-            return error.code != codes.REQUEST_CODE_NOT_SUPPORTED
+            return error.code != command.REQUEST_CODE_NOT_SUPPORTED
 
     def config(self) -> dict[str, str]:
         """Every setting as it works now, but passwords; broker.conf may differ (GET_BROKER_CONFIG).
@@ -114,7 +113,8 @@ class BrokerAdmin:
         :return: with the broker's release as :data:`RELEASE`.
         """
         return self._read(
-            codes.GET_BROKER_CONFIG, lambda answer: with_release(bodies.config(answer.body), answer.version)
+            command.GET_BROKER_CONFIG,
+            lambda answer: with_release(answers.config(answer.body), answer.version),
         )
 
     def update_config(self, settings: Mapping[str, str]) -> dict[str, str]:
@@ -143,7 +143,7 @@ class BrokerAdmin:
         body = javaproperties.dumps(settings, timestamp=None).encode("ascii")
         unanswered: BrokerError | None = None
         try:
-            self._connection.act(codes.UPDATE_BROKER_CONFIG, body=body)
+            self._connection.act(command.UPDATE_BROKER_CONFIG, body=body)
         except BrokerRefusedError:
             raise
         except BrokerError as error:
@@ -165,7 +165,7 @@ class BrokerAdmin:
         if unanswered is not None:
             raise unanswered
         raise BrokerRefusedError(
-            f"{self.address}, request {codes.UPDATE_BROKER_CONFIG}: the broker said that it changed its "
+            f"{self.address}, request {command.UPDATE_BROKER_CONFIG}: the broker said that it changed its "
             f"config, and has {', '.join(wrong)}. Give values as the broker writes them, or change them in "
             "broker.conf.",
             may_have_acted=True,
@@ -178,7 +178,7 @@ class BrokerAdmin:
 
         :raises BrokerError: with ``may_have_acted`` when the counter may be set all the same.
         """
-        self._connection.act(codes.DELETE_EXPIRED_COMMITLOG)
+        self._connection.act(command.DELETE_EXPIRED_COMMITLOG)
 
     def clean_expired_consume_queues(self) -> None:
         """Drop consume queues that lie below the log's min offset (CLEAN_EXPIRED_CONSUMEQUEUE).
@@ -187,15 +187,15 @@ class BrokerAdmin:
 
         :raises BrokerError: with ``may_have_acted`` when it may have happened all the same.
         """
-        self._connection.act(codes.CLEAN_EXPIRED_CONSUME_QUEUE)
+        self._connection.act(command.CLEAN_EXPIRED_CONSUME_QUEUE)
 
     def topic_config(self, topic: str) -> TopicConfig:
         """
         :raises NotOnBrokerError: the broker doesn't have the topic.
         """
         return self._read(
-            codes.GET_TOPIC_CONFIG,
-            lambda answer: bodies.topic_config(answer.body),
+            command.GET_TOPIC_CONFIG,
+            lambda answer: answers.topic_config(answer.body),
             {"topic": topic},
             topic=topic,
         )
@@ -206,15 +206,17 @@ class BrokerAdmin:
         :raises NotOnBrokerError: the broker doesn't have the topic.
         """
         return self._read(
-            codes.GET_TOPIC_STATS_INFO,
-            lambda answer: bodies.topic_stats(answer.body),
+            command.GET_TOPIC_STATS_INFO,
+            lambda answer: answers.topic_stats(answer.body),
             {"topic": topic},
             topic=topic,
         )
 
     def groups(self) -> frozenset[str]:
         """Consumer groups that the broker has (GET_ALL_SUBSCRIPTIONGROUP_CONFIG)."""
-        return self._read(codes.GET_ALL_SUBSCRIPTION_GROUP_CONFIG, lambda answer: bodies.groups(answer.body))
+        return self._read(
+            command.GET_ALL_SUBSCRIPTION_GROUP_CONFIG, lambda answer: answers.groups(answer.body)
+        )
 
     def clustering_subscriptions(self, group: str) -> frozenset[str]:
         """Topics that a group's members subscribe to, as they said (GET_CONSUMER_CONNECTION_LIST).
@@ -223,15 +225,15 @@ class BrokerAdmin:
         """
 
         def parse(answer: RemotingCommand) -> frozenset[str]:
-            if answer.code == codes.CONSUMER_NOT_ONLINE:
+            if answer.code == command.CONSUMER_NOT_ONLINE:
                 return frozenset()
-            return bodies.clustering_subscriptions(answer.body)
+            return answers.clustering_subscriptions(answer.body)
 
         return self._read(
-            codes.GET_CONSUMER_CONNECTION_LIST,
+            command.GET_CONSUMER_CONNECTION_LIST,
             parse,
             {"consumerGroup": group},
-            accept=(codes.SUCCESS, codes.CONSUMER_NOT_ONLINE),
+            accept=(command.SUCCESS, command.CONSUMER_NOT_ONLINE),
         )
 
     def consume_stats(self, group: str, topic: str | None = None) -> dict[tuple[str, int], QueueConsumption]:
@@ -242,8 +244,8 @@ class BrokerAdmin:
         :raises NotOnBrokerError: the broker has neither such a group nor offsets of one, or not the topic.
         """
         found = self._read(
-            codes.GET_CONSUME_STATS,
-            lambda answer: bodies.consume_stats(answer.body),
+            command.GET_CONSUME_STATS,
+            lambda answer: answers.consume_stats(answer.body),
             {"consumerGroup": group} | ({} if topic is None else {"topic": topic}),
         )
         if not found:
@@ -268,29 +270,29 @@ class BrokerAdmin:
             except MALFORMED as error:
                 raise AnswerError(f"expected offsets by topic@group and queue, found {error}") from error
 
-        return self._read(codes.GET_ALL_CONSUMER_OFFSET, parse, max_bytes=MAX_OFFSETS_BYTES)
+        return self._read(command.GET_ALL_CONSUMER_OFFSET, parse, max_bytes=MAX_OFFSETS_BYTES)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First queue offset that is still served (GET_MIN_OFFSET).
 
         :raises NotOnBrokerError: the broker doesn't have the topic, or not that many queues of it.
         """
-        return self._of_queue(codes.GET_MIN_OFFSET, topic, queue_id, "offset")
+        return self._of_queue(command.GET_MIN_OFFSET, topic, queue_id, "offset")
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The next message's queue offset (GET_MAX_OFFSET).
 
         :raises NotOnBrokerError: the broker doesn't have the topic, or not that many queues of it.
         """
-        return self._of_queue(codes.GET_MAX_OFFSET, topic, queue_id, "offset")
+        return self._of_queue(command.GET_MAX_OFFSET, topic, queue_id, "offset")
 
     def earliest_message_timestamp_ms(self, topic: str, queue_id: int) -> int | None:
         """Store time of a queue's first message; None when it has none (GET_EARLIEST_MSG_STORETIME).
 
         :raises NotOnBrokerError: the broker doesn't have the topic, or not that many queues of it.
         """
-        code = codes.GET_EARLIEST_MESSAGE_STORE_TIME
-        return bodies.known_time(self._of_queue(code, topic, queue_id, "timestamp"))
+        code = command.GET_EARLIEST_MESSAGE_STORE_TIME
+        return answers.known_time(self._of_queue(code, topic, queue_id, "timestamp"))
 
     def pull(
         self, topic: str, queue_id: int, offset: int, *, max_messages: int = 32, group: str = READER_GROUP
@@ -301,8 +303,8 @@ class BrokerAdmin:
         :raises NotOnBrokerError: the broker doesn't have the topic.
         """
         return self._read(
-            codes.PULL_MESSAGE,
-            lambda answer: bodies.pull_result(answer.code, answer.fields, answer.body),
+            command.PULL_MESSAGE,
+            lambda answer: answers.pull_result(answer.code, answer.fields, answer.body),
             {
                 "consumerGroup": group,
                 "topic": topic,
@@ -327,8 +329,8 @@ class BrokerAdmin:
         """
         try:
             return self._read(
-                codes.VIEW_MESSAGE_BY_ID,
-                lambda answer: bodies.message_at(answer.body, physical_offset),
+                command.VIEW_MESSAGE_BY_ID,
+                lambda answer: answers.message_at(answer.body, physical_offset),
                 {"topic": "", "offset": physical_offset},
             )
         except BrokerRefusedError as error:
@@ -346,7 +348,7 @@ class BrokerAdmin:
                 "the queue id."
             )
         fields = {"topic": topic, "queueId": queue_id}
-        return self._read(code, lambda answer: bodies.offset(answer.fields, field), fields)
+        return self._read(code, lambda answer: answers.offset(answer.fields, field), fields)
 
     def _read(
         self,
@@ -354,7 +356,7 @@ class BrokerAdmin:
         parse: Callable[[RemotingCommand], _T],
         fields: Mapping[str, object] | None = None,
         *,
-        accept: tuple[int, ...] = (codes.SUCCESS,),
+        accept: tuple[int, ...] = (command.SUCCESS,),
         max_bytes: int = MAX_FRAME_BYTES,
         topic: str | None = None,
     ) -> _T:
@@ -363,14 +365,14 @@ class BrokerAdmin:
         """
         try:
             answer = self._connection.read(code, fields, accept=accept, max_bytes=max_bytes)
-            return bodies.checked(lambda: parse(answer))
+            return answers.checked(lambda: parse(answer))
         except AnswerError as error:
             raise BrokerProtocolError(
-                f"{self.address}, request {code} ({codes.NAMES[code]}): {error}. Check that a broker of "
+                f"{self.address}, request {code} ({command.NAMES[code]}): {error}. Check that a broker of "
                 "RocketMQ 4.9 or 5 listens there."
             ) from error
         except BrokerRefusedError as error:
-            if topic is None or error.code != codes.TOPIC_NOT_EXIST:
+            if topic is None or error.code != command.TOPIC_NOT_EXIST:
                 raise
             raise NotOnBrokerError(
                 f"{self.address}: expected topic {topic!r}, found that the broker doesn't have it. "

@@ -23,8 +23,8 @@ from storage_engine.exceptions import (
     BrokerRefusedError,
     BrokerUnavailableError,
 )
-from storage_engine.rocketmq.remoting import codes
-from storage_engine.rocketmq.remoting.access import Access, split_address
+from storage_engine.rocketmq.remoting import command
+from storage_engine.rocketmq.remoting.access import Access, sign, split_address
 from storage_engine.rocketmq.remoting.command import (
     LENGTH_BYTES,
     MAX_FRAME_BYTES,
@@ -34,7 +34,6 @@ from storage_engine.rocketmq.remoting.command import (
     encode,
     frame_length,
 )
-from storage_engine.rocketmq.remoting.signature import sign
 
 BUSY_PAUSE_SECONDS: Final = 0.2
 """Before a read that the broker was too busy for is asked once more."""
@@ -94,7 +93,7 @@ class Connection:
         code: int,
         fields: Mapping[str, object] | None = None,
         *,
-        accept: Collection[int] = (codes.SUCCESS,),
+        accept: Collection[int] = (command.SUCCESS,),
         max_bytes: int = MAX_FRAME_BYTES,
     ) -> RemotingCommand:
         """Ask for something that changes nothing; once more where the connection broke or the peer was busy.
@@ -115,7 +114,7 @@ class Connection:
                 if not was_open or isinstance(error.__cause__, TimeoutError):
                     raise
                 answer = self._ask(code, fields or {}, max_bytes)
-            if answer.code == codes.SYSTEM_BUSY and answer.code not in accept:
+            if answer.code == command.SYSTEM_BUSY and answer.code not in accept:
                 time.sleep(BUSY_PAUSE_SECONDS)
                 answer = self._ask(code, fields or {}, max_bytes)
         return self._accepted(code, answer, accept, may_have_acted=False)
@@ -136,7 +135,7 @@ class Connection:
                 error.may_have_acted = True
                 raise
         return self._accepted(
-            code, answer, (codes.SUCCESS,), may_have_acted=answer.code not in codes.NOT_BEGUN
+            code, answer, (command.SUCCESS,), may_have_acted=answer.code not in command.NOT_BEGUN
         )
 
     def _accepted(
@@ -145,7 +144,7 @@ class Connection:
         if answer.code in accept:
             return answer
         remark = shortened(" ".join(answer.remark.split()), REMARK_CHARACTERS) or "no remark"
-        remedy = codes.REMEDIES.get(answer.code, "Look into the broker's log for this request.")
+        remedy = command.REMEDIES.get(answer.code, "Look into the broker's log for this request.")
         raise BrokerRefusedError(
             f"{self._what(code)}: expected code {' or '.join(map(str, accept))}, found {answer.code} "
             f"({remark}). {remedy}",
@@ -253,7 +252,7 @@ class Connection:
         return "; one with tls.server.mode=enforcing closes connections without TLS"
 
     def _what(self, code: int) -> str:
-        return f"{self.address}, request {code} ({codes.NAMES.get(code, 'unnamed')})"
+        return f"{self.address}, request {code} ({command.NAMES.get(code, 'unnamed')})"
 
     def _close(self) -> None:
         if self._socket is not None:

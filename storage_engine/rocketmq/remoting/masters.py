@@ -16,11 +16,10 @@ from typing import Final, TypeVar
 from storage_engine.exceptions import BadInputError, BrokerError, GateRefusedError
 from storage_engine.rocketmq.format.broker_config import CONTROLLER_MODE
 from storage_engine.rocketmq.hold.state import CLUSTER, NAME, ROLE, SLAVE
-from storage_engine.rocketmq.remoting import bodies, codes
+from storage_engine.rocketmq.remoting import answers, command
 from storage_engine.rocketmq.remoting.access import Access, split_address
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
-from storage_engine.rocketmq.remoting.answers import MASTER_ID
-from storage_engine.rocketmq.remoting.bodies import AnswerError
+from storage_engine.rocketmq.remoting.answers import MASTER_ID, AnswerError
 from storage_engine.rocketmq.remoting.command import RemotingCommand
 from storage_engine.rocketmq.remoting.connection import Connection
 from storage_engine.rocketmq.remoting.name_server import SEPARATOR, NameServers
@@ -178,7 +177,7 @@ class BrokerGroup:
             return False
         try:
             body = self._ask_controller().body
-            return bodies.checked(lambda: bodies.in_sync(body)) == {number}
+            return answers.checked(lambda: answers.in_sync(body)) == {number}
         except (BrokerError, BadInputError, AnswerError):
             return False
 
@@ -191,7 +190,7 @@ class BrokerGroup:
             try:
                 with Connection(address, self._access) as connection:
                     name = self.settings[NAME].strip()
-                    return connection.read(codes.CONTROLLER_GET_REPLICA_INFO, {"brokerName": name})
+                    return connection.read(command.CONTROLLER_GET_REPLICA_INFO, {"brokerName": name})
             except BrokerError:
                 if address == controllers[-1]:
                     raise

@@ -12,10 +12,9 @@ from storage_engine.exceptions import (
     BrokerUnavailableError,
     NotOnBrokerError,
 )
-from storage_engine.rocketmq.remoting import bodies, codes
+from storage_engine.rocketmq.remoting import answers, command
 from storage_engine.rocketmq.remoting.access import Access, split_address
-from storage_engine.rocketmq.remoting.answers import BrokerMembers, ClusterInfo, TopicRoute
-from storage_engine.rocketmq.remoting.bodies import AnswerError
+from storage_engine.rocketmq.remoting.answers import AnswerError, BrokerMembers, ClusterInfo, TopicRoute
 from storage_engine.rocketmq.remoting.connection import Connection
 
 SEPARATOR = ";"
@@ -45,8 +44,8 @@ class NameServers:
         """
 
         def ask(connection: Connection) -> ClusterInfo:
-            answer = connection.read(codes.GET_BROKER_CLUSTER_INFO)
-            return bodies.checked(lambda: bodies.cluster_info(answer.body))
+            answer = connection.read(command.GET_BROKER_CLUSTER_INFO)
+            return answers.checked(lambda: answers.cluster_info(answer.body))
 
         return self._first(ask)
 
@@ -76,16 +75,16 @@ class NameServers:
 
         def ask(connection: Connection) -> TopicRoute:
             answer = connection.read(
-                codes.GET_ROUTE_INFO_BY_TOPIC,
+                command.GET_ROUTE_INFO_BY_TOPIC,
                 {"topic": topic},
-                accept=(codes.SUCCESS, codes.TOPIC_NOT_EXIST),
+                accept=(command.SUCCESS, command.TOPIC_NOT_EXIST),
             )
-            if answer.code == codes.TOPIC_NOT_EXIST:
+            if answer.code == command.TOPIC_NOT_EXIST:
                 raise NotOnBrokerError(
                     f"Name server {connection.address}: expected topic {topic!r}, found that no registered "
                     "broker has it. Check the name, and that its brokers run."
                 )
-            return bodies.checked(lambda: bodies.topic_route(topic, answer.body))
+            return answers.checked(lambda: answers.topic_route(topic, answer.body))
 
         return self._first(ask)
 

@@ -31,9 +31,9 @@ from storage_engine.model.store.store import (
     SegmentState,
     StoreSnapshot,
 )
-from storage_engine.rocketmq.codec.log_tail import near_logical_end
-from storage_engine.rocketmq.codec.store_times import oldest_message_ms, sealed_at_ms
-from storage_engine.rocketmq.course.course_start import course_start
+from storage_engine.rocketmq.codec.commitlog import near_logical_end
+from storage_engine.rocketmq.codec.stored_messages import oldest_message_ms, sealed_at_ms
+from storage_engine.rocketmq.course import course_start
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.checkpoint import read_known_values
 from storage_engine.rocketmq.format.layout import IDENTITY, LOG, has_controller
@@ -42,7 +42,7 @@ from storage_engine.rocketmq.format.stored_files import read_stored
 from storage_engine.rocketmq.hold.fence import with_original_times
 from storage_engine.rocketmq.hold.marker import read_marker
 from storage_engine.rocketmq.hold.state import ROLE, SLAVE, known_replicas
-from storage_engine.rocketmq.pending.pending import pending
+from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.rules import rules
 from storage_engine.rocketmq.rules.disk import log_disks
 from storage_engine.rocketmq.rules.plan import archivable, keep_all, plan
@@ -178,8 +178,8 @@ class RocketMQBrokerStore(BrokerStore):
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
     ) -> Unread:
         # Loading Arrow takes longer than most plans do.
+        from storage_engine.rocketmq.lag.lag import unread_messages
         from storage_engine.rocketmq.lag.subscriptions import consumers_in_files, group_positions
-        from storage_engine.rocketmq.lag.unread import unread_messages
 
         self.files.layout.check_cleanable()
         (log,) = snapshot.logs

@@ -14,7 +14,7 @@ from pathlib import Path
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store.known_logs import NAMED
 from storage_engine.model.store.store import Segment, SegmentContext, SegmentId
-from storage_engine.rocketmq.codec.log_tail import last_message
+from storage_engine.rocketmq.codec.commitlog import last_message
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.mapped_files import is_offset, list_raw_files, mapped

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.rocketmq.remoting import codes
+from storage_engine.rocketmq.remoting import command
 from storage_engine.rocketmq.remoting.command import RemotingCommand
 from tests.cli.lake.test_restore_for_a_broker import SIZES
 from tests.integration.stores import Truth
@@ -39,21 +39,21 @@ class Master:
     def behave(self, connection: socket.socket, request: RemotingCommand) -> None:
         host, port = connection.getsockname()
         body: bytes | dict[str, object]
-        if request.code == codes.GET_BROKER_CLUSTER_INFO:
+        if request.code == command.GET_BROKER_CLUSTER_INFO:
             members = {"brokerName": "b", "cluster": "c", "brokerAddrs": {"0": f"{host}:{port}"}}
             body = {"brokerAddrTable": {"b": members}, "clusterAddrTable": {"c": ["b"]}}
         elif self.refuses:
-            answer(codes.NO_PERMISSION)(connection, request)
+            answer(command.NO_PERMISSION)(connection, request)
             return
-        elif request.code == codes.GET_BROKER_CONFIG:
+        elif request.code == command.GET_BROKER_CONFIG:
             body = f"brokerName=b\nbrokerRole={self.role}\n".encode()
-        elif request.code == codes.GET_BROKER_RUNTIME_INFO:
+        elif request.code == command.GET_BROKER_RUNTIME_INFO:
             table = {"brokerVersionDesc": "V5_3_3", "consumeQueueDiskRatio": "0.1"}
             table |= dict.fromkeys(("bootTimestamp", "earliestMessageTimeStamp", "commitLogMaxOffset"), "1")
             table |= dict.fromkeys(("dispatchBehindBytes", "timerOffsetBehind"), "0")
             body = {"table": {**table, "commitLogMinOffset": str(self.min_offset)}}
         else:
-            assert request.code == codes.VIEW_MESSAGE_BY_ID
+            assert request.code == command.VIEW_MESSAGE_BY_ID
             base, at = divmod(int(request.fields["offset"]), SEGMENT_BYTES)
             data = (self.log / f"{base * SEGMENT_BYTES:020d}").read_bytes()
             body = self.change(data[at : at + int.from_bytes(data[at : at + 4])])
@@ -92,7 +92,7 @@ def test_the_last_message_is_what_is_asked_for(restore, master, segments) -> Non
     end = segments * SEGMENT_BYTES
     done, requests = restore(master, "--to-offset", end)
     assert done.exit_code == 0, done.err
-    (asked,) = (one for one in requests if one.code == codes.VIEW_MESSAGE_BY_ID)
+    (asked,) = (one for one in requests if one.code == command.VIEW_MESSAGE_BY_ID)
     assert int(asked.fields["offset"]) == max(
         offset for offset in Truth.of("clean-stop").frames if offset < end
     )

@@ -13,8 +13,7 @@ import zstandard
 
 from storage_engine.kafka.codec import compression, decode
 from storage_engine.kafka.codec.codec import CODEC
-from storage_engine.kafka.codec.compression import Decompressor, Payloads
-from storage_engine.kafka.codec.expansion import ExpansionError
+from storage_engine.kafka.codec.compression import Decompressor, ExpansionError, Payloads
 from tests.kafka import batches
 
 TEXT = b"what was written, and written again, " * 3000

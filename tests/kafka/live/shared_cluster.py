@@ -17,7 +17,7 @@ from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
 from storage_engine.kafka.hold.hold_state import HELD_SETTINGS, HoldState, TopicSetting, load_state
 from storage_engine.kafka.hold.overlay import with_live
 from storage_engine.kafka.live import due_hold, held_settings, topic_ages
-from storage_engine.kafka.store.seen_node import SeenNode
+from storage_engine.kafka.store.plan import SeenNode
 from storage_engine.kafka.store.store import _seen
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold.hold import Drift, HoldStatus

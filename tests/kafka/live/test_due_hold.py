@@ -12,7 +12,7 @@ import pytest
 from storage_engine.exceptions import BrokerRefusedError, StoreBusyError
 from storage_engine.kafka.hold.hold_state import TopicSetting
 from storage_engine.kafka.live import due_hold, held_settings, hold
-from storage_engine.kafka.store.seen_node import SeenNode
+from storage_engine.kafka.store.plan import SeenNode
 from storage_engine.model.hold.hold import DriftKind
 from tests.kafka.live.shared_cluster import (
     DAY_MS,

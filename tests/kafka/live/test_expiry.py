@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.kafka.hold.expiry import expiry, growth, kept_span_ms, written
+from storage_engine.kafka.hold.due_logs import expiry, growth, kept_span_ms, written
 from storage_engine.kafka.hold.hold_state import KnownLog, Written
 from storage_engine.kafka.rules import LogFacts, RetentionSettings, SegmentFacts, retention_pass
 

@@ -19,8 +19,7 @@ from storage_engine.kafka.format.partition_metadata import read_topic_id
 from storage_engine.kafka.hold.hold_state import HoldState, KnownLog
 from storage_engine.kafka.hold.overlay import from_their_starts, with_first_settings, with_live
 from storage_engine.kafka.live import release
-from storage_engine.kafka.live.release import Prefix, why_not
-from storage_engine.kafka.live.same_log import find_witness
+from storage_engine.kafka.live.release import Prefix, find_witness, why_not
 from storage_engine.kafka.store.plan import cut_to_archivable
 from storage_engine.kafka.store.store import KafkaStore
 from storage_engine.model.plan.plan import Decision, LogPlan, Reason

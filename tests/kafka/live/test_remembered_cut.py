@@ -11,10 +11,8 @@ import pytest
 from storage_engine.exceptions import BrokerRefusedError, ChangedUnderUsError, ReleasedTooMuchError
 from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.hold.hold_state import HoldState, load_state
-from storage_engine.kafka.live import remembered_cut
-from storage_engine.kafka.live.log_cut import Led
-from storage_engine.kafka.live.remembered_cut import Cut, cut_remembered
-from storage_engine.kafka.live.same_log import Witness
+from storage_engine.kafka.live import release
+from storage_engine.kafka.live.release import Cut, Led, Witness, cut_remembered
 from tests.kafka.hold_memory import Memory
 from tests.kafka.live.test_release import LOG, found
 
@@ -34,7 +32,7 @@ class Answers:
         self.remembered: HoldState | None = None
         self.memory = Memory()
         for name in ("leaders_of", "cut", "settled_starts", "other_than"):
-            monkeypatch.setattr(remembered_cut, name, getattr(self, name))
+            monkeypatch.setattr(release, name, getattr(self, name))
 
     def leaders_of(self, _: Cluster, prefixes: Sequence[Any]) -> Mapping[str, Led]:
         epoch = self.epochs.pop(0)

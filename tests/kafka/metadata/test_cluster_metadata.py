@@ -13,7 +13,7 @@ from storage_engine.exceptions import CorruptFileError
 from storage_engine.kafka.format.layout import read_node
 from storage_engine.kafka.metadata.cluster_metadata import read_cluster_metadata
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
-from storage_engine.kafka.stopped.log_manager import DELETE_LOGS, stopped_tasks
+from storage_engine.kafka.stopped.observed_tasks import DELETE_LOGS, stopped_tasks
 from storage_engine.kafka.stopped.stopped_plan import stopped_node
 from storage_engine.model.plan.plan import Reason
 from tests.kafka.batches import Record, batch

@@ -12,7 +12,7 @@ from types import FrameType
 import pytest
 
 from storage_engine.kafka.format.layout import LogDirectory, PartitionLog, read_node
-from storage_engine.kafka.lag.positions import consumers_of
+from storage_engine.kafka.lag import consumers_of
 from storage_engine.kafka.metadata.consumer_offsets import TOPIC, read_consumer_offsets
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.model.lag.lag import PositionsFrom

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
+from storage_engine.kafka.live.observe import LeadersWord
 from storage_engine.kafka.metadata.cluster_metadata import ClusterMetadata, PartitionState
-from storage_engine.kafka.reclaim.leaders_word import LeadersWord
-from storage_engine.kafka.reclaim.ways import OwnLog, Way, way_of
+from storage_engine.kafka.reclaim.room_plan import OwnLog, Way, way_of
 from storage_engine.model.plan.plan import Reason
 
 TOPIC_ID = uuid.UUID(int=7)

@@ -17,8 +17,7 @@ import pytest
 
 from storage_engine.core import durable
 from storage_engine.exceptions import ChangedUnderUsError, StoreBusyError, StoreNotFoundError
-from storage_engine.kafka.stopped.lock_holder import lock_holder
-from storage_engine.kafka.stopped.store_lock import lock
+from storage_engine.kafka.stopped.store_lock import lock, lock_holder
 from storage_engine.kafka.store.store import KafkaStore
 from tests.kafka.made_node import MadeNode, batch_of
 

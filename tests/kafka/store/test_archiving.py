@@ -20,7 +20,7 @@ from storage_engine.kafka.format.partition_metadata import read_topic_id, text_o
 from storage_engine.kafka.format.transaction_index import ENTRY_BYTES, parse_transaction_index
 from storage_engine.kafka.store.archiving import epochs_in
 from storage_engine.kafka.store.store import KafkaStore
-from storage_engine.kafka.transactions.open_transactions import open_transactions
+from storage_engine.kafka.transactions import open_transactions
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store.store import Archivable, SegmentId, StoreSnapshot

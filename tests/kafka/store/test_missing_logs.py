@@ -13,7 +13,7 @@ from storage_engine.kafka import BROKER
 from storage_engine.kafka.format.layout import read_node
 from storage_engine.kafka.format.partition_metadata import text_of
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
-from storage_engine.kafka.store.missing_logs import missing_logs
+from storage_engine.kafka.store.absent_logs import missing_logs
 from storage_engine.kafka.store.store import KafkaStore
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.plan.plan import PlanRequest

@@ -31,7 +31,7 @@ from storage_engine.kafka.format.partition_metadata import text_of
 from storage_engine.kafka.metadata.cluster_metadata import read_cluster_metadata
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.rules import LogFacts, Rule, retention_pass
-from storage_engine.kafka.stopped.lock_holder import lock_holder
+from storage_engine.kafka.stopped.store_lock import lock_holder
 from storage_engine.kafka.store.store import KafkaStore
 from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.broker.live import LiveBroker

@@ -11,7 +11,7 @@ import pytest
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.drift import hold_memory
 from storage_engine.kafka.hold.hold_state import HeldSetting, HoldState, TopicSetting
-from storage_engine.kafka.stopped.lock_holder import LOCK
+from storage_engine.kafka.stopped.store_lock import LOCK
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.settings.store_settings import WE_DELETE

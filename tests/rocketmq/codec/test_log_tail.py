@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.model.broker.broker_store import StoreSettings
-from storage_engine.rocketmq.codec.commitlog import find_logical_end
-from storage_engine.rocketmq.codec.log_tail import near_logical_end
+from storage_engine.rocketmq.codec.commitlog import find_logical_end, near_logical_end
 from storage_engine.rocketmq.store.broker import open_files
 from tests.rocketmq.conftest import Message, make_frame
 

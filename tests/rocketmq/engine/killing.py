@@ -22,13 +22,13 @@ from typing import Any
 from storage_engine.core.clock import clock_ms
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
-from storage_engine.rocketmq.engine.dispatch.index_coverage import unindexed_ranges
 from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.format import consume_queue, consume_queue_ext
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.index_file import java_hash, open_index
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.format.queue_files import iter_queues
+from storage_engine.rocketmq.key_lookup import unindexed_ranges
 from tests.rocketmq.engine.scenarios import write_conf
 
 THREADS = 3

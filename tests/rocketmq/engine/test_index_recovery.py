@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from storage_engine.rocketmq.engine.append.new_message import NewMessage
-from storage_engine.rocketmq.engine.dispatch.index_coverage import unindexed_ranges
 from storage_engine.rocketmq.engine.dispatch.index_writer import UnsureIndex, find_unsure
 from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.engine.recovering import rebuild_queues, recover_store
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.index_file import IndexHeader, open_index
 from storage_engine.rocketmq.format.layout import resolve_layout
+from storage_engine.rocketmq.key_lookup import unindexed_ranges
 from tests.rocketmq.engine.scenarios import write_conf
 
 A_FILE = 1 << 16

@@ -7,10 +7,9 @@ import pytest
 
 from storage_engine.exceptions import CorruptFileError, StoreBusyError
 from storage_engine.rocketmq.format import mapped_files
-from storage_engine.rocketmq.format import patience as module
+from storage_engine.rocketmq.format import rereading as module
 from storage_engine.rocketmq.format.mapped_files import list_raw_files
-from storage_engine.rocketmq.format.patience import Patience
-from storage_engine.rocketmq.format.rereading import reread
+from storage_engine.rocketmq.format.rereading import Patience, reread
 
 
 def failing(times: int, error: Exception) -> list[Exception | int]:

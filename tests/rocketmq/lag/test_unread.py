@@ -11,7 +11,7 @@ import pytest
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.lag.lag import Unread, UnreadMessages
 from storage_engine.rocketmq.format.queue_files import EntryFormat
-from storage_engine.rocketmq.lag import unread
+from storage_engine.rocketmq.lag import lag
 from storage_engine.rocketmq.lag.lag import lag_context
 from storage_engine.rocketmq.lag.subscriptions import consumers_in_files, group_positions
 from storage_engine.rocketmq.rules.window import time_zone
@@ -88,7 +88,7 @@ def test_queues_that_lose_nothing_are_looked_at_once(
     """A run costs what expires, not what there is."""
     store = opened(store_copy("clean-stop"))
     looked: list[str] = []
-    find = unread.consume_queue.FORMAT.first_left
+    find = lag.consume_queue.FORMAT.first_left
 
     def counted(*arguments: object) -> object:
         looked.append(str(arguments[1]))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import BrokerRefusedError
-from storage_engine.rocketmq.codec.store_times import LogFile
+from storage_engine.rocketmq.codec.stored_messages import LogFile
 from storage_engine.rocketmq.live.identity import ask_and_look, frame_sha256
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 

@@ -13,7 +13,7 @@ from storage_engine.model.lag.lag import PositionsFrom
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.layout import resolve_layout
 from storage_engine.rocketmq.live.consumers import live_consumers
-from storage_engine.rocketmq.remoting import codes
+from storage_engine.rocketmq.remoting import command
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from tests.rocketmq.remoting.test_masters import NAMES, Machines
 
@@ -26,7 +26,7 @@ def test_a_slave_s_master_says_where_groups_are(tmp_path: Path) -> None:
     layout = resolve_layout(load_broker_config(None, {}, root=tmp_path))
     with ExitStack() as stack:
         machines = Machines(stack)
-        more = {codes.GET_ALL_CONSUMER_OFFSET: OFFSETS, codes.GET_ALL_SUBSCRIPTION_GROUP_CONFIG: GROUPS}
+        more = {command.GET_ALL_CONSUMER_OFFSET: OFFSETS, command.GET_ALL_SUBSCRIPTION_GROUP_CONFIG: GROUPS}
         master = machines.broker("ASYNC_MASTER", more)
         # It answers nothing of this, and isn't asked.
         slave = BrokerAdmin(machines.broker("SLAVE"))

@@ -23,7 +23,7 @@ from storage_engine.model.store.store import (
     percent_rounded_up,
 )
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.live.unheld import unheld_segments
+from storage_engine.rocketmq.live.live_causes import unheld_segments
 from storage_engine.rocketmq.rules.plan import plan
 from tests.rounds import rounds
 

@@ -17,7 +17,7 @@ from storage_engine.exceptions import (
     NotOnBrokerError,
 )
 from storage_engine.rocketmq.codec.frame import MAGIC_AT, MAGIC_V1, MIN_MESSAGE_BYTES, PHYSICAL_OFFSET_AT
-from storage_engine.rocketmq.remoting import codes
+from storage_engine.rocketmq.remoting import command
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import PullStatus
@@ -81,7 +81,7 @@ def test_setting_that_is_not_ours_to_change_is_never_sent() -> None:
             admin.update_config({"mappedFileSizeCommitLog": "1024"})
         with pytest.raises(NotOnBrokerError, match="expected a broker with cleanFileForciblyEnable"):
             admin.update_config({"cleanFileForciblyEnable": "false"})
-        assert codes.UPDATE_BROKER_CONFIG not in {request.code for request in peer.requests}
+        assert command.UPDATE_BROKER_CONFIG not in {request.code for request in peer.requests}
 
 
 def test_queue_that_does_not_exist_is_never_asked_for() -> None:
@@ -91,7 +91,7 @@ def test_queue_that_does_not_exist_is_never_asked_for() -> None:
             for queue_id in (-1, 4):
                 with pytest.raises(NotOnBrokerError, match="found 4 queues"):
                     ask("t", queue_id)
-        assert {request.code for request in peer.requests} == {codes.GET_TOPIC_CONFIG}
+        assert {request.code for request in peer.requests} == {command.GET_TOPIC_CONFIG}
 
 
 def test_success_without_an_offset_is_no_offset() -> None:
@@ -115,7 +115,7 @@ def test_pull_gives_whole_frames_or_fails() -> None:
     fields = {"minOffset": "0", "maxOffset": "9", "nextBeginOffset": "2"}
     found = answer(body=frame(0) + frame(100, 200), fields=fields)
     cut = answer(body=frame(0) + frame(100)[:-1], fields=fields)
-    moved = answer(codes.PULL_OFFSET_MOVED, fields=fields)
+    moved = answer(command.PULL_OFFSET_MOVED, fields=fields)
     with Peer(found, cut, moved) as peer, BrokerAdmin(peer.address) as admin:
         assert admin.pull("t", 0, 0).frames == (frame(0), frame(100, 200))
         with pytest.raises(BrokerProtocolError, match="expected whole frames"):
@@ -215,8 +215,8 @@ def test_half_a_character_in_a_remark_can_be_shown() -> None:
     [
         (answer(body=b'{"haConnectionInfo":[]}'), False),
         (answer(body=b'{"haConnectionInfo":[{"addr":"h:1"}]}'), True),
-        (answer(codes.REQUEST_CODE_NOT_SUPPORTED), False),
-        (answer(codes.NO_PERMISSION), True),
+        (answer(command.REQUEST_CODE_NOT_SUPPORTED), False),
+        (answer(command.NO_PERMISSION), True),
     ],
     ids=["none", "one", "4.9", "not said"],
 )

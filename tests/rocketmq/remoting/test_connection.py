@@ -20,7 +20,7 @@ from storage_engine.exceptions import (
     BrokerRefusedError,
     BrokerUnavailableError,
 )
-from storage_engine.rocketmq.remoting import codes
+from storage_engine.rocketmq.remoting import command
 from storage_engine.rocketmq.remoting.access import Access, Tls, split_address
 from storage_engine.rocketmq.remoting.command import (
     FLAG_RESPONSE,
@@ -37,8 +37,8 @@ HASTY = Access(connect_timeout_seconds=TIMEOUT_SECONDS, request_timeout_seconds=
 PATIENT = Access(connect_timeout_seconds=60, request_timeout_seconds=60)
 """For those that do, on a machine that may be busy."""
 BOUND_SECONDS = 30
-READ = codes.GET_BROKER_RUNTIME_INFO
-ACT = codes.DELETE_EXPIRED_COMMITLOG
+READ = command.GET_BROKER_RUNTIME_INFO
+ACT = command.DELETE_EXPIRED_COMMITLOG
 WHOLE = encode(RemotingCommand(0, 1, FLAG_RESPONSE, body=b"x" * 100))
 
 
@@ -111,7 +111,7 @@ def answered(connection: Connection) -> bytes:
 
 def check(peer: Peer, error: BrokerError, request: int) -> None:
     """The message names the peer and the request."""
-    assert str(error).startswith(f"{peer.address}, request {request} ({codes.NAMES[request]}): expected ")
+    assert str(error).startswith(f"{peer.address}, request {request} ({command.NAMES[request]}): expected ")
 
 
 @pytest.mark.parametrize(("behaviour", "found"), UNAVAILABLE.values(), ids=UNAVAILABLE)
@@ -159,10 +159,10 @@ def test_read_is_repeated_where_an_open_connection_turns_out_dead(behaviour: Beh
 
 
 def test_busy_peer_is_asked_once_more() -> None:
-    with Peer(answer(codes.SYSTEM_BUSY), answer()) as peer, Connection(peer.address, PATIENT) as connection:
+    with Peer(answer(command.SYSTEM_BUSY), answer()) as peer, Connection(peer.address, PATIENT) as connection:
         connection.read(READ)
         assert len(peer.requests) == 2
-    with Peer(answer(codes.SYSTEM_BUSY)) as peer, Connection(peer.address, PATIENT) as connection:
+    with Peer(answer(command.SYSTEM_BUSY)) as peer, Connection(peer.address, PATIENT) as connection:
         with pytest.raises(BrokerRefusedError, match="when the broker is less busy"):
             connection.read(READ)
         with pytest.raises(BrokerRefusedError) as raised:
@@ -172,12 +172,12 @@ def test_busy_peer_is_asked_once_more() -> None:
 
 
 def test_refusal_has_the_peers_code_and_words() -> None:
-    refuse = answer(codes.NO_PERMISSION, remark="check\nsignature failed.")
+    refuse = answer(command.NO_PERMISSION, remark="check\nsignature failed.")
     with Peer(refuse) as peer, Connection(peer.address, PATIENT) as connection:
         with pytest.raises(BrokerRefusedError, match=r"found 16 \(check signature failed") as raised:
             connection.read(READ)
         check(peer, raised.value, READ)
-        assert (raised.value.code, raised.value.remark) == (codes.NO_PERMISSION, "check\nsignature failed.")
+        assert (raised.value.code, raised.value.remark) == (command.NO_PERMISSION, "check\nsignature failed.")
 
 
 def test_connection_is_usable_after_a_failure() -> None:

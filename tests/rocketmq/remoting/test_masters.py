@@ -12,11 +12,12 @@ import pytest
 
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.rocketmq.hold.state import HoldState, known_replicas
-from storage_engine.rocketmq.remoting import codes
+from storage_engine.rocketmq.remoting import command
+from storage_engine.rocketmq.remoting.answers import runtime_info
 from storage_engine.rocketmq.remoting.command import RemotingCommand
 from storage_engine.rocketmq.remoting.masters import BrokerGroup, Replicas
 from tests.rocketmq.remoting.peer import Peer, answer
-from tests.rocketmq.remoting.test_bodies import READERS, bodies
+from tests.rocketmq.remoting.test_answers import READERS
 
 OWN = "10.0.0.1:10911"
 BOOT_MS = 1795233765982
@@ -35,20 +36,20 @@ class Machines:
         """:param more: bodies of further answers."""
         lines = {**NAMES, "brokerRole": role, **settings}
         config = "".join(f"{key}={value}\n" for key, value in lines.items()).encode()
-        info = READERS[bodies.runtime_info]
-        answers = {codes.GET_BROKER_CONFIG: config, codes.GET_BROKER_RUNTIME_INFO: info, **(more or {})}
+        info = READERS[runtime_info]
+        answers = {command.GET_BROKER_CONFIG: config, command.GET_BROKER_RUNTIME_INFO: info, **(more or {})}
         return self._peer({code: (body, {}) for code, body in answers.items()})
 
     def name_server(self, members: Mapping[int, str], cluster: str = "c") -> str:
         addresses = {str(number): one for number, one in members.items()}
         data = {"brokerAddrs": addresses, "brokerName": "b", "cluster": cluster}
         body = json.dumps({"brokerAddrTable": {"b": data}, "clusterAddrTable": {cluster: ["b"]}}).encode()
-        return self._peer({codes.GET_BROKER_CLUSTER_INFO: (body, {})})
+        return self._peer({command.GET_BROKER_CLUSTER_INFO: (body, {})})
 
     def controller(self, master: str, in_sync: str = "[1,2]") -> str:
         fields = {"masterAddress": master} if master else {}
         body = f'{{"syncStateSet":{in_sync},"syncStateSetEpoch":2}}'.encode()
-        return self._peer({codes.CONTROLLER_GET_REPLICA_INFO: (body, fields)})
+        return self._peer({command.CONTROLLER_GET_REPLICA_INFO: (body, fields)})
 
     def _peer(self, answers: Mapping[int, tuple[bytes, Mapping[str, str]]]) -> str:
         def behave(connection: socket.socket, request: RemotingCommand) -> None:

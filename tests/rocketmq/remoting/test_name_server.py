@@ -10,7 +10,7 @@ from storage_engine.exceptions import (
     BrokerUnavailableError,
     NotOnBrokerError,
 )
-from storage_engine.rocketmq.remoting import codes
+from storage_engine.rocketmq.remoting import command
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.name_server import NameServers
 from tests.rocketmq.remoting.peer import Behaviour, Peer, answer, close, keep_silent, send
@@ -25,7 +25,7 @@ FAULTS: dict[str, Behaviour] = {
     "closed": close,
     "no-protocol": send(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
     "no-cluster": answer(body=b"[]"),
-    "refuses": answer(codes.SYSTEM_ERROR, remark="name server not ready"),
+    "refuses": answer(command.SYSTEM_ERROR, remark="name server not ready"),
 }
 
 
@@ -51,7 +51,7 @@ def test_answer_that_is_none_is_named() -> None:
 
 
 def test_unknown_broker_and_topic_are_told_from_a_failure() -> None:
-    with Peer(answer(body=CLUSTER), answer(codes.TOPIC_NOT_EXIST)) as peer:
+    with Peer(answer(body=CLUSTER), answer(command.TOPIC_NOT_EXIST)) as peer:
         servers = NameServers(peer.address)
         with pytest.raises(NotOnBrokerError, match="expected broker 'a', found b"):
             servers.broker("a")

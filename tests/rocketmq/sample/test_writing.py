@@ -14,7 +14,7 @@ import pytest
 from storage_engine.exceptions import BadInputError, StoreBusyError
 from storage_engine.model.broker.sample import SampleRequest, SampleStore
 from storage_engine.rocketmq.codec.codec import CODEC
-from storage_engine.rocketmq.codec.store_times import LogFile
+from storage_engine.rocketmq.codec.stored_messages import LogFile
 from storage_engine.rocketmq.engine.engine_settings import settings_for
 from storage_engine.rocketmq.engine.recovering import preview_recovery
 from storage_engine.rocketmq.format import consume_queue
@@ -22,8 +22,7 @@ from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_brok
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.key_lookup import look_up
 from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets
-from storage_engine.rocketmq.pending.half_messages import undecided
-from storage_engine.rocketmq.pending.pending import waiting_in_levels
+from storage_engine.rocketmq.pending import undecided, waiting_in_levels
 from storage_engine.rocketmq.sample import writing
 from storage_engine.rocketmq.sample.writing import write_sample
 from storage_engine.rocketmq.store.store_lock import lock

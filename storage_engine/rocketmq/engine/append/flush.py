@@ -8,8 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from storage_engine.core.clock import clock_ms
-from storage_engine.rocketmq.engine.append.flush_guard import FlushGuard
-from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue
+from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue, FlushGuard
 from storage_engine.rocketmq.engine.append.store_checkpoint import StoreCheckpoint
 from storage_engine.rocketmq.engine.dispatch.queue_table import QueueTable
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings, FlushMode

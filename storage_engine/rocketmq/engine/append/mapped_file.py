@@ -2,6 +2,9 @@
 
 A file is unmapped and deleted only when nobody has it pinned. Python itself refuses to unmap memory that a
 view still points into, so a reader never sees unmapped memory, whatever the order of things.
+
+Buffers outside the page cache that new messages are written to first (TransientStorePool). They are locked
+into memory where the system allows it. A commit writes them into the file, a flush takes the file to disk.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 import struct
 import threading
 from array import array
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +28,6 @@ from storage_engine.arrow.memory import address_of
 from storage_engine.core import durable
 from storage_engine.rocketmq.codec.frame import MAGIC_BLANK
 from storage_engine.rocketmq.engine.append import append_kernels
-from storage_engine.rocketmq.engine.append.transient_pool import TransientPool
 from storage_engine.rocketmq.engine.erasing import erase_behind
 from storage_engine.rocketmq.format.stored_files import refuse_link
 
@@ -319,3 +322,29 @@ def _write_all(fd: int, content: memoryview, position: int) -> None:
     while len(content):
         count = os.pwrite(fd, content, position)
         content, position = content[count:], position + count
+
+
+class TransientPool:
+    """A fixed number of buffers, each as long as a file of the commitlog."""
+
+    def __init__(self, buffers: int, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self._guard = threading.Lock()
+        self._free = deque(_locked_buffer(size_bytes) for _ in range(buffers))
+
+    def borrow(self) -> mmap.mmap | None:
+        """Take a buffer; None when all are in use: the file is then written to directly."""
+        with self._guard:
+            return self._free.popleft() if self._free else None
+
+    def give_back(self, buffer: mmap.mmap) -> None:
+        with self._guard:
+            self._free.appendleft(buffer)
+
+
+def _locked_buffer(size_bytes: int) -> mmap.mmap:
+    buffer = mmap.mmap(-1, size_bytes)
+    address = address_of(np.frombuffer(buffer, np.uint8))
+    # As the broker, go on where the limit of locked memory is too low.
+    ctypes.CDLL(None, use_errno=True).mlock(ctypes.c_void_p(address), ctypes.c_size_t(size_bytes))
+    return buffer

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import resource
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
-from storage_engine.exceptions import StoreLayoutError
-from storage_engine.rocketmq.engine.append.flush_guard import FlushGuard
-from storage_engine.rocketmq.engine.append.mapped_file import WritableFile
-from storage_engine.rocketmq.engine.append.transient_pool import TransientPool
-from storage_engine.rocketmq.engine.open_files import allow_open_files
+from storage_engine.exceptions import BadInputError, StoreLayoutError
+from storage_engine.rocketmq.engine.append.mapped_file import TransientPool, WritableFile
 from storage_engine.rocketmq.format.mapped_files import file_name, is_offset, list_raw_files
 
 _FORCED_AFTER_MS = 1000
 Make = Callable[[int], WritableFile]
 """Makes the file that begins at an offset."""
+_A_FILE = 2
+"""The file's own, and the one that Python's mapping keeps."""
+_OTHERS = 512
+"""Queues, index, sockets, and files of the log that are yet to be written."""
 
 
 class Preallocation:
@@ -266,3 +268,52 @@ class FileQueue:
             for path in directory.iterdir() if directory.is_dir() else ():
                 if path not in known and path.is_file() and path.stat().st_size == 0:
                     path.unlink()
+
+
+class FlushGuard:
+    """Stands before the flushes of some files.
+
+    What was to be written by a refused flush is unknown, and the system says so once: a later flush that
+    succeeds has not written it.
+    """
+
+    def __init__(self, on_failure: Callable[[OSError], object] = lambda error: None) -> None:
+        """:param on_failure: is told of the first refusal, by the thread that meets it."""
+        self._turn = threading.Lock()
+        self._refused: OSError | None = None
+        self._on_failure = on_failure
+
+    @contextmanager
+    def flushing(self) -> Iterator[None]:
+        """Flush while the block runs.
+
+        :raises OSError: the disk has refused before.
+        """
+        with self._turn:
+            if self._refused is not None:
+                raise self._refused
+            try:
+                yield
+            except OSError as error:
+                self._refused = error
+                self._on_failure(error)
+                raise
+
+
+def allow_open_files(directory: Path, files: int) -> None:
+    """Raise the soft limit of open files to the hard one, as a JVM does, where a log needs it.
+
+    :param files: of the log.
+    :raises BadInputError: the hard limit is too low.
+    """
+    needed = _A_FILE * files + _OTHERS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise BadInputError(
+            f"{directory}: expected a limit of at least {needed} open files for {files} files of the log, "
+            f"found {hard}. Nothing was changed. Raise it: ulimit -Hn, or LimitNOFILE of a service."
+        )
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -12,6 +12,7 @@ import numpy as np
 
 from storage_engine.crc import crc32
 from storage_engine.native import (
+    held_kernel,
     inlined,
     int64,
     kernel,
@@ -22,6 +23,8 @@ from storage_engine.native import (
     load_i8,
     load_u8,
     set_word,
+    store_be_i32,
+    store_be_i64,
     word,
 )
 from storage_engine.rocketmq.codec.frame import (
@@ -36,24 +39,20 @@ from storage_engine.rocketmq.codec.frame import (
     MAGIC_V2,
     NAME_VALUE_SEPARATOR,
     PHYSICAL_OFFSET_AT,
+    PROPERTY_CRC_BYTES,
     PROPERTY_SEPARATOR,
     QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
     SCHEDULE_TOPIC,
     STORE_TIMESTAMP_AT,
     SYS_FLAG_AT,
+    TRANSACTION_COMMIT,
     TRANSACTION_MASK,
+    TRANSACTION_NOT,
     TRANSACTION_ROLLBACK,
 )
-from storage_engine.rocketmq.codec.frame_kernels import Ints32, Ints64, body_position, hash_bytes
-from storage_engine.rocketmq.engine.append.java_text_kernels import (
-    NO_NUMBER,
-    is_text,
-    java_hash_of,
-    parse_number,
-    signed_32,
-)
-from storage_engine.rocketmq.engine.append.property_crc_kernels import has_property_crc
+from storage_engine.rocketmq.codec.frame import PROPERTY_CRC as CRC_NAME
+from storage_engine.rocketmq.codec.frame_kernels import Ints32, Ints64, body_position, hash_bytes, same_bytes
 
 # Fields of a row, 64 bits each. Places are counted from the buffer's beginning.
 POSITION: Final = 0
@@ -111,6 +110,30 @@ _MAX_LEVEL = (1 << 31) - 1
 _MAX_SHORT = (1 << 15) - 1
 _SPACE = 32
 _HASH_SIGN = 35
+NO_NUMBER: Final = -(1 << 62)
+"""Stands for a text that is no number."""
+
+# Where the fields of an index file lie, and the sizes of its parts.
+BEGIN_MS_AT: Final = 0
+END_MS_AT: Final = 8
+BEGIN_OFFSET_AT: Final = 16
+END_OFFSET_AT: Final = 24
+USED_SLOTS_AT: Final = 32
+NEXT_ENTRY_AT: Final = 36
+HEADER_BYTES: Final = 40
+SLOT_BYTES: Final = 4
+INDEX_ENTRY_BYTES: Final = 20
+_MAX_SECONDS = (1 << 31) - 1
+
+QUEUE_ENTRY_BYTES: Final = 20
+
+# How far a run of keys was written into an index file.
+DONE: Final = 0
+FULL: Final = 1
+_ROW_BYTES: Final = 8 * FIELDS
+_NONE: Final = -1
+_CRC_NAME = tuple(CRC_NAME)
+_CRC_MASK = 0x7FFFFFFF
 
 
 @inlined
@@ -359,3 +382,267 @@ def hash_keys(base: int, rows: int, count: int, starts: Ints64, hashes: Ints32) 
                 begin = stop + 1
     starts[count] = found
     return found
+
+
+@inlined
+def is_text(at: int, length: int, text: tuple[int, ...]) -> bool:
+    """Return whether the bytes at an address are this text."""
+    if length != len(text):
+        return False
+    same = True
+    for i in range(length):
+        same &= load_u8(at + i) == text[i]
+    return same
+
+
+@inlined
+def java_hash_of(at: int, length: int, seed: int) -> int:
+    """Return String#hashCode of UTF-8 text, as 32 bits, going on from ``seed``; -1: it is no UTF-8."""
+    value = seed
+    i = 0
+    while i < length:
+        lead = load_u8(at + i)
+        if lead < 0x80:
+            value = (31 * value + lead) & 0xFFFFFFFF
+            i += 1
+            continue
+        more = 0
+        code = 0
+        least = 0
+        if 0xC2 <= lead <= 0xDF:
+            more, code, least = 1, lead & 0x1F, 0x80
+        elif 0xE0 <= lead <= 0xEF:
+            more, code, least = 2, lead & 0x0F, 0x800
+        elif 0xF0 <= lead <= 0xF4:
+            more, code, least = 3, lead & 0x07, 0x10000
+        if more == 0 or i + more >= length:
+            return -1
+        for k in range(1, more + 1):
+            byte = load_u8(at + i + k)
+            if byte & 0xC0 != 0x80:
+                return -1
+            code = code << 6 | (byte & 0x3F)
+        if code < least or code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+            return -1
+        if code >= 0x10000:
+            code -= 0x10000
+            value = (31 * value + (0xD800 + (code >> 10))) & 0xFFFFFFFF
+            value = (31 * value + (0xDC00 + (code & 0x3FF))) & 0xFFFFFFFF
+        else:
+            value = (31 * value + code) & 0xFFFFFFFF
+        i += more + 1
+    return value
+
+
+@inlined
+def signed_32(value: int) -> int:
+    return value - 0x100000000 if value >= 0x80000000 else value
+
+
+@inlined
+def parse_number(at: int, length: int) -> int:
+    """Return a decimal number (Long#parseLong); NO_NUMBER where it is none, or longer than 18 digits."""
+    i = 0
+    negative = False
+    if length > 0 and (load_u8(at) == 45 or load_u8(at) == 43):
+        negative = load_u8(at) == 45
+        i = 1
+    if i == length or length - i > 18:
+        return NO_NUMBER
+    value = 0
+    while i < length:
+        digit = load_u8(at + i) - 48
+        if digit < 0 or digit > 9:
+            return NO_NUMBER
+        value = value * 10 + digit
+        i += 1
+    return -value if negative else value
+
+
+@inlined
+def put_key(file: int, slots: int, hashed: int, offset: int, store_ms: int) -> None:
+    """Write one entry; the file has room for it."""
+    number = load_be_i32(file + NEXT_ENTRY_AT)
+    slot = file + HEADER_BYTES + SLOT_BYTES * (hashed % slots)
+    previous = load_be_i32(slot)
+    if previous <= 0 or previous > number:
+        previous = 0
+    begin_ms = load_be_i64(file + BEGIN_MS_AT)
+    seconds = 0
+    if begin_ms > 0 and store_ms > begin_ms:
+        seconds = min((store_ms - begin_ms) // 1000, _MAX_SECONDS)
+    entry = file + HEADER_BYTES + SLOT_BYTES * slots + INDEX_ENTRY_BYTES * number
+    store_be_i32(entry, hashed)
+    store_be_i64(entry + 4, offset)
+    store_be_i32(entry + 12, seconds)
+    store_be_i32(entry + 16, previous)
+    store_be_i32(slot, number)
+    if number <= 1:
+        store_be_i64(file + BEGIN_OFFSET_AT, offset)
+        store_be_i64(file + BEGIN_MS_AT, store_ms)
+    if previous == 0:
+        store_be_i32(file + USED_SLOTS_AT, load_be_i32(file + USED_SLOTS_AT) + 1)
+    store_be_i32(file + NEXT_ENTRY_AT, number + 1)
+    store_be_i64(file + END_OFFSET_AT, offset)
+    store_be_i64(file + END_MS_AT, store_ms)
+
+
+@kernel
+def put_rows(
+    file: int, slots: int, capacity: int, rows: int, count: int, starts: Ints64, hashes: Ints32, state: Ints64
+) -> int:
+    """Write the entries of messages (IndexService#buildIndex).
+
+    :param state: row to go on with, and its next hash; -1: the row was not begun.
+    :return: FULL where another file is needed.
+    """
+    while state[0] < count:
+        i = state[0]
+        row = rows + 8 * FIELDS * i
+        if state[1] < 0:
+            if load_be_i32(file + NEXT_ENTRY_AT) >= capacity:
+                return FULL
+            if (
+                word(row, PHYSICAL_OFFSET) < load_be_i64(file + END_OFFSET_AT)
+                or word(row, SYS_FLAG) & TRANSACTION_MASK == TRANSACTION_ROLLBACK
+            ):
+                state[0] += 1
+                continue
+            state[1] = starts[i]
+        while state[1] < starts[i + 1]:
+            if load_be_i32(file + NEXT_ENTRY_AT) >= capacity:
+                return FULL
+            put_key(file, slots, hashes[state[1]], word(row, PHYSICAL_OFFSET), word(row, STORE_MS))
+            state[1] += 1
+        state[0] += 1
+        state[1] = -1
+    return DONE
+
+
+@held_kernel
+def group_by_queue(
+    base: int, rows: int, count: int, table: int, slots: int, groups: int, order: int, begins: int
+) -> tuple[int, int, int]:
+    """Sort messages that have entries by their queues; those of one queue stay in their order.
+
+    :param base: address that the rows' places are counted from.
+    :param table: address of room for ``slots`` numbers, a power of two above ``count``.
+    :param groups: address of room for ``count`` numbers, as ``order``.
+    :param order: gets the numbers of the rows.
+    :param begins: gets where in ``order`` each queue begins, and the end of the last; one number more.
+    :return: how many queues there are, all marks of the rows, and the last row that has an entry.
+    """
+    marks = 0
+    last = _NONE
+    for slot in range(slots):
+        set_word(table, slot, _NONE)
+    queues = 0
+    for i in range(count):
+        row = rows + _ROW_BYTES * i
+        marks |= word(row, MARKS)
+        kind = word(row, SYS_FLAG) & TRANSACTION_MASK
+        if kind not in (TRANSACTION_NOT, TRANSACTION_COMMIT):
+            set_word(groups, i, _NONE)
+            continue
+        last = i
+        slot = word(row, QUEUE_KEY) & (slots - 1)
+        while word(table, slot) != _NONE:
+            first = rows + _ROW_BYTES * word(order, word(table, slot))
+            if (
+                word(row, QUEUE_KEY) == word(first, QUEUE_KEY)
+                and word(row, QUEUE_ID) == word(first, QUEUE_ID)
+                and word(row, TOPIC_BYTES) == word(first, TOPIC_BYTES)
+                and same_bytes(
+                    base + word(row, TOPIC_AT), base + word(first, TOPIC_AT), word(row, TOPIC_BYTES)
+                )
+            ):
+                break
+            slot = (slot + 1) & (slots - 1)
+        queue = word(table, slot)
+        if queue == _NONE:
+            queue = queues
+            queues += 1
+            set_word(table, slot, queue)
+            # Until all are counted, the order has the first row of each queue.
+            set_word(order, queue, i)
+            set_word(begins, queue, 0)
+        set_word(groups, i, queue)
+        set_word(begins, queue, word(begins, queue) + 1)
+    end = 0
+    for queue in range(queues):
+        size = word(begins, queue)
+        set_word(begins, queue, end)
+        end += size
+    for i in range(count):
+        queue = word(groups, i)
+        if queue != _NONE:
+            place = word(begins, queue)
+            set_word(order, place, i)
+            set_word(begins, queue, place + 1)
+    for queue in range(queues, 0, -1):
+        set_word(begins, queue, word(begins, queue - 1))
+    set_word(begins, 0, 0)
+    return queues, marks, last
+
+
+@held_kernel
+def next_entries(
+    rows: int, chosen: int, count: int, max_physical: int, queue_offset: int, entries: int
+) -> int:
+    """Write the entries of one queue's messages (ConsumeQueue#putMessagePositionInfo).
+
+    :param chosen: address of the numbers of their rows.
+    :param max_physical: up to where in the log messages have their entry already.
+    :param queue_offset: that the first of them has to have; each one has the next.
+    :param entries: address of their room.
+    :return: the end of the last message in the log; 0: one has its entry already, or doesn't follow.
+    """
+    end = 0
+    for i in range(count):
+        row = rows + _ROW_BYTES * word(chosen, i)
+        end = word(row, PHYSICAL_OFFSET) + word(row, SIZE)
+        if end <= max_physical or word(row, QUEUE_OFFSET) != queue_offset + i:
+            return 0
+        entry = entries + QUEUE_ENTRY_BYTES * i
+        store_be_i64(entry, word(row, PHYSICAL_OFFSET))
+        store_be_i32(entry + 8, word(row, SIZE))
+        store_be_i64(entry + 12, word(row, TAGS_CODE))
+    return end
+
+
+@inlined
+def _as_int(value: int) -> int:
+    """Return a number as it is left in an int of Java's."""
+    return ((value + 0x80000000) & 0xFFFFFFFF) - 0x80000000
+
+
+@inlined
+def has_property_crc(at: int, size: int, properties_at: int, length: int, function: int, table: int) -> bool:
+    """Return whether a frame's properties name a CRC, and it is the one of all before the room for it.
+
+    The broker takes any CRC above 0, of the last property of its name, and adds up its digits as ints.
+    """
+    expected = 0
+    index = 0
+    while index < length:
+        kv = -1
+        end = index
+        while end < length:
+            byte = load_u8(at + properties_at + end)
+            if byte == PROPERTY_SEPARATOR:
+                break
+            if byte == NAME_VALUE_SEPARATOR and kv < 0:
+                kv = end
+            end += 1
+        if (
+            kv - index == len(_CRC_NAME)
+            and kv < end - 1
+            and is_text(at + properties_at + index, 8, _CRC_NAME)
+        ):
+            expected = 0
+            for i in range(end - 1, kv, -1):
+                expected = _as_int(expected * 10 + load_u8(at + properties_at + i) - 48)
+        index = end + 1
+    if expected <= 0 or size < PROPERTY_CRC_BYTES:
+        return False
+    return crc32(function, table, at, size - PROPERTY_CRC_BYTES) & _CRC_MASK == expected

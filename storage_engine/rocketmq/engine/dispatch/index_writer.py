@@ -18,8 +18,7 @@ from storage_engine.core import durable
 from storage_engine.core.java_text import java_text
 from storage_engine.rocketmq.codec.frame_kernels import Ints32, Ints64
 from storage_engine.rocketmq.engine.append.store_checkpoint import StoreCheckpoint
-from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as dispatch
-from storage_engine.rocketmq.engine.dispatch import index_kernels as kernels
+from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as kernels
 from storage_engine.rocketmq.format.index_file import (
     NAME_DIGITS,
     IndexHeader,
@@ -76,7 +75,11 @@ class IndexWriter:
 
     @property
     def _file_bytes(self) -> int:
-        return kernels.HEADER_BYTES + kernels.SLOT_BYTES * self._slots + kernels.ENTRY_BYTES * self._capacity
+        return (
+            kernels.HEADER_BYTES
+            + kernels.SLOT_BYTES * self._slots
+            + kernels.INDEX_ENTRY_BYTES * self._capacity
+        )
 
     def load(self, *, clean: bool) -> tuple[Path, ...]:
         """Find the files; after a crash those that were not flushed are deleted (IndexService#load).
@@ -201,7 +204,7 @@ class IndexWriter:
         starts = np.empty(len(rows) + 1, np.int64)
         hashes = np.empty(4 * len(rows) + 64, np.int32)
         address = address_of(rows)
-        while (count := dispatch.hash_keys(base, address, len(rows), starts, hashes)) < 0:
+        while (count := kernels.hash_keys(base, address, len(rows), starts, hashes)) < 0:
             hashes = np.empty(4 * len(hashes), np.int32)
         for place in np.flatnonzero(hashes[:count] < 0).tolist():
             row = int(np.searchsorted(starts, place, "right")) - 1
@@ -282,9 +285,9 @@ def _malformed_hash(texts: memoryview | npt.NDArray[np.uint8], row: Rows, number
         begin = int(row[at])
         return java_text(bytes(texts[begin : begin + int(row[length])]))
 
-    keys = [text(dispatch.UNIQUE_AT, dispatch.UNIQUE_BYTES)] if row[dispatch.UNIQUE_BYTES] else []
-    keys += [key for key in text(dispatch.KEYS_AT, dispatch.KEYS_BYTES).split(" ") if key]
-    topic = text(dispatch.TOPIC_AT, dispatch.TOPIC_BYTES)
+    keys = [text(kernels.UNIQUE_AT, kernels.UNIQUE_BYTES)] if row[kernels.UNIQUE_BYTES] else []
+    keys += [key for key in text(kernels.KEYS_AT, kernels.KEYS_BYTES).split(" ") if key]
+    topic = text(kernels.TOPIC_AT, kernels.TOPIC_BYTES)
     return abs_or_zero(java_hash(f"{topic}#{keys[number]}"))
 
 

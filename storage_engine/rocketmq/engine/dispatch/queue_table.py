@@ -8,9 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from storage_engine.exceptions import StoreLayoutError
-from storage_engine.rocketmq.engine.dispatch.batch_queue_writer import BatchQueueWriter
 from storage_engine.rocketmq.engine.dispatch.entry_files import EntryFiles
-from storage_engine.rocketmq.engine.dispatch.queue_writer import ExtWriter, QueueWriter
+from storage_engine.rocketmq.engine.dispatch.queue_writer import BatchQueueWriter, ExtWriter, QueueWriter
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.queue_files import iter_queues

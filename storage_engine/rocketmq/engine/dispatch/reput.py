@@ -20,11 +20,10 @@ from storage_engine.crc import crc_engine
 from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC
 from storage_engine.rocketmq.engine.append.new_message import parse_properties
 from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as kernels
-from storage_engine.rocketmq.engine.dispatch.batch_queue_writer import BatchQueueWriter
+from storage_engine.rocketmq.engine.dispatch.dispatch_kernels import group_by_queue
 from storage_engine.rocketmq.engine.dispatch.index_writer import IndexWriter
-from storage_engine.rocketmq.engine.dispatch.queue_entry_kernels import group_by_queue
 from storage_engine.rocketmq.engine.dispatch.queue_table import QueueTable
-from storage_engine.rocketmq.engine.dispatch.queue_writer import QueueWriter
+from storage_engine.rocketmq.engine.dispatch.queue_writer import BatchQueueWriter, QueueWriter
 from storage_engine.rocketmq.engine.engine_settings import LIGHT_PREFIX, EngineSettings
 from storage_engine.rocketmq.format.index_file import java_hash
 

@@ -1,0 +1,198 @@
+"""hold, unmanage, shield: keep what isn't archived from a running broker, and leave its store as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from storage_engine.cli.options.live_options import address_options
+from storage_engine.cli.options.options import json_option
+from storage_engine.cli.options.store_argument import takes_store
+from storage_engine.cli.output.live_output import print_broker, print_hold
+from storage_engine.cli.output.output import print_json, say
+from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.values import reason_text
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.host import person
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.wording import count_text
+from storage_engine.model.broker.live import RunningBroker
+from storage_engine.model.settings.policy import ShieldMode
+
+if TYPE_CHECKING:
+    from storage_engine.retention.hold.leaving_unproven import Acceptance
+    from storage_engine.retention.steps import HoldResult
+    from storage_engine.retention.store.managed_store import ManagedStore
+
+
+def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command both options, which it gets as ``acceptance``."""
+
+    @wraps(command)
+    def called(*arguments: Any, leave_unproven: int | None, reason: str | None, **values: Any) -> Any:
+        if (leave_unproven is None) != (reason is None):
+            raise click.UsageError("Expected --leave-unproven AT-MOST and --reason TEXT together, found one.")
+        accepted = None
+        if leave_unproven is not None and reason is not None:
+            # The lake's libraries, which --help needs for nothing.
+            from storage_engine.retention.hold.leaving_unproven import Acceptance
+
+            accepted = Acceptance(leave_unproven, person(), reason)
+        return command(*arguments, acceptance=accepted, **values)
+
+    for decorate in (
+        click.option(
+            "--reason",
+            callback=reason_text,
+            metavar="TEXT",
+            help="With --leave-unproven: why. The journal keeps it.",
+        ),
+        click.option(
+            "--leave-unproven",
+            type=click.IntRange(min=1),
+            metavar="AT-MOST",
+            help="Leave so many segments at most to the broker though it deletes them within a day and no "
+            "lake proves them.",
+        ),
+    ):
+        called = decorate(called)
+    return called
+
+
+@command()
+@takes_store(policy=("archive_margin_hours",))
+@json_option
+def hold(
+    managed: ManagedStore,
+    as_json: bool,
+) -> int:
+    """Hold STORE, whose broker runs on, or renew its hold; then nothing goes that isn't released on purpose.
+
+    clean does so by itself; inspect shows a hold and changes nothing. A hold that nobody renews
+    for --hold-hours ends by itself. What a first hold changes at the broker is said before it does. Exit
+    code 1 when the store isn't held after all.
+
+    Of a store of Kafka whose broker deletes by its own rules, only topics are held of which something goes
+    within --archive-margin-hours that no lake has. They are put back once it is archived. Exit code 1 when
+    some of it can't be held.
+    """
+    from storage_engine.retention import steps
+    from storage_engine.retention.store.brokers import open_to_look
+    from storage_engine.retention.store.context import opened
+
+    broker = _running(managed)
+    with closing(open_to_look(managed)) as store:
+        before = store.hold_status(clock_ms())
+    for notice in () if before.is_well else before.notices:
+        say(f"Before: {notice}", err=True)
+    with opened(managed) as context:
+        result = steps.hold(context, run_key=f"hold-{clock_ms()}")
+    _print("hold", broker, result, as_json)
+    return 0 if result.status.is_well else 1
+
+
+@command()
+@takes_store()
+@leave_unproven_options
+@json_option
+def unmanage(
+    managed: ManagedStore,
+    acceptance: Acceptance | None,
+    as_json: bool,
+) -> int:
+    """Put every file's time and every setting of STORE's running broker back, and hold it no more.
+
+    From then on the broker deletes by its own rules. Refused while a run has the store, and while these rules
+    delete within a day what no lake proves; before the first setting is put back.
+    """
+    from storage_engine.retention import steps
+    from storage_engine.retention.store.context import opened
+
+    broker = _running(managed)
+    with opened(managed, only_gives_back=True) as context:
+        _print("unmanage", broker, steps.unmanage(context, acceptance=acceptance), as_json)
+    return 0
+
+
+def _running(managed: ManagedStore) -> RunningBroker:
+    from storage_engine.retention.store.brokers import running_broker
+
+    broker = running_broker(managed)
+    if broker is None:
+        raise click.UsageError(
+            f"Expected the broker that runs on STORE by {address_options(managed.broker)}, found none. A "
+            "stopped broker's store needs no hold."
+        )
+    return broker
+
+
+def _print(kind: str, broker: RunningBroker, result: HoldResult, as_json: bool) -> None:
+    if as_json:
+        print_json(kind, {"broker": to_jsonable(broker), **to_jsonable(result)})
+        return
+    print_broker(broker)
+    print_hold(result.status)
+
+
+@command()
+@takes_store(policy=("shield_give_up_percent",))
+@click.option("--remove", is_flag=True, help="Remove it, once all that it keeps is in the log or proven.")
+@leave_unproven_options
+@json_option
+def shield(
+    managed: ManagedStore,
+    remove: bool,
+    acceptance: Acceptance | None,
+    as_json: bool,
+) -> int:
+    """Give all sealed segments of STORE that no lake proves a second name, in its .storage-engine directory.
+
+    What is deleted from the log by force or by hand is still there then: the next call archives it with
+    proof. A second name goes when its segment is proven. Beside a running broker storage-engine watch does
+    this; while it is alive, this command only shows. Exit code 1 when something is gone from the log and not
+    in the lake.
+    """
+    from storage_engine.retention.store.brokers import refuse_shield
+
+    if acceptance is not None and not remove:
+        raise click.UsageError("--leave-unproven: expected --remove with it, found none.")
+    refuse_shield(managed)
+    # The lake's libraries, which --help needs for nothing.
+    from storage_engine.retention.hold.shield_removal import remove_shield_of
+    from storage_engine.retention.shield import tend_shield
+    from storage_engine.retention.store.context import opened
+
+    managed = replace(managed, policy=replace(managed.policy, shield=ShieldMode.ON))
+    if remove:
+        notices = remove_shield_of(managed, acceptance)
+        if as_json:
+            print_json("shield", {"links": 0, "notices": notices})
+            return 0
+        say("Shield: removed" if not notices else "Shield: not all of it could be removed")
+        _print_notices(notices)
+        return 0
+    with opened(managed) as store:
+        result = tend_shield(store)
+    if as_json:
+        print_json("shield", result)
+    else:
+        say(f"Shield: {count_text(result.links, 'segment')} kept")
+        for what, offsets in (
+            ("archived now, with proof", result.archived),
+            ("gone from the log and not in the lake", result.gone),
+            ("given up for space", result.given_up),
+        ):
+            if offsets:
+                say(f"{what}: offset {', '.join(map(str, offsets))}")
+        _print_notices(result.notices)
+    return 1 if result.gone or result.given_up else 0
+
+
+def _print_notices(notices: tuple[str, ...]) -> None:
+    for notice in notices:
+        say(f"Note: {notice}")

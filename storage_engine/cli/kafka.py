@@ -1,0 +1,386 @@
+"""kafka: what only nodes of Kafka have commands for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from storage_engine import cycle
+from storage_engine.cli.clean import (
+    archive_with_progress,
+    print_report,
+    report_shown,
+    silent,
+    take_steps,
+    tell_on_stderr,
+)
+from storage_engine.cli.options.options import REPLICAS_STOPPED, json_option
+from storage_engine.cli.options.store_argument import takes_store
+from storage_engine.cli.output.lag import LagOfPlan, print_groups
+from storage_engine.cli.output.next_line import say_next
+from storage_engine.cli.output.output import print_json, say
+from storage_engine.cli.output.plan_output import plan_json, print_plan
+from storage_engine.cli.output.progress import waiting
+from storage_engine.cli.shell.command import Group, command
+from storage_engine.cli.shell.values import key_value_pairs, reason_text, size_bytes
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.wording import bytes_text, count_text
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.plan.plan import PlanRequest, wanted_bytes
+from storage_engine.model.settings.policy import LagPolicy
+from storage_engine.model.settings.store_settings import BROKER_DELETES
+from storage_engine.model.store.store import DiskUsage
+
+if TYPE_CHECKING:
+    from storage_engine.model.broker.broker_store import BrokerStore
+    from storage_engine.retention.plan.deciding import Decided
+    from storage_engine.retention.steps import LagQuestion, TaskResult
+    from storage_engine.retention.store.managed_store import ManagedStore
+    from storage_engine.spark.consumer_lag import ConsumerLagResult
+
+
+_POLICY = ("lag_policy", "minimum_retention_hours", "approval", "archive_bytes_per_second")
+
+
+@command("make-room")
+@takes_store(second_lake=True, policy=_POLICY)
+@click.option(
+    "--bytes",
+    "free_bytes",
+    metavar="SIZE",
+    callback=size_bytes,
+    help="Stop once each of the node's disks has so much free, such as 20GiB.",
+)
+@click.option(
+    "--free-percent",
+    type=click.IntRange(1, 99),
+    help="Stop once so much of each of the node's disks is free. Default: all goes that may.",
+)
+@click.option(
+    "--force",
+    callback=reason_text,
+    metavar="REASON",
+    help="Also what has not expired, as far as the space that is asked for needs it, and why.",
+)
+@click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
+@click.option(
+    "--dry-run", is_flag=True, help="Show what would go and what consumers would lose; change nothing."
+)
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")
+@json_option
+def make_room(
+    managed: ManagedStore,
+    free_bytes: int | None,
+    free_percent: int | None,
+    force: str | None,
+    replicas_stopped: str | None,
+    dry_run: bool,
+    yes: bool,
+    run_key: str | None,
+    as_json: bool,
+) -> int:
+    """Free space on the disks of STORE, a stopped node, so that its broker starts again.
+
+    Nothing goes that isn't proven in the lake. What another node leads goes there first: the leader, which
+    --broker reaches, is told to begin behind it. Then the file goes here. Nothing is written to the node's
+    disks, so that it works when they are full.
+
+    Without --broker only what no other node has goes, or what you say is stopped everywhere.
+    """
+    from storage_engine.brokers import find_broker
+
+    if force and free_bytes is None and free_percent is None:
+        raise click.UsageError("--force: expected --bytes or --free-percent with it, found neither.")
+    request = PlanRequest(
+        forced=bool(force),
+        reason=force or "",
+        target_used_percent=None if free_percent is None else 100 - free_percent,
+        replicas_stopped=replicas_stopped or "",
+        free_bytes=free_bytes,
+    )
+    with closing(_opened(managed, _memory(managed))) as store:
+        _check_place(managed, store)
+        with waiting("Asking the cluster" if managed.is_live else "Looking at the node"):
+            lag = LagOfPlan(_asked(managed))
+            holds_back = dry_run or managed.policy.lag_policy is LagPolicy.BLOCK
+            seen = _decided(managed, store, request, lag if holds_back else None)
+        if dry_run:
+            if as_json:
+                shown = {"dry_run": True, "plan": plan_json(managed, seen), **lag.as_json()}
+                print_json("kafka make-room", shown)
+                return 0
+            print_plan(managed, seen, None)
+            print_groups(lag.groups, lag.source, find_broker(managed.broker).words.queue)
+            say("\nDry run: nothing was archived, deleted or changed.")
+            return 0
+        if not as_json:
+            print_plan(managed, seen, None)
+        if seen.plan.to_delete:
+            _confirm(yes=yes, as_json=as_json)
+        return _run(managed, store, run_key or f"make-room-{clock_ms()}", request, as_json=as_json)
+
+
+def _opened(managed: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
+    from storage_engine.brokers import find_broker
+    from storage_engine.retention.store.broker_answers import ask
+    from storage_engine.retention.store.brokers import settings_of
+
+    broker = find_broker(managed.broker)
+    store = ask(
+        managed.broker,
+        "open its store",
+        lambda: broker.open_to_make_room(settings_of(managed), memory),
+    )
+    ask(managed.broker, "say whether its store may be archived", store.check_manageable)
+    return store
+
+
+def _memory(managed: ManagedStore) -> HoldMemory | None:
+    """Return what the journal remembers of the store's hold; no journal is made."""
+    from storage_engine.journal.drift import hold_memory
+    from storage_engine.journal.journal import Journal
+    from storage_engine.journal.tables.database import missing_sqlite_file
+
+    if missing_sqlite_file(managed.journal_url):
+        return None
+    journal = Journal(managed.journal_url)
+    known = journal.find_store(managed.real_root, managed.host)
+    return None if known is None else hold_memory(journal, known.store_id)
+
+
+def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
+    """Make sure that nothing is written to the disks that are to get room.
+
+    :raises BadInputError: lake, journal or reports lie on one of them.
+    """
+    from storage_engine.retention.store.broker_disks import shared_disks
+
+    if managed.live is not None and managed.live.allow_same_disk:
+        return
+    if shared := shared_disks(managed, store.data_paths):
+        listed = ", ".join(f"{what} ({path})" for what, path in shared)
+        raise BadInputError(
+            f"{managed.root}: expected none of our files on a disk of the node, which is to get room; found "
+            f"there: {listed}. Nothing was changed. Name a lake on another disk."
+        )
+
+
+def _decided(
+    managed: ManagedStore, store: BrokerStore, request: PlanRequest, lag: LagOfPlan | None
+) -> Decided:
+    from storage_engine.retention.plan.deciding import decide
+
+    return decide(store, request, clock_ms(), kind=managed.broker, policy=managed.policy, hold_back=lag)
+
+
+def _asked(managed: ManagedStore) -> ManagedStore:
+    """Return the store as who only looks at it asks for it: its cluster says where groups are."""
+    if managed.live is None:
+        return managed
+    return replace(managed, live=replace(managed.live, deletes=BROKER_DELETES))
+
+
+def _confirm(*, yes: bool, as_json: bool) -> None:
+    if yes:
+        return
+    if as_json or not sys.stdin.isatty():
+        raise click.UsageError("Nothing was changed. Look at the plan, with --dry-run; --yes carries it out.")
+    if not click.confirm("\nArchive this with proof, and delete it then?"):
+        raise click.Abort
+
+
+def _run(
+    managed: ManagedStore, store: BrokerStore, run_key: str, request: PlanRequest, *, as_json: bool
+) -> int:
+    from storage_engine.retention.report.report import build_report
+    from storage_engine.retention.store.context import opened
+
+    tell = silent if as_json else tell_on_stderr
+    # The node itself is stopped, and changed under its own broker's locks.
+    with opened(replace(managed, live=None), store) as context:
+        before = _disks(store.data_paths)
+        cleanup = cycle.Cleanup(
+            context,
+            run_key,
+            request,
+            measure_lag=partial(_lag, _asked(managed)),
+            archive_with=archive_with_progress,
+        )
+        tell(f"run {run_key}; if it is interrupted, --run-key {run_key} goes on with it")
+        planned = cycle.plan(cleanup)
+        tell(
+            f"plan: {count_text(planned.deletes, 'segment')} to delete, "
+            f"{bytes_text(planned.delete_bytes)}; {planned.kept} to keep"
+        )
+        try:
+            take_steps(cleanup, tell)
+        except Exception:
+            tell(f"stopped; the report: {cycle.report(cleanup).report_text}")
+            raise
+        finished = cycle.report(cleanup)
+        report = build_report(context, run_key)
+        room = _room(before, _disks(store.data_paths), request)
+        is_there = _is_there(room, request, deleted=bool(report.freed_bytes))
+        if as_json:
+            print_json("kafka make-room", {**report_shown(cleanup, report, finished), "room": room})
+        else:
+            print_report(report, finished)
+            if finished.refused:
+                finished.raise_refused()
+            _say_room(room, is_there=is_there, deleted=bool(report.freed_bytes))
+        return 0 if finished.ok and is_there else 1
+
+
+def _lag(managed: ManagedStore, cleanup: cycle.Cleanup, asked: LagQuestion) -> ConsumerLagResult:
+    from storage_engine.spark.consumer_lag import lag_here
+
+    return lag_here(managed, asked.segments, asked.decided_at_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRoom:
+    """What became free on a disk.
+
+    :param free_bytes: after the run; None: it isn't known, like what was free before.
+    :param wanted_bytes: that were asked for; None: the disk's size isn't known.
+    """
+
+    path: str
+    free_bytes_before: int | None
+    free_bytes: int | None
+    wanted_bytes: int | None
+
+    @property
+    def is_enough(self) -> bool:
+        known = self.free_bytes is not None and self.wanted_bytes is not None
+        return known and (self.free_bytes or 0) >= (self.wanted_bytes or 0)
+
+
+def _disks(paths: Sequence[Path]) -> tuple[DiskUsage, ...]:
+    return tuple(DiskUsage.of(path) for path in paths)
+
+
+def _room(
+    before: Sequence[DiskUsage], after: Sequence[DiskUsage], request: PlanRequest
+) -> tuple[DiskRoom, ...]:
+    return tuple(
+        DiskRoom(then.path, then.usable_bytes, now.usable_bytes, wanted_bytes(now, request))
+        for then, now in zip(before, after, strict=True)
+    )
+
+
+def _is_there(room: Sequence[DiskRoom], request: PlanRequest, *, deleted: bool) -> bool:
+    """Return whether there is the space that was asked for; where nobody said how much, whether any came."""
+    is_bounded = request.free_bytes is not None or request.target_used_percent is not None
+    return all(one.is_enough for one in room) and (is_bounded or deleted)
+
+
+def _say_room(room: Sequence[DiskRoom], *, is_there: bool, deleted: bool) -> None:
+    say()
+    for one in room:
+        wanted = f", {bytes_text(one.wanted_bytes)} were asked for" if one.wanted_bytes else ""
+        free = "unknown" if one.free_bytes is None else bytes_text(one.free_bytes)
+        say(f"Disk {one.path}: {free} free, {bytes_text(one.free_bytes_before)} before{wanted}")
+    if is_there:
+        say_next("", "start the node's broker. It follows its leaders from where its logs begin now")
+        return
+    what = "the space that was asked for isn't there" if deleted else "nothing went"
+    say_next(
+        "",
+        f"{what}, and the report says what keeps each segment. With --bytes or --free-percent, "
+        "--force REASON takes also what has not expired",
+    )
+
+
+@command("run-tasks")
+@takes_store(second_lake=True)
+@click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
+@click.option(
+    "--deleted-topic",
+    "deleted_topics",
+    metavar="TOPIC=REASON",
+    multiple=True,
+    callback=key_value_pairs,
+    help="Also remove what this deleted topic left that no lake has; REASON says how you know; repeatable.",
+)
+@click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")
+@json_option
+def run_tasks(
+    managed: ManagedStore,
+    replicas_stopped: str | None,
+    deleted_topics: dict[str, str],
+    run_key: str | None,
+    as_json: bool,
+) -> int:
+    """Do the five background tasks of a broker on STORE while it is stopped; beside a running one, look how
+    far they are.
+
+    cleanupLogs archives, proves and deletes as storage-engine clean does, and ends what the broker was
+    deleting. deleteLogs removes what deleted topics left. The other three are verified. Exit code 1 when
+    something should have been done by now.
+    """
+    from storage_engine.retention.monitor.broker_tasks import check_topic_words
+    from storage_engine.retention.steps import run_broker_tasks
+    from storage_engine.retention.store.brokers import may_clean_now
+    from storage_engine.retention.store.context import opened
+
+    run_key = run_key or f"tasks-{clock_ms()}"
+    with opened(managed) as store:
+        notices = check_topic_words(store, run_key, deleted_topics)
+        done, ok = "", True
+        if may_clean_now(managed) and not managed.is_live:
+            with waiting("cleanupLogs"):
+                request = PlanRequest(replicas_stopped=replicas_stopped or "")
+                done, ok = _clean(cycle.Cleanup(store, run_key, request))
+        with waiting("tasks"):
+            results = run_broker_tasks(store, run_key, words=deleted_topics)
+    if as_json:
+        rows = [{**to_jsonable(one), "text": one.text} for one in results]
+        print_json(
+            "kafka run-tasks", {"run_key": run_key, "cleanup": done, "tasks": rows, "notices": notices}
+        )
+    else:
+        _say(results, done)
+        for notice in notices:
+            say(f"Note: {notice}")
+    return 1 if not ok or any(one.alarms for one in results) else 0
+
+
+def _clean(cleanup: cycle.Cleanup) -> tuple[str, bool]:
+    """Take every step of a cleanup.
+
+    :return: what it came to, as a clause; whether it ended well.
+    """
+    for step in cycle.CLEANUP[:-1]:
+        step(cleanup)
+    finished = cycle.report(cleanup)
+    finished.raise_refused()
+    released = cycle.release(cleanup)
+    deleted = count_text(len(released.deleted), "segment")
+    return f"{deleted} deleted, {bytes_text(released.freed_bytes)} freed", finished.ok
+
+
+def _say(results: tuple[TaskResult, ...], done: str) -> None:
+    for number, one in enumerate(results):
+        say(one.text.replace(": ", f": {done}; ", 1) if done and not number else one.text)
+    if any(one.alarms for one in results):
+        say_next("doctor", "What should have been done by now is told with what to do about it")
+
+
+@click.group(cls=Group)
+def kafka() -> None:
+    """Work on nodes of Kafka."""
+
+
+kafka.add_command(make_room)
+kafka.add_command(run_tasks)

@@ -1,0 +1,461 @@
+"""init, up, constraints: set up and run Airflow for a store, in a project or in an Airflow of yours."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import click
+import tzlocal
+
+from storage_engine.cli.options.options import before_airflow
+from storage_engine.cli.options.stores_file import add_store, named_stores
+from storage_engine.cli.output.output import put, say
+from storage_engine.cli.shell.command import AIRFLOW_GROUP, NAMED, GroupedOption, command
+from storage_engine.cli.shell.values import NamedPath, TargetPath
+from storage_engine.cli.shell.values import time_zone as known_time_zone
+from storage_engine.core.extras import EDGE, require_provider
+from storage_engine.exceptions import BadInputError
+from storage_engine.project import init as project_files
+from storage_engine.project import into_airflow as own
+from storage_engine.project.settings_text import PAGE, parsed
+from storage_engine.project.spark_connection import (
+    SPARK_CONNECTION,
+    SparkProposal,
+    propose_spark,
+    spark_definition,
+    wrapped,
+)
+
+_CONN_ID = re.compile(r"[\w.-]{1,200}")
+"""What Airflow's REST API takes for an id."""
+_QUEUE = re.compile(r"[^\s,]+")
+"""A worker takes several queues, with commas between them."""
+_OF_AIRFLOW = (
+    "conn_id",
+    "broker",
+    "lake_dir",
+    "spark_conn_id",
+    "dags",
+    "env",
+    "edge",
+    "add_connection",
+    "yes",
+)
+
+
+@command()
+@click.argument("directory", required=False, type=TargetPath(file_okay=False))
+@click.option(
+    "--airflow", "into_airflow", is_flag=True, help="Set up the Airflow of AIRFLOW_HOME instead of a project."
+)
+@click.option(
+    "--store",
+    type=NamedPath(),
+    help="The broker's storePathRootDir, for the connection; with --name a node's server.properties, too.",
+)
+@click.option(
+    "--broker-conf",
+    type=NamedPath(dir_okay=False),
+    help="The broker's own config file, for the connection.",
+)
+@click.option(
+    "--time-zone",
+    metavar="ZONE",
+    default=tzlocal.get_localzone_name,
+    show_default="this machine's",
+    callback=known_time_zone,
+    help="IANA zone deleteWhen is meant in.",
+)
+@click.option(
+    "--conn-id",
+    cls=GroupedOption,
+    group=AIRFLOW_GROUP,
+    metavar="ID",
+    default=project_files.STORE_CONNECTION,
+    show_default=True,
+    help="The store's connection, whose id is its name.",
+)
+@click.option(
+    "--broker",
+    cls=GroupedOption,
+    group=AIRFLOW_GROUP,
+    metavar="HOST:PORT",
+    help="The broker runs on: its listen port, for the connection.",
+)
+@click.option(
+    "--lake",
+    "lake_dir",
+    cls=GroupedOption,
+    group=AIRFLOW_GROUP,
+    metavar="DIRECTORY",
+    type=NamedPath(file_okay=False),
+    help="The store's lake, for the connection; default: the option lake of [storage_engine].",
+)
+@click.option(
+    "--spark-conn-id",
+    cls=GroupedOption,
+    group=AIRFLOW_GROUP,
+    metavar="ID",
+    help="Connection that Spark jobs are submitted with, '' for none; default: one that is there, else a new "
+    "one on local[*].",
+)
+@click.option(
+    "--dags",
+    cls=GroupedOption,
+    group=AIRFLOW_GROUP,
+    metavar="DIRECTORY",
+    type=NamedPath(file_okay=False),
+    help="Where DAG files go; default: this Airflow's dags_folder.",
+)
+@click.option(
+    "--env",
+    cls=GroupedOption,
+    group=AIRFLOW_GROUP,
+    is_flag=True,
+    help="Print the option as an environment variable; edit no airflow.cfg.",
+)
+@click.option(
+    "--edge",
+    cls=GroupedOption,
+    group=AIRFLOW_GROUP,
+    metavar="QUEUE",
+    help="The store's disk is on another host, where an edge worker takes this queue.",
+)
+@click.option(
+    "--add-connection",
+    cls=GroupedOption,
+    group=AIRFLOW_GROUP,
+    is_flag=True,
+    help="Add the connection instead of printing the command.",
+)
+@click.option(
+    "--yes",
+    cls=GroupedOption,
+    group=AIRFLOW_GROUP,
+    is_flag=True,
+    help="Make the changes without asking.",
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="Only write STORE into the file of stores, where NAME then stands for it.",
+)
+@click.option(
+    "--older-dag-ids",
+    is_flag=True,
+    help="Add DAGs under which runs of releases end that had one DAG for all stores.",
+)
+def init(directory: Path | None, into_airflow: bool, name: str | None, **said: Any) -> None:
+    """Put DAGs, Spark jobs, expectations, Airflow's settings and the connections into DIRECTORY.
+
+    With --airflow it sets up the Airflow that you have: DAG files into its DAGs folder, and the store's id
+    into its configuration. It shows every change first, and asks. The second time it changes nothing.
+
+    With --name it writes --store, --lake, --broker-conf and --broker into stores.toml, and nothing else.
+    """
+    if said["edge"] is None or not into_airflow:
+        _check_paths(said["store"], said["broker_conf"])
+    if name is not None:
+        _write_name(name, directory is not None or into_airflow, **said)
+        return
+    if said["store"] is not None and said["store"].is_file():
+        raise click.BadParameter(f"Directory '{said['store']}' is a file.", param_hint="--store")
+    if into_airflow == (directory is not None):
+        raise click.UsageError("Expected either DIRECTORY, for a project of its own, or --airflow.")
+    if into_airflow:
+        _set_up(**said)
+        return
+    context = click.get_current_context()
+    for name in _OF_AIRFLOW:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            option = next(it for it in context.command.params if it.name == name)
+            raise click.UsageError(f"{option.opts[0]}: expected --airflow with it.")
+    assert directory is not None
+    project = project_files.init_project(
+        directory,
+        store_root=said["store"],
+        broker_conf=said["broker_conf"],
+        time_zone=said["time_zone"],
+        older_dag_ids=said["older_dag_ids"],
+    )
+    say(project_files.next_steps(project, store_is_known=said["store"] is not None))
+
+
+def _check_paths(*paths: Path | None) -> None:
+    """Make sure that what is named is there; of another host nobody can tell."""
+    for option, path in zip(("--store", "--broker-conf"), paths, strict=True):
+        if path is not None and not path.exists():
+            raise click.BadParameter(f"Path '{path}' does not exist.", param_hint=option)
+
+
+def _write_name(name: str, is_more: bool, store: Path | None, lake_dir: Path | None, **said: Any) -> None:
+    """Give a store a name at the shell."""
+    from storage_engine.brokers import broker_of, default_broker
+
+    if is_more or store is None or lake_dir is None:
+        raise click.UsageError("--name: expected --store and --lake with it, and no DIRECTORY or --airflow.")
+    if lake_dir.parts and lake_dir.parts[0].endswith(":"):
+        raise click.UsageError(
+            f"--lake: expected a directory, found {lake_dir}. An object store is described by the lake.json "
+            "of one."
+        )
+    context = click.get_current_context()
+    fields = {"root": str(store.resolve()), "lake": str(lake_dir.absolute())}
+    if (broker := broker_of(store)) != default_broker():
+        fields["broker_type"] = broker
+    if said["broker_conf"]:
+        fields["broker_conf"] = str(said["broker_conf"].resolve())
+    if said["broker"]:
+        fields |= {"mode": "live", "broker_address": said["broker"]}
+    if context.get_parameter_source("time_zone") is click.core.ParameterSource.COMMANDLINE:
+        fields["time_zone"] = said["time_zone"]
+    say(f"{add_store(name, fields)}: {name} is {store}")
+    # From here on the name says all, and no connection is meant.
+    context.params.clear()
+    context.meta[NAMED] = named_stores()[name]
+    say("\nNext: storage-engine doctor")
+
+
+def _set_up(
+    *,
+    store: Path | None,
+    broker_conf: Path | None,
+    time_zone: str,
+    conn_id: str,
+    broker: str | None,
+    lake_dir: Path | None,
+    spark_conn_id: str | None,
+    dags: Path | None,
+    env: bool,
+    edge: str | None,
+    add_connection: bool,
+    yes: bool,
+    older_dag_ids: bool,
+) -> None:
+    """Show what changes in an Airflow, make it, and say what comes next."""
+    if not _CONN_ID.fullmatch(conn_id):
+        raise click.BadParameter(
+            f"expected letters, digits, _ . and - alone, as Airflow takes them for an id, found {conn_id!r}",
+            param_hint="--conn-id",
+        )
+    if add_connection and store is None:
+        raise click.UsageError("--add-connection: expected --store DIRECTORY with it.")
+    if edge is not None and not _QUEUE.fullmatch(edge):
+        raise click.BadParameter(
+            f"expected the name of one queue, without spaces and commas, found {edge!r}", param_hint="--edge"
+        )
+    hook = _airflow_hook()
+    fields = project_files.store_fields(store, broker_conf, time_zone, is_here=edge is None)
+    fields |= {"mode": "live", "broker_address": broker} if broker else {}
+    fields |= {"lake": str(lake_dir.absolute())} if lake_dir else {}
+    fields |= {"queue": edge} if edge else {}
+    with redirect_stdout(sys.stderr):
+        airflow = hook.own_airflow(dags, conn_id, SPARK_CONNECTION, *filter(None, [spark_conn_id]))
+        spark = propose_spark(spark_conn_id, airflow.spark_connections, airflow.connections)
+        fields |= {"spark_conn_id": spark.conn_id}
+        hook.check_fields(conn_id, fields)
+    if edge is not None and not airflow.has_edge:
+        raise EDGE.missing("init --edge")
+    definition = project_files.store_definition(fields)
+    stores = own.stores_with(airflow, conn_id, project_files.STORE_CONNECTION, edge)
+    listed = own.Option(own.SECTION, own.STORES, stores)
+    options = (listed, *(() if edge is None else own.edge_options(airflow)))
+    by_variable = [it for it in options if env or it.variable in airflow.by_environment]
+    changes = own.settings_change(airflow, *(it for it in options if it not in by_variable))
+    changes += own.dag_changes(airflow.dags_folder, older_dag_ids=older_dag_ids)
+    adds = add_connection and conn_id not in airflow.connections
+    # One that a person names is theirs to make.
+    adds_spark = add_connection and spark.is_new and spark_conn_id is None
+    say(f"Airflow in {airflow.home}")
+    for change in changes:
+        say(change.text)
+    if adds:
+        say(f"new      connection {conn_id}")
+    if adds_spark:
+        say(f"new      connection {spark.conn_id}")
+    if not changes and not adds and not adds_spark:
+        say("Nothing to change: files and configuration are as they should be.")
+    elif not yes:
+        _ask()
+    for copy in own.make(changes):
+        say(f"The file as it was: {copy}")
+    if adds:
+        with redirect_stdout(sys.stderr):
+            hook.add_connection(conn_id, definition)
+    if adds_spark:
+        with redirect_stdout(sys.stderr):
+            hook.add_connection(spark.conn_id, spark_definition({}))
+    is_there = adds or conn_id in airflow.connections
+    is_misplaced = edge is not None and is_there and not adds and hook.queue_of(conn_id) != edge
+    if changes or adds or adds_spark:
+        say("Done.")
+    say("\nNext, in this order:")
+    for number, step in enumerate(
+        (
+            *_settings_steps([it for it in by_variable if it != listed or stores != airflow.stores]),
+            *_connection_steps(conn_id, definition, is_there=is_there, is_known=store is not None),
+            *(() if adds_spark else _spark_steps(spark)),
+            *([_queue_step(conn_id, str(edge))] if is_misplaced else ()),
+            *(() if edge is None else _edge_steps(edge, listed, airflow.address)),
+            *_try_steps(conn_id, hook, lake_dir, may_test=airflow.may_test, is_here=edge is None),
+        ),
+        start=1,
+    ):
+        say(f"{number}. {step}")
+    say(f"\n{wrapped(spark.text)}")
+
+
+def _airflow_hook() -> Any:
+    """Return what asks Airflow, once it is known that Airflow starts.
+
+    :raises MissingExtraError: the provider isn't installed.
+    :raises BadInputError: there is none, or it would not start.
+    """
+    require_provider("init --airflow")
+    home = Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
+    settings = Path(os.environ.get("AIRFLOW_CONFIG") or home / "airflow.cfg").expanduser()
+    if not settings.is_file():
+        raise BadInputError(
+            f"{settings}: expected the settings of an Airflow that has been started before, found none. "
+            "Nothing was changed. Set AIRFLOW_HOME to that of your Airflow, or make one: airflow db migrate.",
+            page=PAGE,
+        )
+    parsed(settings.read_text(), settings)
+    before_airflow()
+    with redirect_stdout(sys.stderr):
+        from storage_engine.hooks import own_airflow
+    return own_airflow
+
+
+def _ask() -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError("Nothing was changed. Look at the changes above; --yes makes them.")
+    if not click.confirm("Make these changes?"):
+        raise click.Abort
+
+
+def _settings_steps(options: Sequence[own.Option]) -> list[str]:
+    """Return how options are set where no file is edited."""
+    if not options:
+        return []
+    what = "these" if len(options) > 1 else "this"
+    lines = [f"   export {it.variable}={shlex.quote(it.value)}" for it in options]
+    return ["\n".join([f"Set {what} in the environment of every part of Airflow:", *lines])]
+
+
+def _queue_step(conn_id: str, queue: str) -> str:
+    return (
+        f"Set the field queue of the connection {conn_id}, which was there before, to {queue}: a task on "
+        "another queue than it names is refused."
+    )
+
+
+def _edge_steps(queue: str, listed: own.Option, address: str) -> list[str]:
+    """Return how the worker beside the store is started."""
+    url = f"{address.rstrip('/') or 'https://AIRFLOW'}/edge_worker/v1/rpcapi"
+    options = (
+        own.Option("core", "executor", own.EDGE_EXECUTOR),
+        own.Option("edge", "api_url", url),
+        listed,
+    )
+    lines = [f"   export {it.variable}={shlex.quote(it.value)}" for it in options]
+    lines += [
+        "   export AIRFLOW__API_AUTH__JWT_SECRET=…       # of [api_auth], as all parts of Airflow have it",
+        "   export AIRFLOW__STORAGE_ENGINE__JOURNAL_URL=… # PostgreSQL, as all parts of Airflow have it",
+        f"   airflow edge worker --queues {shlex.quote(queue)}",
+    ]
+    return [
+        "On the store's host, as a user who may delete from the store, and with the packages, DAG files and "
+        "options of [storage_engine] that Airflow has, start:\n" + "\n".join(lines)
+    ]
+
+
+def _connection_steps(
+    conn_id: str, definition: dict[str, object], *, is_there: bool, is_known: bool
+) -> list[str]:
+    if is_there:
+        return []
+    edit = "" if is_known else ", with your store's root in the place of /path/to/store"
+    return [f"Add the connection{edit}:\n   {_add(conn_id, definition)}"]
+
+
+def _spark_steps(spark: SparkProposal) -> list[str]:
+    if spark.conn_id is None or not spark.is_new:
+        return []
+    return [f"Add the Spark connection:\n   {_add(spark.conn_id, spark_definition({}))}"]
+
+
+def _lake_step(conn_id: str, hook: Any, lake_dir: Path | None, *, is_here: bool) -> str:
+    """Return how the store's lake is made; a directory is one of the store's host."""
+    place = str(lake_dir.absolute()) if lake_dir else hook.section_defaults().lake
+    if is_here or place.lstrip().startswith("{"):
+        return (
+            "Make its lake; add --allow-same-disk where it may lie on the store's disk:\n"
+            f"   storage-engine init-lake --conn-id {shlex.quote(conn_id)}"
+        )
+    usual = '"$AIRFLOW_HOME"/storage_engine'
+    around, directory = ("", shlex.quote(place)) if place else (f"   mkdir -p {usual}\n", f"{usual}/lake")
+    return (
+        f"Make its lake on that host, as the same user:\n{around}"
+        f"   storage-engine init-lake --lake {directory}"
+    )
+
+
+def _try_steps(conn_id: str, hook: Any, lake_dir: Path | None, *, may_test: bool, is_here: bool) -> list[str]:
+    """Return how the store is tried; a test looks at its disk, and so does nothing where that isn't here."""
+    named = shlex.quote(conn_id)
+    forced = f"storage_forced_cleanup__{named}"
+    off = (
+        ""
+        if may_test
+        else f"\n   Without that setting Airflow says: {own.TEST_IS_OFF!r} It is off by default."
+    )
+    variable = "" if may_test else f"{own.TEST_VARIABLE}=Enabled "
+    test = f"Test it:\n   {variable}airflow connections test {named}{off}"
+    return [
+        _lake_step(conn_id, hook, lake_dir, is_here=is_here),
+        *([test] if is_here else []),
+        "Restart Airflow, wait until it has read its DAGs, and take a first look; nothing is deleted:\n"
+        f"   airflow dags unpause {forced}\n"
+        f'   airflow dags trigger {forced} --conf \'{{"reason": "a first look", "dry_run": true}}\'',
+        "Let it work by its schedule, which archives, proves and then deletes:\n"
+        f"   airflow dags unpause --yes --treat-dag-id-as-regex {shlex.quote(hook.dags_of(conn_id))}",
+    ]
+
+
+def _add(conn_id: str, definition: dict[str, object]) -> str:
+    return shlex.join(own.add_words(conn_id, definition))
+
+
+@command()
+def constraints() -> None:
+    """Print the versions of all dependencies that this release was tested with, for pip's option -c."""
+    from storage_engine.resources import project_path
+
+    put(project_path("constraints.txt").read_text().rstrip())
+
+
+@command()
+@click.argument("directory", type=NamedPath(file_okay=False), default=".demo/up")
+def up(directory: Path) -> int:
+    """Start Airflow on loopback for the project in DIRECTORY until Ctrl-C.
+
+    A missing project is created, with the sample store.
+    """
+    require_provider("up")
+    from storage_engine.project.up import up as run_up
+
+    started = time.monotonic()
+
+    def say_with_time(line: str) -> None:
+        say(f"[{time.monotonic() - started:5.1f} s] {line}")
+
+    return run_up(directory, say_with_time)

@@ -1,0 +1,140 @@
+"""watch: mend what holds rest on as soon as somebody touches it, where the disks are."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from storage_engine.cli.options.live_options import with_live_broker
+from storage_engine.cli.options.options import lake_option, policy_option, store_of_connection, with_option
+from storage_engine.cli.options.store_argument import managed_store
+from storage_engine.cli.output.notify_option import doctor_of, notify_option
+from storage_engine.cli.output.output import say
+from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.values import NamedPath
+from storage_engine.core.host import check_host
+from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.settings.policy import ShieldMode
+
+if TYPE_CHECKING:
+    from storage_engine.retention.monitor.notifying import Means
+    from storage_engine.retention.store.managed_store import ManagedStore
+
+_CHECK_SECONDS: Final = 1.0
+_END_SECONDS: Final = 5.0
+
+
+@command()
+@click.argument("stores", nargs=-1, type=NamedPath())
+@lake_option(required=False)
+@click.option(
+    "--conn-id",
+    "conn_ids",
+    metavar="ID",
+    multiple=True,
+    help="Airflow connection of a store on this host; repeatable.",
+)
+@with_live_broker
+@with_option(policy_option("shield_give_up_percent"))
+@click.option("--no-shield", is_flag=True, help="Keep no second names of what is unproven.")
+@notify_option
+def watch(
+    stores: tuple[Path, ...],
+    lake_dir: Path | None,
+    conn_ids: tuple[str, ...],
+    live: LiveBroker | None,
+    shield_give_up_percent: int,
+    no_shield: bool,
+    notify: tuple[Means, ...],
+) -> int:
+    """Watch what the holds on STORES rest on, and mend it at once, until it is told to end.
+
+    One process a host is enough for all stores of its disks, as the user whose brokers own them. It looks
+    twice a second, and at once where the file system tells of changes (inotify): times that somebody has
+    changed are set again, and removed segments are replaced in the fence. What it mends is printed, and
+    recorded in the journal. It renews no hold: a pipeline has to, as without it.
+
+    Where it knows a store's broker, by --broker or the connection, it tends the store's shield as well: the
+    oldest segments that no lake proves have a second name, so that one that is deleted by force or by hand is
+    archived from it, and cleanFileForciblyEnable is set back to false where --may-change-settings allows it.
+
+    Ends with exit code 0 on SIGTERM and SIGINT, with another one if it can't go on. --lake says where the
+    journal of STORES is.
+    """
+    from storage_engine.retention.monitor.notifying import Teller
+    from storage_engine.retention.monitor.store_watch import HostWatch
+
+    mode = ShieldMode.OFF if no_shield else ShieldMode.AUTO
+    managed = _managed(stores, lake_dir, conn_ids, live)
+    if live or no_shield:
+        managed = [_with_shield(one, mode, shield_give_up_percent) for one in managed]
+    ends = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ends.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    teller = Teller(notify, say, doctor_of)
+    host = HostWatch(say, teller.add if notify else None)
+    if notify:
+        teller.start()
+    for one in managed:
+        host.add(one)
+    while not (ends.wait(_CHECK_SECONDS) or host.dead):
+        pass
+    dead = host.dead
+    host.end()
+    error = StorageEngineError(
+        "expected the watch to work until it is told to end, found that a thread of it has ended: "
+        f"{', '.join(dead)}. Start it again."
+    )
+    for one in managed if dead else ():
+        teller.add(one, (str(error),), ())
+    if notify:
+        teller.end(_END_SECONDS)
+    if dead:
+        raise error
+    return 0
+
+
+def _with_shield(store: ManagedStore, mode: ShieldMode, give_up_percent: int) -> ManagedStore:
+    return replace(store, policy=replace(store.policy, shield=mode, shield_give_up_percent=give_up_percent))
+
+
+def _managed(
+    stores: tuple[Path, ...], lake_dir: Path | None, conn_ids: tuple[str, ...], live: LiveBroker | None
+) -> list[ManagedStore]:
+    """
+    :raises click.UsageError: no store, or not where its journal is.
+    :raises BadInputError: a store that is another host's, or that no broker runs on.
+    """
+    if not (stores or conn_ids):
+        raise click.UsageError("Expected STORE with --lake DIRECTORY, or --conn-id ID; found neither.")
+    if bool(stores) != (lake_dir is not None):
+        missing = "--lake with it" if stores else "STORE with it"
+        raise click.UsageError(f"{'STORE' if stores else '--lake'}: expected {missing}, found none.")
+    if live and (len(stores) != 1 or conn_ids):
+        raise click.UsageError(
+            f"--broker: expected the one STORE that it runs on, found {len(stores)} and {len(conn_ids)} "
+            "connections. Watch each by a connection, or by a process of its own."
+        )
+    managed = [managed_store(store, lake_dir, live=live) for store in stores]
+    for conn_id in conn_ids:
+        store = store_of_connection(conn_id)
+        if not store.is_live:
+            raise BadInputError(
+                f"{conn_id}: expected a store beside its running broker (mode), found a stopped broker's, "
+                "which has no hold to watch.",
+                page="live",
+            )
+        check_host(store.root, store.host, None)
+        managed.append(store)
+    return managed

@@ -1,0 +1,467 @@
+"""How far consumer groups are behind in a node's logs, in offsets, bytes and time.
+
+A group's next offset is looked up in its log: by the offset index and the headers behind it, and in the one
+batch that holds it. Offsets are counted as Kafka's own tools do, markers and what a cleaner took included.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from storage_engine.arrow.lag_columns import ANYWHERE, PLACES_SCHEMA, POSITIONS_SCHEMA, segments_table
+from storage_engine.core.wording import count_text
+from storage_engine.kafka.format.batch_walk import BatchHead, batch_heads, opened, position_before
+from storage_engine.kafka.format.layout import Node
+from storage_engine.kafka.metadata.consumer_offsets import TOPIC, read_consumer_offsets
+from storage_engine.kafka.metadata.topic_settings import read_topic_settings
+from storage_engine.model.lag.lag import LagSource, PositionsFrom, Unread, UnreadMessages
+from storage_engine.model.report.diagnosis import named_in_short
+
+if TYPE_CHECKING:
+    from storage_engine.kafka.cluster.client import Cluster
+
+
+Place = tuple[str, str, int]
+"""Group, topic and partition."""
+# Its stubs know no text beside a column.
+pc: Any = pyarrow.compute
+
+_MAX_DECODED_BYTES = 64 << 20
+"""Of a longer batch its newest timestamp stands for all of its records."""
+_BYTES_PER_DECODE = 8 << 20
+"""So many bytes of batches of any logs are decoded by one call: one costs as much as hundreds of batches."""
+_UnreadPlace = tuple[Place, bool, str, int]
+"""Where a group loses records: its place, whether its position there is known, the log, and from where on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumers:
+    """Who consumes of a node's logs.
+
+    :param committed: the next offset of each group; None: it reads there, and its position isn't known.
+    :param logs: those whose consumers are all known; None: all of the node's.
+    """
+
+    committed: Mapping[Place, int | None]
+    source: LagSource
+    logs: tuple[str, ...] | None = None
+
+    @property
+    def table(self) -> pa.Table:
+        """Return a row for each group in each partition that it reads, by topic, partition and group."""
+        order = sorted(self.committed, key=lambda one: (one[1], one[2], one[0]))
+        rows = [
+            {"topic": topic, "queue_id": number, "group": group, "committed_offset": self.committed[place]}
+            for place in order
+            for group, topic, number in (place,)
+        ]
+        return pa.Table.from_pylist(rows, schema=POSITIONS_SCHEMA)
+
+
+def consumers_of(node: Node, cluster: Cluster | None) -> Consumers:
+    """Return who consumes of a node's logs.
+
+    :param cluster: None: its records on the node's disk are read.
+    :raises BrokerError: the cluster can't be asked.
+    :raises CorruptFileError: the cluster's metadata can't be read.
+    """
+    partitions: dict[str, list[int]] = {}
+    for _, log in node.logs:
+        if not log.name.is_internal:
+            partitions.setdefault(log.name.topic, []).append(log.name.partition)
+    if cluster is None:
+        return _on_disk(node, partitions)
+    from storage_engine.kafka.cluster.consumers import group_positions
+
+    found = group_positions(cluster, partitions)
+    source = LagSource(PositionsFrom.BROKER, None, found.notices)
+    known = _known_logs(node, found.unseen_topics) if found.all_groups else ()
+    return Consumers(_in_all_partitions(found.committed, partitions), source, known)
+
+
+def _on_disk(node: Node, partitions: Mapping[str, list[int]]) -> Consumers:
+    logs = [(directory, log) for directory, log in node.logs if log.name.topic == TOPIC]
+    found = read_consumer_offsets(logs, may_be_torn=node.left_uncleanly)
+    there = {log.name.partition for _, log in logs}
+    everywhere = read_topic_settings(node).metadata.partitions_of(TOPIC)
+    notices = [*found.unknown]
+    if not everywhere and not there:
+        notices.append(f"no partition of {TOPIC} is on this node, so which groups read isn't known")
+    elif not everywhere:
+        notices.append(
+            f"of {TOPIC} this node has {count_text(len(there), 'partition')}; how many there are isn't known"
+        )
+    elif missing := everywhere - there:
+        notices.append(
+            f"groups of {count_text(len(missing), 'partition')} of {TOPIC} aren't known: of "
+            f"{len(everywhere)} this node has {len(there)}"
+        )
+    silent = sorted(found.groups - {group for group, _, _ in found.offsets})
+    if silent:
+        notices.append(f"what groups without any offset read isn't known: {named_in_short(silent)}")
+    source = LagSource(PositionsFrom.FILES, None, tuple(notices))
+    all_known = bool(everywhere) and everywhere <= there and not (silent or found.unknown)
+    committed: dict[Place, int | None] = {
+        place: offset for place, offset in found.offsets.items() if place[1] in partitions
+    }
+    return Consumers(_in_all_partitions(committed, partitions), source, None if all_known else ())
+
+
+def _known_logs(node: Node, unseen: frozenset[str]) -> tuple[str, ...] | None:
+    if not unseen:
+        return None
+    return tuple(log.name.log for _, log in node.logs if log.name.topic not in unseen)
+
+
+def _in_all_partitions(
+    committed: Mapping[Place, int | None], partitions: Mapping[str, list[int]]
+) -> dict[Place, int | None]:
+    """Return positions in the node's partitions alone; a group reads all partitions of a topic of its."""
+    reads = {(group, topic) for group, topic, _ in committed}
+    return {
+        (group, topic, number): committed.get((group, topic, number))
+        for group, topic in reads
+        for number in partitions.get(topic, ())
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOfLag:
+    """A segment that groups read.
+
+    :param index_path: of its offset index; None: there is none.
+    :param going: it is in the plan that was asked about.
+    :param time_to_loss_ms: until age alone may take it; None: never, or not known.
+    """
+
+    base_offset: int
+    path: str
+    index_path: str | None
+    size_bytes: int
+    going: bool
+    time_to_loss_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogOfLag:
+    """A log that groups read.
+
+    :param begin: first offset that can be read.
+    :param end: offset behind the last that can be.
+    :param newest_ms: timestamp of its newest record; None: it has none.
+    :param is_end_known: its last segment can be read; otherwise it ends at ``end`` or behind.
+    """
+
+    name: str
+    begin: int
+    end: int
+    newest_ms: int | None
+    segments: tuple[SegmentOfLag, ...]
+    is_end_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LagContext:
+    """What lag is measured against; picklable.
+
+    :param logs: by name.
+    """
+
+    logs: Mapping[str, LogOfLag] = field(default_factory=dict)
+
+    @property
+    def segments_table(self) -> pa.Table:
+        """Return what goes, and in how long age may take each segment."""
+        return segments_table(
+            (log.name, segment.base_offset, segment.going, segment.time_to_loss_ms)
+            for log in self.logs.values()
+            for segment in log.segments
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetPlace:
+    """Where an offset lies in its log.
+
+    :param segment: that holds it, or the first one behind it where a cleaner took it.
+    :param bytes_from_there: of the log from its batch on.
+    :param timestamp_ms: of the record; None: it has none.
+    """
+
+    segment: SegmentOfLag
+    bytes_from_there: int
+    timestamp_ms: int | None
+
+
+def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.Table:
+    """Find what the logs tell of the lag of each row.
+
+    A group whose next records are gone goes on at the log's start. A group without a committed offset is
+    unknown, and may need the log's oldest record.
+
+    :param positions: of :data:`~storage_engine.arrow.lag_columns.POSITIONS_SCHEMA`.
+    :return: of :data:`~storage_engine.arrow.lag_columns.PLACES_SCHEMA`, in the order of ``positions``.
+    """
+    rows = [
+        (log, row, _next_offset(log, row["committed_offset"]))
+        for row in positions.to_pylist()
+        if (log := context.logs.get(f"{row['topic']}-{row['queue_id']}")) is not None
+    ]
+    places = find_all(context, ((log.name, offset) for log, _, offset in rows if offset < log.end))
+    return pa.Table.from_pylist(
+        [_row(log, row, offset, places.get((log.name, offset))) for log, row, offset in rows],
+        schema=PLACES_SCHEMA,
+    )
+
+
+def _next_offset(log: LogOfLag, committed: int | None) -> int:
+    return log.begin if committed is None else max(committed, log.begin)
+
+
+def _row(
+    log: LogOfLag, position: Mapping[str, Any], following: int, found: OffsetPlace | None
+) -> dict[str, Any]:
+    committed = position["committed_offset"]
+    is_known = committed is not None
+    behind = following < log.end or not log.is_end_known
+    lag_ms = 0 if is_known and not behind else None
+    if is_known and found is not None and found.timestamp_ms is not None and log.newest_ms is not None:
+        lag_ms = max(log.newest_ms - found.timestamp_ms, 0)
+    located = found if is_known else None
+    anywhere = ANYWHERE if is_known and behind else None
+    return {
+        "group": position["group"],
+        "topic": position["topic"],
+        "queue_id": position["queue_id"],
+        "committed_offset": committed,
+        "min_offset": log.begin,
+        "max_offset": log.end,
+        "lag_messages": max(log.end - committed, 0) if is_known and log.is_end_known else None,
+        "lag_ms": lag_ms,
+        "next_physical_offset": following if located else None,
+        "next_segment_base_offset": found.segment.base_offset if found else anywhere,
+        "lost_messages": max(log.begin - committed, 0) if is_known else 0,
+        "log": log.name,
+        "lag_bytes": (located.bytes_from_there if located else 0 if is_known and not behind else None),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The batch that holds an offset, or the first one behind it.
+
+    :param newest_ms: its largest timestamp; None: it has none.
+    """
+
+    path: str
+    position: int
+    end_position: int
+    is_decoded: bool
+
+
+def find_all(context: LagContext, offsets: Iterable[tuple[str, int]]) -> dict[tuple[str, int], OffsetPlace]:
+    """Look offsets up, each distinct one once, however many groups are there.
+
+    :param offsets: each with the name of its log.
+    :return: without an offset that no segment has or anything behind it, or whose segment went away meanwhile
+        or can't be read.
+    """
+    places: dict[tuple[str, int], OffsetPlace] = {}
+    wanted: dict[_Batch, list[tuple[str, int]]] = {}
+    for key in dict.fromkeys(offsets):
+        name, offset = key
+        located = _locate(context.logs[name], offset)
+        if located is not None:
+            places[key], batch = located
+            if batch.is_decoded:
+                wanted.setdefault(batch, []).append(key)
+    for load in _loads(sorted(wanted, key=lambda batch: (batch.path, batch.position))):
+        for key, timestamp_ms in _record_times(load, wanted).items():
+            places[key] = replace(places[key], timestamp_ms=timestamp_ms)
+    return places
+
+
+def _locate(log: LogOfLag, offset: int) -> tuple[OffsetPlace, _Batch] | None:
+    """Return where an offset lies, with the newest timestamp of its batch, and that batch."""
+    bases = [segment.base_offset for segment in log.segments]
+    first = max(bisect_right(bases, offset) - 1, 0)
+    for number in range(first, len(log.segments)):
+        segment = log.segments[number]
+        try:
+            batch = _locate_in(segment, offset)
+        except OSError:
+            return None
+        if batch is not None:
+            position, head = batch
+            rest = sum(later.size_bytes for later in log.segments[number + 1 :])
+            is_decoded = (
+                head.base_offset < head.last_offset and head.end_position - position <= _MAX_DECODED_BYTES
+            )
+            return (
+                OffsetPlace(
+                    segment,
+                    max(segment.size_bytes - position, 0) + rest,
+                    head.newest_ms if head.newest_ms >= 0 else None,
+                ),
+                _Batch(segment.path, position, head.end_position, is_decoded),
+            )
+    return None
+
+
+def _locate_in(segment: SegmentOfLag, offset: int) -> tuple[int, BatchHead] | None:
+    """Return the position and head of the batch that holds an offset or comes behind it."""
+    with opened(segment.path) as descriptor:
+        position = position_before(segment.index_path, segment.base_offset, offset)
+        for head in batch_heads(descriptor, position):
+            if head.last_offset >= offset:
+                return position, head
+            position = head.end_position
+    return None
+
+
+def _loads(batches: Sequence[_Batch]) -> Iterator[list[tuple[_Batch, bytes]]]:
+    """Yield batches with their bytes, as many as one call decodes."""
+    load: list[tuple[_Batch, bytes]] = []
+    size = 0
+    for batch in batches:
+        try:
+            with opened(batch.path) as descriptor:
+                data = os.pread(descriptor, batch.end_position - batch.position, batch.position)
+        except OSError:
+            continue
+        if load and size + len(data) > _BYTES_PER_DECODE:
+            yield load
+            load, size = [], 0
+        load.append((batch, data))
+        size += len(data)
+    if load:
+        yield load
+
+
+def _record_times(
+    load: Sequence[tuple[_Batch, bytes]], wanted: Mapping[_Batch, Sequence[tuple[str, int]]]
+) -> dict[tuple[str, int], int]:
+    """Decode batches of any logs together.
+
+    :param wanted: the offsets that each batch holds, or is the first one behind.
+    :return: in ms the timestamp of the first record at or behind each offset, where it has one.
+    """
+    # The kernels take longer to load than many a store takes to be looked at.
+    from storage_engine.kafka.codec.codec import CODEC
+
+    starts = np.cumsum([0, *(len(data) for _, data in load)])
+    times: dict[tuple[str, int], int] = {}
+    for rows, damages in CODEC.decode(memoryview(b"".join(data for _, data in load)), 0):
+        if damages and len(load) > 1:
+            # A damaged batch may hide the one behind it: each is read alone.
+            return {key: time for one in load for key, time in _record_times([one], wanted).items()}
+        is_record = pc.is_in(rows["kind"], value_set=pa.array(["message", "control"]))
+        records = rows.select(["physical_offset", "offset", "timestamp"]).filter(is_record)
+        offsets, timestamps = np.asarray(records["offset"]), records["timestamp"].cast(pa.int64())
+        bounds = np.searchsorted(np.asarray(records["physical_offset"]), starts).tolist()
+        for (batch, _), (begin, end) in zip(load, pairwise(bounds), strict=True):
+            for key in wanted[batch] if begin < end else ():
+                at = begin + int(np.argmax(offsets[begin:end] >= key[1]))
+                timestamp_us = timestamps[at].as_py()
+                if offsets[at] >= key[1] and timestamp_us is not None:
+                    times[key] = timestamp_us // 1000
+    return times
+
+
+@dataclass(slots=True)
+class _OfGroup:
+    """Of the partitions of a topic in which a group's position is known, or of those in which it isn't.
+
+    :param messages: None: it isn't known.
+    :param from_ms: when the first one was written; None: it can't be told.
+    """
+
+    messages: int | None = None
+    partitions: int = 0
+    from_ms: int | None = None
+
+
+def unread_records(
+    consumers: Consumers, context: LagContext, new_min_offsets: Mapping[str, int], *, deleted: bool
+) -> Unread:
+    """Sum up by group and topic what is not read below offsets where logs are to begin.
+
+    :param context: of these logs.
+    :param deleted: it is gone already: no log is looked into for when the first one was written.
+    """
+    unread = _unread_from(consumers, context, new_min_offsets, deleted=deleted)
+    return _summed(unread, consumers, context, new_min_offsets, deleted=deleted)
+
+
+def unread_by_log(
+    consumers: Consumers, context: LagContext, new_min_offsets: Mapping[str, int]
+) -> dict[str, Unread]:
+    """Sum up the same for each log alone."""
+    of_logs: dict[str, list[_UnreadPlace]] = {log: [] for log in new_min_offsets}
+    for unread in _unread_from(consumers, context, new_min_offsets, deleted=False):
+        of_logs[unread[2]].append(unread)
+    return {
+        log: _summed(of_log, consumers, context, new_min_offsets, deleted=False)
+        for log, of_log in of_logs.items()
+    }
+
+
+def _summed(
+    unread: Sequence[_UnreadPlace],
+    consumers: Consumers,
+    context: LagContext,
+    new_min_offsets: Mapping[str, int],
+    *,
+    deleted: bool,
+) -> Unread:
+    places = {} if deleted else find_all(context, ((name, first) for _, _, name, first in unread))
+    sums: dict[tuple[str, str, bool], _OfGroup] = {}
+    for (group, topic, _), is_known, name, first in unread:
+        # Where its position isn't known it may need all: no sum of other partitions hides that.
+        key = group, topic, is_known
+        row = sums.get(key)
+        if row is None:
+            row = sums[key] = _OfGroup()
+        row.partitions += 1
+        if is_known:
+            row.messages = (row.messages or 0) + new_min_offsets[name] - first
+        place = places.get((name, first))
+        if place is not None and place.timestamp_ms is not None:
+            row.from_ms = min(place.timestamp_ms, row.from_ms or place.timestamp_ms)
+    rows = [
+        UnreadMessages(group, topic, row.messages, row.partitions, row.from_ms)
+        for (group, topic, _), row in sums.items()
+    ]
+    rows.sort(key=lambda row: (row.messages is None, -(row.messages or 0), row.group, row.topic))
+    return Unread(tuple(rows), notices=consumers.source.notices, logs=consumers.logs)
+
+
+def _unread_from(
+    consumers: Consumers, context: LagContext, new_min_offsets: Mapping[str, int], *, deleted: bool
+) -> list[_UnreadPlace]:
+    """Return groups' places that lose records."""
+    logs: dict[tuple[str, int], str] = {}
+    unread: list[_UnreadPlace] = []
+    for position, committed in consumers.committed.items():
+        key = position[1:]
+        name = logs.get(key)
+        if name is None:
+            name = logs[key] = f"{key[0]}-{key[1]}"
+        log, end = context.logs.get(name), new_min_offsets.get(name)
+        if log is None or end is None:
+            continue
+        first = 0 if deleted else log.begin
+        if committed is not None:
+            first = max(committed, first)
+        if first < end:
+            unread.append((position, committed is not None, name, first))
+    return unread

@@ -1,0 +1,348 @@
+"""What makes restored segments a log directory that a broker opens. Pure: receipts in, files out.
+
+No marker of a clean stop is made up, no recovery point and no index. So the broker that opens the directory
+checks each batch, and makes indexes and the state of producers again, as after a crash. Its first segment's
+snapshot it removes: below the log's start it knows of no producer (ProducerStateManager#truncateAndReload).
+
+A log directory for a node around restored segments, and where a restored log may end. A transaction without
+its marker stays open for ever: who reads what was committed never gets past it. So a log doesn't end between
+a transaction's records and its marker.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute
+
+from storage_engine.exceptions import RestoreError
+from storage_engine.kafka.format import checkpoints, meta_properties, partition_metadata
+from storage_engine.kafka.format.checkpoints import START_EVIDENCE, LeaderEpoch
+from storage_engine.kafka.format.file_names import DirectoryState, PartitionDirectory, partition_directory
+from storage_engine.kafka.format.layout import Node, data_paths, read_node
+from storage_engine.kafka.metadata.cluster_metadata import LOG, ClusterMetadata, read_cluster_metadata
+from storage_engine.kafka.stopped.store_lock import lock_holder
+from storage_engine.model.broker.codec import RestoredConfig, RestoredSetting
+from storage_engine.model.proof.receipt import Receipt
+
+DIRECTORY_FILES = (checkpoints.LOG_START, checkpoints.HIGH_WATERMARK, meta_properties.NAME)
+# Its stubs know no text beside a column.
+pc: Any = pyarrow.compute
+
+_OPEN_STATE = pa.table(
+    {
+        "producer_id": pa.array([], pa.int64()),
+        "marker": pa.array([], pa.int64()),
+        "first": pa.array([], pa.int64()),
+    }
+)
+"""Of each producer: its last marker, and the first record of a transaction behind it."""
+
+
+def log_files(log: str) -> tuple[str, ...]:
+    """Return the files of a log's directory that aren't a segment's."""
+    return tuple(f"{log}/{name}" for name in (checkpoints.LEADER_EPOCHS, partition_metadata.NAME))
+
+
+def files_of(receipts: Sequence[Receipt], nodes: ServingNodes) -> Mapping[str, bytes]:
+    """Return the files beside segments and their companions, by path below the log directory.
+
+    :param receipts: of whole logs, which :func:`check_served` has let pass.
+    """
+    files: dict[str, bytes] = {}
+    starts, watermarks = [], []
+    for name, rows in _by_log(receipts):
+        topic_id, _ = _topic_of(rows[0], name)
+        first, end = rows[0].base_offset, rows[-1].end
+        epochs, own_id = log_files(name.log)
+        files[epochs] = checkpoints.leader_epochs_text(epochs_of(rows))
+        files[own_id] = partition_metadata.partition_metadata_text(topic_id)
+        start = rows[0].known.get(START_EVIDENCE)
+        if isinstance(start, int) and first < start < rows[0].end:
+            starts.append((name.topic, name.partition, start))
+        # Nothing above it is archived, so all that is restored has been below it.
+        watermarks.append((name.topic, name.partition, end))
+    files[checkpoints.LOG_START] = checkpoints.offsets_text(starts)
+    files[checkpoints.HIGH_WATERMARK] = checkpoints.offsets_text(watermarks)
+    # Last: a broker takes no directory without it. It adds the directory's own id.
+    files[meta_properties.NAME] = (
+        f"version={meta_properties.KRAFT_VERSION}\ncluster.id={nodes.cluster_id}\n"
+        f"node.id={nodes.node_ids[0]}\n"
+    ).encode()
+    return files
+
+
+def check_served(receipts: Sequence[Receipt], nodes: ServingNodes) -> None:
+    """Make sure that the nodes serve what is restored, as it was.
+
+    :raises RestoreError: they would set a log aside, cut it off, or serve another one.
+    """
+    for name, rows in _by_log(receipts):
+        _check_topic(name, rows, nodes)
+        _check_epochs(name, rows, nodes)
+        _check_places(name, nodes)
+
+
+def epochs_of(rows: Sequence[Receipt]) -> tuple[LeaderEpoch, ...]:
+    """Return the epochs of a log that begins with the first of these segments, oldest first.
+
+    :param rows: of one log, in order and without a hole.
+    :raises RestoreError: receipts that don't say them, or contradict each other.
+    """
+    found: list[LeaderEpoch] = []
+    for row in rows:
+        for place, known in enumerate(_known_epochs(row)):
+            start = max(known.start_offset, row.base_offset)
+            if found and place == 0 and known.epoch == found[-1].epoch:
+                continue
+            if start >= row.end or (found and known.epoch <= found[-1].epoch):
+                raise _unsound(row, f"leaders' epochs behind {found[-1] if found else 'none'}, found {known}")
+            found.append(LeaderEpoch(known.epoch, start))
+    return tuple(found)
+
+
+def continues(left: Receipt, right: Receipt) -> bool:
+    """Return whether the leaders' epochs of two adjacent segments are of one course of the log.
+
+    Where an unclean election made two courses, the epoch at the offset between them differs.
+    """
+    before, after = list(_known_epochs(left)), list(_known_epochs(right))
+    if left.log_id is None or left.log_id != right.log_id or not before or not after:
+        return False
+    begins_there = after[0].start_offset == right.base_offset
+    later = begins_there and after[0].epoch > before[-1].epoch
+    return later or after[0].epoch == before[-1].epoch
+
+
+def _known_epochs(row: Receipt) -> Iterator[LeaderEpoch]:
+    known = row.known.get("leader_epochs")
+    if not isinstance(known, list):
+        raise _unsound(row, "leaders' epochs, found none")
+    for entry in known:
+        if not (isinstance(entry, list) and len(entry) == 2 and all(type(one) is int for one in entry)):
+            raise _unsound(row, f"epochs and their first offsets, found {entry!r:.100}")
+        yield LeaderEpoch(*entry)
+
+
+def _check_topic(name: PartitionDirectory, rows: Sequence[Receipt], nodes: ServingNodes) -> None:
+    for row in rows:
+        topic_id, cluster_id = _topic_of(row, name)
+        if cluster_id != nodes.cluster_id:
+            raise RestoreError(
+                f"log {name.log}: expected a node of cluster {cluster_id}, of which it was archived, found "
+                f"{nodes.path} of cluster {nodes.cluster_id}. Nothing was written. Name a node of its own "
+                "cluster; export writes the records into a file, to be produced anywhere."
+            )
+        of_cluster = nodes.metadata.topic_ids.get(name.topic)
+        if of_cluster != topic_id:
+            found = "no such topic" if of_cluster is None else partition_metadata.text_of(of_cluster)
+            raise RestoreError(
+                f"log {name.log}: expected topic id {partition_metadata.text_of(topic_id)} in the cluster's "
+                f"metadata of {nodes.path}, found {found}: the topic was deleted since, or made again. "
+                "Nothing was written. A broker would set the log aside and serve the partition empty; "
+                "export writes the records into a file, to be produced into the new topic."
+            )
+
+
+def _check_epochs(name: PartitionDirectory, rows: Sequence[Receipt], nodes: ServingNodes) -> None:
+    topic_id, _ = _topic_of(rows[0], name)
+    state = nodes.metadata.partition_states.get((topic_id, name.partition))
+    if state is None:
+        raise RestoreError(
+            f"log {name.log}: expected partition {name.partition} in the cluster's metadata of {nodes.path}, "
+            "found none. Nothing was written. Name a node whose metadata are whole."
+        )
+    epochs = epochs_of(rows)
+    if epochs and epochs[-1].epoch > state.leader_epoch:
+        raise RestoreError(
+            f"log {name.log}: expected a leader's epoch of {epochs[-1].epoch} or more in the cluster's "
+            f"metadata of {nodes.path}, found {state.leader_epoch}: they are older than what is restored. "
+            "Nothing was written. Name a node whose metadata are newer."
+        )
+    missing = sorted(set(state.replicas) - set(nodes.node_ids))
+    if missing or nodes.node_ids[0] not in state.replicas:
+        replicas = ", ".join(map(str, state.replicas))
+        raise RestoreError(
+            f"log {name.log}: expected all nodes with a replica of it, {replicas}, found "
+            f"{', '.join(map(str, nodes.node_ids))}. Nothing was written. Stop them all and name each, first "
+            "the one to restore for: a replica that has less or more would cut the others off, once it leads."
+        )
+
+
+def _check_places(name: PartitionDirectory, nodes: ServingNodes) -> None:
+    for node_id in nodes.node_ids:
+        if (path := nodes.logs.get((node_id, name.log))) is not None:
+            raise RestoreError(
+                f"log {name.log}: expected node {node_id} to have no directory of it, found {path}. Nothing "
+                "was written. A broker doesn't start on two. Move that one out of log.dirs if all that it "
+                "has may go from the partition: archive before what isn't in the lake yet."
+            )
+
+
+def _by_log(receipts: Sequence[Receipt]) -> Iterator[tuple[PartitionDirectory, list[Receipt]]]:
+    for log, rows in groupby(receipts, key=lambda row: row.log):
+        name, of_log = partition_directory(log), list(rows)
+        if name is None or name.state is not DirectoryState.LOG or name.is_internal:
+            raise _unsound(of_log[0], f"the name of a topic's log, found {log!r}")
+        for left, right in pairwise(of_log):
+            if left.end != right.base_offset:
+                raise _unsound(right, f"a segment that begins at {left.end}")
+        yield name, of_log
+
+
+def _topic_of(row: Receipt, name: PartitionDirectory) -> tuple[uuid.UUID, str]:
+    """Return the ids of the topic and of the cluster that a receipt is of."""
+    cluster, _, rest = (row.log_id or "").partition("/")
+    topic, _, partition = rest.partition("/")
+    if not cluster or partition != str(name.partition):
+        raise _unsound(row, f"cluster, topic id and partition {name.partition}, found {row.log_id!r}")
+    return partition_metadata.uuid_of(topic, f"receipt of {row.log}/{row.base_offset:020d}", 0), cluster
+
+
+def _unsound(row: Receipt, expected: str) -> RestoreError:
+    return RestoreError(
+        f"receipt of {row.log}/{row.base_offset:020d}: expected {expected}. Nothing was written. No broker "
+        "could be told how to serve it; restored for none, it comes back as it was. Run verify."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ServingNodes:
+    """What restoring has to know of the nodes. The first one is the restored directory's own.
+
+    :param logs: where each of a node's logs is, by node and name.
+    """
+
+    path: Path
+    cluster_id: str
+    node_ids: tuple[int, ...]
+    metadata: ClusterMetadata
+    logs: dict[tuple[int, str], Path] = field(default_factory=dict)
+
+
+def read_serving_nodes(paths: Sequence[Path]) -> ServingNodes:
+    """Look at the nodes.
+
+    :param paths: their ``server.properties``.
+    :raises RestoreError: one runs, they are of several clusters, or their cluster's topics aren't on disk.
+    :raises StorageEngineError: the files of one can't be read.
+    """
+    nodes = [_stopped(path) for path in paths]
+    ids = [_identity(node) for node in nodes]
+    clusters = sorted({cluster for cluster, _ in ids})
+    numbers = tuple(number for _, number in ids)
+    if len(clusters) > 1 or len(set(numbers)) < len(numbers):
+        found = ", ".join(f"node {number} of cluster {cluster}" for cluster, number in ids)
+        raise RestoreError(
+            f"{paths[0]}: expected each node of one cluster once, found {found}. Nothing was written. Name "
+            "the nodes that have a replica of what is restored."
+        )
+    properties = nodes[0].properties
+    assert properties is not None
+    return ServingNodes(
+        paths[0],
+        clusters[0],
+        numbers,
+        read_cluster_metadata(properties.metadata_dir / LOG, partition_states=True),
+        {
+            (number, log.name.log): log.path
+            for number, node in zip(numbers, nodes, strict=True)
+            for _, log in node.logs
+        },
+    )
+
+
+def _stopped(path: Path) -> Node:
+    if path.is_dir():
+        raise RestoreError(
+            f"{path}: expected a node's server.properties, found a directory. Nothing was written. Name that "
+            "file: what is restored depends on what the node knows of its cluster."
+        )
+    for directory in data_paths(path):
+        if lock_holder(directory) is not None:
+            raise RestoreError(
+                f"{path}: expected a node that is stopped, found that a process has {directory}. Nothing was "
+                "written. Stop the node, restore, add the restored directory to its log.dirs, and start it."
+            )
+    return read_node(path)
+
+
+def _identity(node: Node) -> tuple[str, int]:
+    """Return cluster id and node id."""
+    metas = [directory.meta for directory in node.directories if directory.meta is not None]
+    known = [(meta.cluster_id, meta.node_id) for meta in metas if not meta.zookeeper]
+    found = {(cluster, number) for cluster, number in known if cluster is not None and number is not None}
+    if len(found) != 1:
+        raise RestoreError(
+            f"{node.root}: expected the log directories of one node of a cluster without ZooKeeper, found "
+            f"{len(found)} identities in their meta.properties. Nothing was written. Name a node whose "
+            "directories are formatted."
+        )
+    (identity,) = found
+    return identity
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredLogDirectory(RestoredConfig):
+    """RestoredConfig of the nodes that are to serve what is restored."""
+
+    nodes: ServingNodes
+
+    FILES: ClassVar[tuple[str, ...]] = DIRECTORY_FILES
+    COLUMNS: ClassVar[tuple[str, ...]] = ("kind", "offset", "producer_id", "transactional", "control")
+    NO_QUEUES: ClassVar[pa.Table] = _OPEN_STATE
+    ENDS_ANYWHERE: ClassVar[bool] = False
+    FINISHED: ClassVar[frozenset[str]] = frozenset()
+
+    def log_files(self, log: str) -> tuple[str, ...]:
+        return log_files(log)
+
+    def check(self, receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]) -> None:
+        check_served(receipts, self.nodes)
+
+    def queues_of(self, rows: pa.Table) -> pa.Table:
+        """Return each producer's last marker and first record of a transaction behind it."""
+        own = rows.filter(pc.fill_null(rows["transactional"], False))
+        own = own.filter(pc.is_in(own["kind"], pa.array(["message", "control"])))
+        ends = pc.is_in(own["control"], pa.array(["commit", "abort"]))
+        none = pa.scalar(None, pa.int64())
+        markers = pc.if_else(ends, own["offset"], none)
+        firsts = pc.if_else(pc.equal(own["kind"], "message"), own["offset"], none)
+        found = [own["producer_id"], markers, firsts]
+        return self.merge_queues(pa.Table.from_arrays(found, names=_OPEN_STATE.column_names))
+
+    def merge_queues(self, queues: pa.Table) -> pa.Table:
+        """Return one row a producer, whatever number of :func:`queues_of` the rows come from."""
+        markers = queues.group_by("producer_id").aggregate([("marker", "max")])
+        joined = queues.join(markers, "producer_id")
+        behind = pc.greater(joined["first"], pc.fill_null(joined["marker_max"], -1))
+        firsts = pc.if_else(pc.fill_null(behind, False), joined["first"], pa.scalar(None, pa.int64()))
+        table = joined.select(["producer_id", "marker"]).append_column("first", firsts)
+        found = table.group_by("producer_id").aggregate([("marker", "max"), ("first", "min")])
+        return found.rename_columns(_OPEN_STATE.column_names)
+
+    def unfinished(self, queues: pa.Table) -> str:
+        still_open = queues.filter(pc.is_valid(queues["first"])).sort_by("first").to_pylist()
+        if not still_open:
+            return ""
+        oldest = still_open[0]
+        return (
+            f"a transaction of producer {oldest['producer_id']}, which begins at offset {oldest['first']}, "
+            "has no marker"
+        )
+
+    def config_files(self, queues: pa.Table, receipts: Sequence[Receipt]) -> Mapping[str, bytes]:
+        return files_of(receipts, self.nodes)
+
+    def settings(self, receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
+        """Return nothing: a broker makes the indexes again, as its own settings say."""
+        return ()
+
+    def finish(self, root: Path, receipts: Sequence[Receipt]) -> None:
+        """Make nothing more."""

@@ -1,0 +1,249 @@
+"""Transactions that stay open longer than any may: readers, the cleaner and remote storage stop at them.
+
+The transactions of a log that nobody has ended, and below which offset none is: by snapshot and log. A
+producer's snapshot says what was open where it was taken. The batches behind it say what became of that
+(ProducerStateManager#loadFromSnapshot, #update, #completeTxn).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine.core.wording import bytes_text, count_text, reason_text, time_text
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.kafka.format.file_names import METADATA_TOPIC
+from storage_engine.kafka.format.layout import Node, PartitionLog, SegmentFiles
+from storage_engine.kafka.format.producer_snapshot import Producer, parse_producer_snapshot
+from storage_engine.kafka.format.stored_files import corrupt, read_stored
+from storage_engine.model.broker.codec import Damage
+from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short, reason_of
+from storage_engine.model.store.store import FileFacts
+
+_LONGEST_MS = 900_000
+"""``transaction.max.timeout.ms`` by default: no producer may ask for longer."""
+_GRACE_MS = 60_000
+"""The coordinator looks for such transactions every 10 seconds, and has to write their markers."""
+_MOST_BYTES = 2 << 30
+_REMEDY = "Compare the log with a replica: which transactions are open behind it isn't known."
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class OpenInLogs:
+    """What is open in a node's logs.
+
+    :param by_log: only of logs that leave one open.
+    :param unread: logs whose active segments would take too long to be read.
+    :param faults: by log, why it can't be told.
+    """
+
+    by_log: Mapping[str, tuple[OpenTransaction, ...]]
+    unread: tuple[str, ...]
+    faults: Mapping[str, str]
+
+    @property
+    def first_offsets(self) -> dict[str, int]:
+        """Return where the oldest of each log begins."""
+        return {log: found[0].first_offset for log, found in self.by_log.items()}
+
+
+def find_open(node: Node, ends: Mapping[str, int], max_bytes: int = _MOST_BYTES) -> OpenInLogs:
+    """Look for open transactions in all logs of a node.
+
+    :param ends: of logs, by name.
+    :param max_bytes: to be read behind snapshots in all; the smaller ones first.
+    """
+    by_log: dict[str, tuple[OpenTransaction, ...]] = {}
+    faults: dict[str, str] = {}
+    unread: list[str] = []
+    left = max_bytes
+    logs = {log.name.log: log for _, log in node.logs if log.name.topic != METADATA_TOPIC}
+    sizes = {name: _bytes_behind(log, ends[name]) for name, log in logs.items() if name in ends}
+    for name, size_bytes in sorted(sizes.items(), key=lambda one: one[1]):
+        if size_bytes > left:
+            unread.append(name)
+            continue
+        left -= size_bytes
+        try:
+            found = open_transactions(logs[name], ends[name])
+        except StorageEngineError as error:
+            faults[name] = reason_of(error)
+        except OSError as error:
+            faults[name] = reason_text(error)
+        else:
+            if found:
+                by_log[name] = found
+    return OpenInLogs(by_log, tuple(unread), faults)
+
+
+def oldest_open(log: PartitionLog, end: int) -> OpenTransaction | None:
+    """Return the oldest transaction that is open in the newest snapshot and still is; None: there is none.
+
+    Where all are younger than the snapshot they aren't looked for: most logs have none, and reading costs.
+
+    :raises CorruptFileError: it can't be told.
+    :raises OSError: a file can't be read.
+    """
+    known = [one for one in log.snapshots if int(Path(one.path).stem) <= end]
+    if not known:
+        return None
+    path = known[-1].path
+    producers = parse_producer_snapshot(read_stored(Path(path)), path)
+    if all(one.transaction_first_offset is None for one in producers):
+        return None
+    return next(iter(open_transactions(log, end)), None)
+
+
+def _bytes_behind(log: PartitionLog, end: int) -> int:
+    """Return how many bytes lie in the segments behind the newest snapshot."""
+    snapshots = [int(Path(one.path).stem) for one in log.snapshots]
+    begin = max((one for one in snapshots if one <= end), default=0)
+    return sum(segment.log.size_bytes for segment, behind in log.with_ends(end) if behind > begin)
+
+
+def transaction_findings(found: OpenInLogs, node: Mapping[str, str], at_ms: int) -> Iterator[Finding]:
+    """Yield transactions that hang.
+
+    :param node: its settings.
+    :param at_ms: now; of a stopped node when it last did something.
+    """
+    text = node.get("transaction.max.timeout.ms", "").strip()
+    longest_ms = (int(text) if text.isdecimal() else _LONGEST_MS) + _GRACE_MS
+    for name, transactions in sorted(found.by_log.items()):
+        for one in transactions:
+            if at_ms - one.written_ms > longest_ms:
+                yield _hanging(name, one)
+    for name, why in sorted(found.faults.items()):
+        yield Finding(
+            Severity.WARNING, "transactions-unknown", f"log {name}: its open transactions aren't known: {why}"
+        )
+    if found.unread:
+        yield Finding(
+            Severity.NOTE,
+            "transactions-unread",
+            f"in {count_text(len(found.unread), 'log')} no transaction was looked for, "
+            f"{named_in_short(found.unread)}: more than {bytes_text(_MOST_BYTES)} lie behind snapshots",
+            "kafka-transactions.sh find-hanging asks the running brokers",
+        )
+
+
+def _hanging(name: str, one: OpenTransaction) -> Finding:
+    topic, _, partition = name.rpartition("-")
+    return Finding(
+        Severity.WARNING,
+        "hanging-transaction",
+        f"log {name}: the transaction of producer {one.producer_id} is open from offset {one.first_offset} "
+        f"on, last written at {time_text(one.written_ms)}: readers of committed records stop there, and so "
+        "do the cleaner, remote storage and the archive",
+        f"kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic {topic} --partition {partition} "
+        f"--start-offset {one.first_offset}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction without a marker.
+
+    :param first_offset: of its first record.
+    :param written_ms: time of its newest records, in milliseconds since the epoch; -1: they have none.
+    """
+
+    producer_id: int
+    first_offset: int
+    written_ms: int
+
+
+def open_transactions(log: PartitionLog, end: int) -> tuple[OpenTransaction, ...]:
+    """Return the transactions that are open at an offset, oldest first.
+
+    Without a snapshot the whole log is read: one without a record there doesn't matter to it.
+
+    :param end: what lies at or above it doesn't count, markers neither.
+    :raises CorruptFileError: the newest snapshot can't be read, or bytes behind it that may have a marker.
+    :raises OSError: a file can't be read.
+    """
+    begin = log.segments[0].base_offset if log.segments else end
+    snapshots = _snapshots(log, end)
+    producers: tuple[Producer, ...] = ()
+    if snapshots:
+        newest = snapshots[-1].path
+        begin = _offset_of(newest)
+        producers = parse_producer_snapshot(read_stored(newest), newest)
+    between = list(_between(log, begin, end))
+    if not between:
+        firsts = ((one, one.transaction_first_offset) for one in producers)
+        found = [
+            OpenTransaction(one.producer_id, at, one.timestamp_ms) for one, at in firsts if at is not None
+        ]
+        return tuple(sorted(found, key=lambda one: one.first_offset))
+    # NumPy and the kernels, which a log that a snapshot tells all of needs for nothing.
+    from storage_engine.kafka.codec.transaction_states import UncommittedTransactions
+
+    known = UncommittedTransactions.of_files((), producers, begin)
+    for place, segment in enumerate(between, 1):
+        damages: list[Damage] = []
+        with mapped(segment.log.path) as data:
+            behind = between[place].base_offset if place < len(between) else end
+            known = known.continued(data, min(behind, end), damages)
+            _check_whole(segment, damages, len(data), active=segment is log.segments[-1])
+    return tuple(OpenTransaction(*one) for one in known.open)
+
+
+def last_stable_offset(transactions: tuple[OpenTransaction, ...], high_watermark: int) -> int:
+    """Return below which offset every transaction has ended (UnifiedLog#fetchLastStableOffsetMetadata)."""
+    return min([high_watermark, *(one.first_offset for one in transactions)])
+
+
+def forgotten_below(log: PartitionLog, end: int) -> int:
+    """Return below which offset nothing tells of transactions that are open at another one; 0: all is told.
+
+    Segments before the log's first one were deleted. A broker that starts on the others removes the first
+    one's snapshot, too (ProducerStateManager#truncateAndReload).
+    """
+    return 0 if _snapshots(log, end) or not log.segments else log.segments[0].base_offset
+
+
+def _snapshots(log: PartitionLog, end: int) -> list[FileFacts]:
+    """Return the snapshots that tell something of what is open at an offset, oldest first."""
+    begin = log.segments[0].base_offset if log.segments else end
+    return [one for one in log.snapshots if begin <= _offset_of(one.path) <= end]
+
+
+def _offset_of(path: str) -> int:
+    return int(path.rpartition("/")[2].partition(".")[0])
+
+
+def _between(log: PartitionLog, begin: int, end: int) -> Iterator[SegmentFiles]:
+    """Yield the segments that may have records of the offsets [begin, end)."""
+    for segment, behind in log.with_ends(end):
+        if begin < behind and segment.base_offset < end and segment.log.size_bytes:
+            yield segment
+
+
+def _check_whole(segment: SegmentFiles, damages: Sequence[Damage], size_bytes: int, *, active: bool) -> None:
+    """
+    :raises CorruptFileError: of damage that may have a marker; a broker may just write an active one's end.
+    """
+    for damage in damages:
+        if not (active and damage.offset + damage.size_bytes == size_bytes):
+            raise corrupt(segment.log.path, damage.offset, damage.expected, damage.found, _REMEDY)
+
+
+@contextmanager
+def mapped(path: str) -> Iterator[memoryview]:
+    """Map a file's bytes as they are now; what is appended meanwhile isn't seen."""
+    descriptor = os.open(path, _OPEN)
+    try:
+        size_bytes = os.fstat(descriptor).st_size
+        if not size_bytes:
+            yield memoryview(b"")
+            return
+        with mmap.mmap(descriptor, size_bytes, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
+            yield data
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,651 @@
+"""How a store fills and what its broker deletes over days, pass by pass (CleanCommitLogService). Pure.
+
+Only the passes are computed at which something could be decided otherwise: the level reaches another whole
+percent, a window opens or closes, a segment expires, the batch was full, or a segment was rolled that may go.
+Each lies on the broker's own grid of cleanResourceInterval. The passes in between find what the one before
+them found. Why a pass cleans, and which segment goes, say the rules of the real cleanup.
+
+RocketMQ's rules without a store: for a simulation, and for the advice on settings that fit an ingest. Advice:
+the broker deletes a segment once its last write is fileReservedTime ago, and above diskMaxUsedSpaceRatio it
+does so at any hour. So the log needs what comes within fileReservedTime at the busiest time of the day, one
+segment more that has expired in part, and what comes within a pass.
+
+Its kinds, with their numbers:
+
+- ``fits``, ``does-not-fit``: hours (fileReservedTime), level_percent (with all messages of these hours),
+  cleans_percent (with what has expired and waits for the window or for diskMaxUsedSpaceRatio, too),
+  limit_percent (above it the broker deletes whatever the age, or else refuses writes), longest_hours (the
+  longest fileReservedTime that fits this disk), disk_bytes (the smallest disk that these hours fit).
+- ``quiet-disk``: hours, disk_bytes (the smallest on which the time of day alone cleans), level_percent.
+- ``disk-for-wish``: hours (that a person wishes), disk_bytes, level_percent.
+- ``ratio-too-high``: ratio_percent, limit_percent: what has expired outside the window goes too late.
+- ``force-is-off``: refuses_percent: where these hours don't fit, writes are refused.
+- ``window-too-short``: window_bytes (that passes can delete a day), day_bytes (that come).
+- ``trace-topic``: topic, size_bytes, share_percent, longest_hours (without it).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from bisect import bisect_right
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from stat import S_ISREG
+from zoneinfo import ZoneInfo
+
+from storage_engine.core.clock import DAY_MS, HOUR_MS
+from storage_engine.exceptions import BadInputError, BrokerConfigError, SimulationTooLongError
+from storage_engine.model.course.course import (
+    HOURS_A_DAY,
+    LONGEST_HORIZON_MS,
+    MOST_SECONDS,
+    Advice,
+    BrokerRules,
+    Course,
+    CourseStart,
+    Ingest,
+    RuleLevels,
+    RuleSetting,
+    SettingType,
+    condensed,
+)
+from storage_engine.model.course.course_record import CourseRecord
+from storage_engine.model.course.daily_hours import hour_changes_ms, hour_spans_ms
+from storage_engine.model.course.ingest import Inflow, ingest_from, most_bytes_within
+from storage_engine.model.plan.plan import PlanRequest, Reason, Urgency
+from storage_engine.model.store.store import DiskUsage, LogSnapshot, StoreSnapshot, percent_rounded_up
+from storage_engine.rocketmq.format.broker_config import (
+    CLEAN_FORCIBLY_PROPERTY,
+    MULTI_PATH_SPLITTER,
+    WARNING_LEVEL_PROPERTY,
+    BrokerConfig,
+    load_broker_config,
+)
+from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.rocketmq.rules.cleanup_schedule import DEFAULT_INTERVAL_MS, interval_ms
+from storage_engine.rocketmq.rules.rules import (
+    NOTICE_LEVEL_PERCENT,
+    accepts_writes,
+    age_reason,
+    delete_hours,
+    expires_ms,
+    least_used,
+    mtime_ms,
+    triggers,
+)
+from storage_engine.rocketmq.rules.window import time_zone
+
+SHARE_UNIT = 1_000_000
+"""Shares of the log are counted in parts of it."""
+_PATH = "the disk"
+_NEVER = 1 << 62
+_STEPS_A_LOOK = 2_048
+"""So often the clock is looked at."""
+_INTERVAL = "cleanResourceInterval"
+_MOST_INTERVAL_MS = DAY_MS
+
+SETTINGS = (
+    RuleSetting(
+        "fileReservedTime",
+        SettingType.INT,
+        "Messages stay at least so long, unless the disk is too full.",
+        0,
+        87_600,
+        "h",
+    ),
+    RuleSetting(
+        "deleteWhen",
+        SettingType.HOURS,
+        "At these hours of the day what has expired goes, such as 04 or 02;14.",
+    ),
+    RuleSetting(
+        "diskMaxUsedSpaceRatio",
+        SettingType.PERCENT,
+        "Above this level what has expired goes at any hour.",
+        10,
+        95,
+        "%",
+    ),
+    RuleSetting(
+        "diskSpaceCleanForciblyRatio",
+        SettingType.PERCENT,
+        "Above this level the oldest segments go whatever their age.",
+        30,
+        85,
+        "%",
+    ),
+    RuleSetting(
+        "diskSpaceWarningLevelRatio",
+        SettingType.PERCENT,
+        "Above this level the broker refuses writes, until the level is down to diskSpaceCleanForciblyRatio.",
+        35,
+        90,
+        "%",
+    ),
+    RuleSetting(
+        "cleanFileForciblyEnable",
+        SettingType.BOOL,
+        "Whether segments may go before their time when the disk is too full.",
+    ),
+    RuleSetting("deleteFileBatchMax", SettingType.INT, "Segments that go in one pass at most.", 1, 100_000),
+    RuleSetting(
+        "deleteCommitLogFilesInterval",
+        SettingType.INT,
+        "The pause after each segment that is deleted.",
+        0,
+        HOUR_MS,
+        "ms",
+    ),
+    RuleSetting(
+        _INTERVAL, SettingType.INT, "From one cleanup pass to the next.", 100, _MOST_INTERVAL_MS, "ms"
+    ),
+)
+_NAMES = frozenset(setting.name for setting in SETTINGS)
+_READ = _NAMES | {WARNING_LEVEL_PROPERTY, CLEAN_FORCIBLY_PROPERTY}
+_INGEST_MS = 7 * DAY_MS
+"""Of so long the ingest is told by the segments' last writes."""
+_BLOCK_BYTES = 512
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+_LONGEST_HOURS = LONGEST_HORIZON_MS // HOUR_MS
+_NO_HOURS = -1
+
+
+def course(
+    config: BrokerConfig,
+    start: CourseStart,
+    horizon_ms: int,
+    zone: ZoneInfo,
+    limit_seconds: float,
+    record: CourseRecord | None = None,
+) -> Course:
+    """Compute the course of a store whose log and queues lie on one disk, and of which nothing is held.
+
+    Queues and indexes grow and go with their share of the log. All that is written is dispatched at once.
+
+    :param limit_seconds: of this thread's processor time.
+    :param record: that keeps it.
+    :raises SimulationTooLongError: it takes more.
+    """
+    walk = _Walk(config, start, horizon_ms, zone, limit_seconds)
+    return walk.through(CourseRecord(start, horizon_ms) if record is None else record)
+
+
+class _Walk:
+    """A store between two passes.
+
+    :ivar now_ms: at which the last pass began.
+    :ivar due_ms: at which that pass was due; one that deletes for long delays those behind it.
+    :ivar free_ms: from which on the next pass can begin.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, start: CourseStart, horizon_ms: int, zone: ZoneInfo, limit_seconds: float
+    ) -> None:
+        self.config, self.start, self.zone = config, start, zone
+        self.interval_ms = interval_ms(config)
+        self.end_ms = start.now_ms + horizon_ms
+        self.now_ms = self.due_ms = self.free_ms = start.now_ms
+        self.inflow = Inflow(start.ingest, start.now_ms, self.end_ms, zone)
+        self.came_bytes = self.inflow.until(start.now_ms)
+        self.log_bytes, self.active_bytes = start.log_bytes, start.active_bytes
+        self.sealed = deque(
+            (run.size_bytes, run.written_ms(index)) for run in start.runs for index in range(run.segments)
+        )
+        self.oldest_ms = start.oldest_message_ms
+        self.accepted = True
+        self.refused_bytes = 0
+        self.share_parts = SHARE_UNIT + round(start.dependents_share * SHARE_UNIT)
+        self.window_changes = hour_changes_ms(start.now_ms, self.end_ms, delete_hours(config), zone)
+        self.causes: dict[tuple[int, bool], tuple[tuple[str, ...], bool]] = {}
+        self.deadline = time.thread_time() + limit_seconds
+        self.limit_seconds = limit_seconds
+        self.steps_left = _STEPS_A_LOOK
+
+    def through(self, record: CourseRecord) -> Course:
+        while True:
+            self._pass(record)
+            next_ms = self._next_pass_ms()
+            if next_ms > self.end_ms:
+                break
+            self._write_until(next_ms)
+        self._write_until(self.end_ms)
+        record.point(self.end_ms, self._used_bytes(), self.end_ms - self.oldest_ms)
+        return record.result(refused_bytes=self.refused_bytes)
+
+    def _pass(self, record: CourseRecord) -> None:
+        self._spend(1)
+        now_ms, used_bytes = self.now_ms, self._used_bytes()
+        record.point(now_ms, used_bytes, now_ms - self.oldest_ms)
+        percent = percent_rounded_up(used_bytes, self.start.disk_bytes)
+        accepted = accepts_writes(percent, self.accepted, self.config)
+        if accepted is not self.accepted:
+            self.accepted = accepted
+            record.accepts(now_ms, accepted)
+        causes, forced = self._causes(percent)
+        self.free_ms = now_ms
+        if causes:
+            segments, size_bytes, unexpired = self._delete(forced)
+            if segments:
+                record.deletion(now_ms, segments, size_bytes, causes, forced=forced, unexpired=unexpired)
+                record.point(now_ms, self._used_bytes(), now_ms - self.oldest_ms)
+
+    def _delete(self, forced: bool) -> tuple[int, int, int]:
+        """Delete the oldest segments, as long as each may go; the last with content never does.
+
+        Its age is asked for at each of them, and a pass pauses in between.
+
+        :return: segments, their bytes, and how many of them had not expired.
+        """
+        config, at_ms, sealed = self.config, self.now_ms, self.sealed
+        may_go = self._deletable()
+        most = min(may_go, config.delete_file_batch_max)
+        segments = size_bytes = unexpired = 0
+        while segments < most:
+            reason = age_reason(sealed[0][1], at_ms, config, forced=forced)
+            if reason is Reason.NOT_EXPIRED:
+                break
+            unexpired += reason is Reason.FORCED
+            bytes_, self.oldest_ms = sealed.popleft()
+            size_bytes += bytes_
+            segments += 1
+            # It pauses after each deletion, unless that was the batch's last or the last file is next.
+            if segments < most:
+                at_ms += config.delete_commit_log_files_interval_ms
+        self.log_bytes -= size_bytes
+        self.free_ms = at_ms
+        return segments, size_bytes, unexpired
+
+    def _next_pass_ms(self) -> int:
+        """Find the next pass at which something may differ, and make it the one that is due."""
+        percent = percent_rounded_up(self._used_bytes(), self.start.disk_bytes)
+        soonest_ms = self.now_ms
+        at_ms = self._crossing_ms(percent)
+        index = bisect_right(self.window_changes, self.now_ms)
+        if index < len(self.window_changes):
+            at_ms = min(at_ms, self.window_changes[index])
+        if accepts_writes(percent, self.accepted, self.config) is not self.accepted:
+            at_ms = soonest_ms
+        causes, forced = self._causes(percent)
+        if causes:
+            if self._deletable() == 0:
+                at_ms = min(at_ms, self._filled_ms())
+            elif forced:
+                at_ms = soonest_ms
+            else:
+                written_ms = self.sealed[0][1]
+                at_ms = min(at_ms, max(soonest_ms, written_ms, expires_ms(written_ms, self.config)))
+        return self._begin_at(at_ms)
+
+    def _begin_at(self, at_ms: int) -> int:
+        """Make the first pass at or after a moment the one that is due; return when it begins.
+
+        One that is late begins as soon as the one before it has ended.
+        """
+        next_due_ms = self.due_ms + self.interval_ms
+        if at_ms <= self.free_ms and self.free_ms > next_due_ms:
+            self.due_ms = next_due_ms
+            return self.free_ms
+        behind_ms = max(at_ms, next_due_ms, self.free_ms) - self.start.now_ms
+        self.due_ms = self.start.now_ms - (-behind_ms // self.interval_ms) * self.interval_ms
+        return self.due_ms
+
+    def _crossing_ms(self, percent: int) -> int:
+        """Return when the level is above this whole percent."""
+        if not self.accepted:
+            return _NEVER
+        least_used = percent * self.start.disk_bytes // 100 + 1 - self.start.other_bytes
+        least_log = -(-least_used * SHARE_UNIT // self.share_parts)
+        return self._when_came(least_log - self.log_bytes)
+
+    def _filled_ms(self) -> int:
+        """Return when the log goes on behind the segment that is written to now, or behind the last one."""
+        if not self.accepted:
+            return _NEVER
+        left_bytes = self.start.segment_bytes - self.active_bytes
+        return self._when_came(1 if self.sealed and self.active_bytes == 0 else left_bytes + 1)
+
+    def _when_came(self, more_bytes: int) -> int:
+        at_ms = self.inflow.when(self.came_bytes + more_bytes)
+        return _NEVER if at_ms is None else at_ms
+
+    def _write_until(self, at_ms: int) -> None:
+        came = self.inflow.until(at_ms)
+        more_bytes = came - self.came_bytes
+        if self.accepted:
+            self.log_bytes += more_bytes
+            self.active_bytes += more_bytes
+            segment_bytes = self.start.segment_bytes
+            if self.active_bytes >= segment_bytes:
+                full, self.active_bytes = divmod(self.active_bytes, segment_bytes)
+                self._spend(full)
+                filled_at = came - self.active_bytes - (full - 1) * segment_bytes
+                for _ in range(full):
+                    written_ms = self.inflow.when(filled_at)
+                    self.sealed.append((segment_bytes, at_ms if written_ms is None else written_ms))
+                    filled_at += segment_bytes
+        else:
+            self.refused_bytes += more_bytes
+        self.came_bytes, self.now_ms = came, at_ms
+
+    def _causes(self, percent: int) -> tuple[tuple[str, ...], bool]:
+        """Return the causes at a level and at this time of day, and whether they ignore age."""
+        is_open = bisect_right(self.window_changes, self.now_ms) % 2 == 1
+        found = self.causes.get((percent, is_open))
+        if found is None:
+            disk = DiskUsage(_PATH, percent)
+            snapshot = StoreSnapshot("rocketmq", _PATH, self.now_ms, (), (disk,), disk, crashed=False)
+            held, _ = triggers(snapshot, self.config, self.now_ms, self.zone, PlanRequest())
+            names = tuple(dict.fromkeys(trigger.cause.value for trigger in held))
+            found = names, any(trigger.urgency is Urgency.FORCED for trigger in held)
+            self.causes[percent, is_open] = found
+        return found
+
+    def _deletable(self) -> int:
+        """Return how many segments lie before the last with content."""
+        return len(self.sealed) if self.active_bytes or not self.sealed else len(self.sealed) - 1
+
+    def _used_bytes(self) -> int:
+        return self.start.other_bytes + self.log_bytes * self.share_parts // SHARE_UNIT
+
+    def _spend(self, steps: int) -> None:
+        """
+        :raises SimulationTooLongError: the time is up.
+        """
+        self.steps_left -= steps
+        if self.steps_left > 0:
+            return
+        self.steps_left = _STEPS_A_LOOK
+        if time.thread_time() > self.deadline or steps > 1_000_000:
+            days = (self.now_ms - self.start.now_ms) / DAY_MS
+            raise SimulationTooLongError(
+                f"simulation: expected its end within {self.limit_seconds:g} s of processor time, found day "
+                f"{days:.1f} of {(self.end_ms - self.start.now_ms) / DAY_MS:.1f}. Nothing was changed. "
+                "Ask for fewer days, or for a smaller ingest."
+            )
+
+
+def config_of(values: Mapping[str, str]) -> BrokerConfig:
+    """Return the settings in effect of which only those that decide a simulation are set.
+
+    :raises BrokerConfigError: a value that the broker would not work with.
+    """
+    known = {name: value for name, value in values.items() if name in _READ}
+    interval = known.get(_INTERVAL, str(DEFAULT_INTERVAL_MS))
+    if not (interval.isascii() and interval.isdigit() and 100 <= int(interval[:10]) <= _MOST_INTERVAL_MS):
+        raise BrokerConfigError(
+            f"{_INTERVAL}: expected a whole number of 100 to {_MOST_INTERVAL_MS}, found {interval!r}."
+        )
+    return load_broker_config(None, known, root="/")
+
+
+def values_of(config: Mapping[str, str]) -> dict[str, str]:
+    """Return the values in effect of all settings that can be changed.
+
+    :raises BrokerConfigError: a value that the broker would not work with.
+    """
+    read = config_of(config)
+    return {
+        "fileReservedTime": str(read.file_reserved_time_hours),
+        "deleteWhen": read.delete_when,
+        "diskMaxUsedSpaceRatio": str(read.disk_max_used_space_ratio_percent),
+        "diskSpaceCleanForciblyRatio": str(read.disk_space_clean_forcibly_percent),
+        "diskSpaceWarningLevelRatio": str(read.disk_space_warning_level_percent),
+        "cleanFileForciblyEnable": "true" if read.clean_file_forcibly_enable else "false",
+        "deleteFileBatchMax": str(read.delete_file_batch_max),
+        "deleteCommitLogFilesInterval": str(read.delete_commit_log_files_interval_ms),
+        _INTERVAL: config.get(_INTERVAL, str(DEFAULT_INTERVAL_MS)),
+    }
+
+
+def unsupported(config: Mapping[str, str]) -> str:
+    """Say why a store so configured can't be simulated; "": it can."""
+    paths = config.get("storePathCommitLog", "").strip().rstrip(MULTI_PATH_SPLITTER)
+    if MULTI_PATH_SPLITTER in paths:
+        return "its commitlog is on several disks (storePathCommitLog), and a simulation has one"
+    if config.get("replicasPerDiskPartition", "1").strip() not in ("1", "0"):
+        return "several brokers share its disk (replicasPerDiskPartition), and a simulation has one of them"
+    return ""
+
+
+def course_start(
+    snapshot: StoreSnapshot,
+    layout: StoreLayout,
+    zone: ZoneInfo,
+    oldest_message_ms: int | None,
+) -> CourseStart | None:
+    """Return what a simulation starts from; None where the disk's level, or its log, isn't known.
+
+    Its ingest is as the last writes of the last seven days tell it; 0 bytes where they tell nothing.
+    """
+    disk, (log,) = least_used(snapshot.log_disks), snapshot.logs
+    if disk is None or not disk.total_bytes or disk.usable_bytes is None or not log.segments:
+        return None
+    full = [segment for segment in log.segments if segment.end_offset <= log.max_offset]
+    behind = full[-1].end_offset if full else log.min_offset
+    sizes = Counter(segment.facts.size_bytes for segment in log.segments)
+    segment_bytes = layout.segment_size_bytes or sizes.most_common(1)[0][0]
+    log_bytes = log.max_offset - log.min_offset
+    on_disk = snapshot.dependents_disk.device == disk.device
+    dependents_bytes = sum(_allocated(layout)) if on_disk else 0
+    if oldest_message_ms is None:
+        oldest_message_ms = mtime_ms(log.segments[0])
+    ingest = ingest_from(_growth(log, oldest_message_ms, snapshot.taken_at_ms), zone) or Ingest(0)
+    return CourseStart(
+        now_ms=snapshot.taken_at_ms,
+        disk_bytes=disk.total_bytes,
+        other_bytes=max(disk.total_bytes - disk.usable_bytes - log_bytes - dependents_bytes, 0),
+        segment_bytes=segment_bytes,
+        runs=condensed([(segment.facts.size_bytes, mtime_ms(segment)) for segment in full]),
+        active_bytes=min(log.max_offset - behind, segment_bytes - 1),
+        oldest_message_ms=oldest_message_ms,
+        time_zone=zone.key,
+        ingest=ingest,
+        dependents_share=round(min(dependents_bytes / log_bytes, 100), 6) if log_bytes else 0.0,
+    )
+
+
+def _growth(log: LogSnapshot, oldest_message_ms: int, now_ms: int) -> list[tuple[int, int]]:
+    """Return the log's max offset over the last days, by the last writes of its segments."""
+    ends = [(mtime_ms(segment), segment.end_offset) for segment in log.sealed]
+    begin = [(oldest_message_ms, log.min_offset)] if len(ends) < 2 else []
+    points = [*begin, *ends, (now_ms, log.max_offset)]
+    first = next((i for i, (at_ms, _) in enumerate(points) if at_ms >= now_ms - _INGEST_MS), 0)
+    return points[max(first - 1, 0) :]
+
+
+def _allocated(layout: StoreLayout) -> Iterator[int]:
+    """Yield the bytes that each file of queues and indexes takes of the disk; one that is gone takes none."""
+    for directory in (layout.consumequeue, layout.batchconsumequeue, layout.index):
+        for root, _, names in os.walk(directory):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    stat = (Path(root) / name).lstat()
+                    if S_ISREG(stat.st_mode):
+                        yield stat.st_blocks * _BLOCK_BYTES
+
+
+def advice(config: BrokerConfig, start: CourseStart, wished_hours: int | None) -> tuple[Advice, ...]:
+    """Return what follows for a store; nothing where nothing comes.
+
+    :param wished_hours: how long messages should stay; None: nobody says.
+    """
+    if start.ingest.day_bytes == 0:
+        return ()
+    limit = _limit_percent(config)
+    hours = config.file_reserved_time_hours
+    used_bytes = used_by_age(config, start, hours)
+    level = percent_rounded_up(used_bytes, start.disk_bytes)
+    fits = level <= limit
+    found = [
+        Advice(
+            "fits" if fits else "does-not-fit",
+            {
+                "hours": hours,
+                "level_percent": level,
+                "limit_percent": limit,
+                "cleans_percent": max(level, min(config.disk_max_used_space_ratio_percent, limit)),
+                "longest_hours": max(longest_hours(config, start), 0),
+                "disk_bytes": smallest_disk_bytes(used_bytes, limit),
+            },
+        )
+    ]
+    if not fits and not config.clean_file_forcibly_enable:
+        found.append(Advice("force-is-off", {"refuses_percent": config.disk_space_warning_level_percent}))
+    cleans = config.disk_max_used_space_ratio_percent
+    if cleans >= limit:
+        found.append(Advice("ratio-too-high", {"ratio_percent": cleans, "limit_percent": limit}))
+    found += _of_window(config, start)
+    if wished_hours is not None:
+        disk_bytes = smallest_disk_bytes(used_by_age(config, start, wished_hours), limit)
+        numbers = {"hours": wished_hours, "disk_bytes": disk_bytes, "level_percent": limit}
+        found.append(Advice("disk-for-wish", numbers))
+    return (*found, *_of_trace_topic(config, start))
+
+
+def used_by_age(config: BrokerConfig, start: CourseStart, hours: int) -> int:
+    """Return the most that a disk is used at this ingest while each segment goes as soon as it has expired.
+
+    :param hours: instead of fileReservedTime.
+    """
+    a_pass = start.ingest.hour_bytes(0)
+    pass_bytes = max(a_pass) * interval_ms(config) // HOUR_MS
+    log_bytes = most_bytes_within(start.ingest, hours) + start.segment_bytes + pass_bytes
+    return start.other_bytes + log_bytes + int(log_bytes * start.dependents_share)
+
+
+def longest_hours(config: BrokerConfig, start: CourseStart) -> int:
+    """Return the longest fileReservedTime that fits the disk; -1: none does."""
+    limit = _limit_percent(config)
+
+    def fits(hours: int) -> bool:
+        return percent_rounded_up(used_by_age(config, start, hours), start.disk_bytes) <= limit
+
+    low, high = _NO_HOURS, _LONGEST_HOURS
+    while low < high:
+        middle = low + (high - low + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def smallest_disk_bytes(used_bytes: int, level_percent: int) -> int:
+    """Return the smallest disk whose level isn't above this with so much used."""
+    return -(-used_bytes * 100 // level_percent)
+
+
+def _limit_percent(config: BrokerConfig) -> int:
+    """Return the level above which young segments are deleted, or writes refused."""
+    force, warning = config.disk_space_clean_forcibly_percent, config.disk_space_warning_level_percent
+    return min(force, warning) if config.clean_file_forcibly_enable else warning
+
+
+def _of_window(config: BrokerConfig, start: CourseStart) -> list[Advice]:
+    """Say on which disk the time of day is enough, and whether it lasts for what comes in a day."""
+    hours = sorted({hour for hour in delete_hours(config) if 0 <= hour < HOURS_A_DAY})
+    if not hours:
+        return []
+    passes = HOUR_MS // interval_ms(config)
+    window_bytes = len(hours) * passes * config.delete_file_batch_max * start.segment_bytes
+    day_bytes = start.ingest.day_bytes
+    if window_bytes < day_bytes:
+        return [Advice("window-too-short", {"window_bytes": window_bytes, "day_bytes": day_bytes})]
+    closed = [
+        (later - hour - 1) % HOURS_A_DAY for hour, later in zip(hours, hours[1:] + hours[:1], strict=True)
+    ]
+    cleans = config.disk_max_used_space_ratio_percent
+    most_hours = config.file_reserved_time_hours + (
+        max(closed) or (HOURS_A_DAY - 1 if len(hours) == 1 else 0)
+    )
+    disk_bytes = smallest_disk_bytes(used_by_age(config, start, most_hours), cleans)
+    numbers = {"hours": config.file_reserved_time_hours, "disk_bytes": disk_bytes, "level_percent": cleans}
+    return [Advice("quiet-disk", numbers)]
+
+
+def _of_trace_topic(config: BrokerConfig, start: CourseStart) -> list[Advice]:
+    size_bytes, all_bytes = start.topic_bytes.get(TRACE_TOPIC, 0), sum(start.topic_bytes.values())
+    if size_bytes <= 0:
+        return []
+    left = start.ingest.factor * (1 - size_bytes / all_bytes)
+    without = replace(start, ingest=replace(start.ingest, factor=left))
+    share_percent = round(size_bytes * 100 / all_bytes, 1)
+    return [
+        Advice(
+            "trace-topic",
+            {
+                "topic": TRACE_TOPIC,
+                "size_bytes": size_bytes,
+                "share_percent": share_percent,
+                "longest_hours": max(longest_hours(config, without), 0),
+            },
+        )
+    ]
+
+
+class RocketMQRules(BrokerRules):
+    """Those of CleanCommitLogService."""
+
+    @property
+    def settings(self) -> tuple[RuleSetting, ...]:
+        return SETTINGS
+
+    def values(self, config: Mapping[str, str]) -> dict[str, str]:
+        return values_of(config)
+
+    def unsupported(self, config: Mapping[str, str]) -> str:
+        return unsupported(config)
+
+    def levels(self, values: Mapping[str, str]) -> RuleLevels:
+        config = config_of(values)
+        forces = config.disk_space_clean_forcibly_percent if config.clean_file_forcibly_enable else None
+        return RuleLevels(
+            notice_percent=NOTICE_LEVEL_PERCENT,
+            cleans_percent=config.disk_max_used_space_ratio_percent,
+            forces_percent=forces,
+            refuses_percent=config.disk_space_warning_level_percent,
+            accepts_percent=min(
+                config.disk_space_clean_forcibly_percent, config.disk_space_warning_level_percent
+            ),
+        )
+
+    def hours(self, values: Mapping[str, str]) -> tuple[int, ...]:
+        return delete_hours(config_of(values))
+
+    def windows(
+        self, values: Mapping[str, str], time_zone: str, start_ms: int, end_ms: int
+    ) -> tuple[tuple[int, int], ...]:
+        _check_horizon(end_ms - start_ms)
+        return hour_spans_ms(start_ms, end_ms, self.hours(values), _zone(time_zone))
+
+    def course(
+        self,
+        values: Mapping[str, str],
+        start: CourseStart,
+        horizon_ms: int,
+        *,
+        limit_seconds: float = MOST_SECONDS,
+    ) -> Course:
+        _check_horizon(horizon_ms)
+        return course(config_of(values), start, horizon_ms, _zone(start.time_zone), limit_seconds)
+
+    def advice(
+        self, values: Mapping[str, str], start: CourseStart, *, wished_hours: int | None = None
+    ) -> tuple[Advice, ...]:
+        return advice(config_of(values), start, wished_hours)
+
+
+def _zone(name: str) -> ZoneInfo:
+    return time_zone(name)
+
+
+def _check_horizon(horizon_ms: int) -> None:
+    if not 0 < horizon_ms <= LONGEST_HORIZON_MS:
+        raise BadInputError(
+            f"simulation: expected more than 0 and at most {LONGEST_HORIZON_MS // DAY_MS} days, found "
+            f"{horizon_ms / DAY_MS:g}."
+        )
+
+
+RULES = RocketMQRules()

@@ -1,0 +1,573 @@
+"""Facts of the commitlog's files: names, sizes, first frames, and on demand every frame."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_engine.core.long_work import told, told_each
+from storage_engine.exceptions import StoreNotFoundError
+from storage_engine.model.report.facts import (
+    DispatchFact,
+    FactsScope,
+    FrameFact,
+    LocalSegment,
+    QueueFact,
+    QueueFileFact,
+    SegmentFact,
+)
+from storage_engine.model.store.store import FileFacts
+from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec.commitlog import FrameKind, FrameTable, scan_segment
+from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
+from storage_engine.rocketmq.format.layout import LOG, StoreLayout
+from storage_engine.rocketmq.format.mapped_files import (
+    MappedFile,
+    has_directory,
+    is_offset,
+    list_raw_files,
+    mapped,
+    queue_id_of,
+    readable_files,
+)
+from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, Entries, EntryFormat, iter_queues
+from storage_engine.rocketmq.format.rereading import Patience
+from storage_engine.rocketmq.format.stored_files import open_stored, refuse_link
+from storage_engine.rocketmq.store.store import find_active
+
+_HEAD = struct.Struct(">iI")
+_OFFSET = struct.Struct(">q")
+_LMQ_PREFIX = "%LMQ%"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLogEnd:
+    """Where a running broker's log ends, by its word: what it has written whole.
+
+    :param dispatched_offset: messages below it are in their consume queues.
+    """
+
+    max_offset: int
+    dispatched_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogListing:
+    """The commitlog's files as they were listed, whatever is wrong with them.
+
+    :param files: (path, size) of all of them, in the order of their names.
+    :param named: the well-named ones that aren't empty, by base offset.
+    """
+
+    files: tuple[tuple[Path, int], ...]
+    named: tuple[MappedFile, ...]
+
+    @property
+    def min_offset(self) -> int:
+        return self.named[0].base_offset
+
+    def read_at(self, offset: int, size_bytes: int) -> bytes:
+        """Bytes of the log at a physical offset; fewer, or none, where no file has them.
+
+        :raises FileNotFoundError: the file is gone since.
+        """
+        for file in self.named:
+            if file.base_offset <= offset < file.end_offset:
+                with open_stored(file.path) as opened:
+                    # A queue's entry may say any size.
+                    wanted = max(0, min(size_bytes, file.end_offset - offset))
+                    return os.pread(opened.fileno(), wanted, offset - file.base_offset)
+        return b""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """A listing, and where the log ends in it.
+
+    :param dispatched_offset: messages below it are to be in their consume queues.
+    """
+
+    listing: LogListing
+    active: int
+    max_offset: int
+    dispatched_offset: int
+
+    @property
+    def named(self) -> tuple[MappedFile, ...]:
+        return self.listing.named
+
+    @property
+    def min_offset(self) -> int:
+        return self.listing.min_offset
+
+    @property
+    def local(self) -> tuple[LocalSegment, ...]:
+        """
+        :raises FileNotFoundError: a file is gone since.
+        """
+        return tuple(
+            LocalSegment(
+                log=LOG,
+                start_offset=file.base_offset,
+                end_offset=min(file.end_offset, max(file.base_offset, self.max_offset)),
+                facts=FileFacts.of(file.path),
+            )
+            for file in self.named
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LogWalk:
+    """:param newest_store_timestamp_ms: of the last message that was seen; -1 when none was."""
+
+    frames: tuple[FrameFact, ...]
+    dispatch: tuple[DispatchFact, ...]
+    newest_store_timestamp_ms: int
+    notes: tuple[str, ...]
+
+
+def list_log(layout: StoreLayout) -> LogListing:
+    """
+    :raises StoreNotFoundError: there is no segment.
+    """
+    found = list_raw_files(layout.log_paths)
+    named = readable_files(found)
+    if not named:
+        raise StoreNotFoundError(
+            f"{', '.join(map(str, layout.log_paths))}: expected segment files, found none. Name the "
+            "directory that the broker's storePathRootDir names."
+        )
+    return LogListing(found, named)
+
+
+def find_log_files(listing: LogListing, end: BrokerLogEnd | None = None) -> LogFiles:
+    """Find the log's end.
+
+    :param end: what a running broker said before the files were listed: a message behind that may be half
+        written.
+    """
+    active, max_offset = find_active(listing.named)
+    if end is None:
+        return LogFiles(listing, active, max_offset, max_offset)
+    max_offset = min(max_offset, end.max_offset)
+    while active and listing.named[active].base_offset >= max_offset:
+        active -= 1
+    return LogFiles(listing, active, max_offset, end.dispatched_offset)
+
+
+def segment_facts(layout: StoreLayout, log: LogFiles) -> tuple[SegmentFact, ...]:
+    """One row a file, in the order of names."""
+    files = log.listing.files
+    expected = layout.segment_size_bytes or Counter(size for _, size in files).most_common(1)[0][0]
+    rows = []
+    for path, size in files:
+        base_offset = int(path.name) if is_offset(path.name) else -1
+        rows.append(
+            SegmentFact(
+                subject=f"{path.parent.name}/{path.name}",
+                log=LOG,
+                name=path.name,
+                base_offset=base_offset,
+                end_offset=base_offset + size if base_offset >= 0 else -1,
+                first_frame_offset=_first_frame_offset(path) if size > 0 else -1,
+                expected_size_bytes=expected,
+                size_bytes=size,
+            )
+        )
+    return tuple(rows)
+
+
+def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> LogWalk:
+    """Walk the first and the active segment frame by frame; with ``full`` every one.
+
+    The first one is where a deletion ended, the active one holds the newest message.
+    """
+    frames: list[FrameFact] = []
+    dispatch: list[DispatchFact] = []
+    newest = -1
+    chosen = [
+        file
+        for index, file in enumerate(log.named)
+        if index <= log.active and (scope.full or index in (0, log.active))
+    ]
+    ends = [min(file.size_bytes, log.max_offset - file.base_offset) for file in chosen]
+    with told("Reading segments", sum(ends)) as advance:
+        for file, end in zip(chosen, ends, strict=True):
+            with mapped(file.path) as data, data[:end] as used:
+                table = scan_segment(used, file.base_offset)
+            bad = table.kind == FrameKind.UNDECODABLE
+            frames.append(
+                FrameFact(
+                    subject=f"{file.path.parent.name}/{file.path.name}",
+                    frames=len(table.kind) - int(bad.sum()),
+                    accepted_damaged_bytes=scope.accepted_damage.get((LOG, file.base_offset), 0),
+                    damaged_bytes=int(table.size_bytes[bad].astype(np.int64).sum()),
+                )
+            )
+            stamps = table.store_timestamp_ms[table.kind == FrameKind.MESSAGE]
+            newest = max(newest, int(stamps.max(initial=-1)))
+            if scope.full:
+                dispatch += _dispatch_facts(layout, file, table, log.dispatched_offset)
+            advance(end)
+    skipped = log.active + 1 - len(chosen)
+    notes = (f"{skipped} segments between the first and the active one were not walked",) if skipped else ()
+    return LogWalk(tuple(frames), tuple(dispatch), newest, notes)
+
+
+def crash_notes(layout: StoreLayout, log: LogFiles) -> tuple[str, ...]:
+    """Return what a person should know of a store that no broker stopped: it crashed, and where its log is
+    torn.
+    """
+    if not layout.abort.exists():
+        return ()
+    crashed = (
+        f"the store crashed, or its broker runs: {layout.abort} exists. What fails behind offset "
+        f"{log.max_offset}, where the log's last whole frame ends, is mended by the broker's recovery: start "
+        "it, stop it cleanly, and validate again"
+    )
+    file = log.named[log.active]
+    position = log.max_offset - file.base_offset
+    header = log.listing.read_at(log.max_offset, frame.BODY_CRC_AT)
+    if len(header) < frame.BODY_CRC_AT:
+        return (crashed,)
+    size, magic = _HEAD.unpack_from(header)
+    if magic not in (frame.MAGIC_V1, frame.MAGIC_V2):
+        return (crashed,)
+    torn = (
+        f"{file.path}: a torn frame at physical offset {log.max_offset} (position {position} in the file): "
+        f"its header says {size} bytes, and they are not a whole frame"
+    )
+    return crashed, torn
+
+
+def _first_frame_offset(path: Path) -> int:
+    with open_stored(path) as file:
+        header = file.read(frame.SYS_FLAG_AT)
+    if len(header) < frame.SYS_FLAG_AT:
+        return -1
+    _, magic = _HEAD.unpack_from(header)
+    if magic not in (frame.MAGIC_V1, frame.MAGIC_V2):
+        return -1
+    (offset,) = _OFFSET.unpack_from(header, frame.PHYSICAL_OFFSET_AT)
+    return int(offset)
+
+
+def _dispatch_facts(
+    layout: StoreLayout, file: MappedFile, table: FrameTable, dispatched_offset: int
+) -> list[DispatchFact]:
+    """Per queue, how many of a segment's messages their consume queue lacks.
+
+    Frames flagged prepared or rollback get no entry (CommitLogDispatcherBuildConsumeQueue).
+    """
+    transaction = table.sys_flag & frame.TRANSACTION_MASK
+    dispatched = (
+        (table.kind == FrameKind.MESSAGE)
+        & (table.physical_offset < dispatched_offset)
+        & (transaction != frame.TRANSACTION_PREPARED)
+        & (transaction != frame.TRANSACTION_ROLLBACK)
+    )
+    rows = np.flatnonzero(dispatched)
+    order = rows[np.lexsort((table.queue_offset[rows], table.queue_id[rows], table.topic[rows]))]
+    if not len(order):
+        return []
+    queue_of = np.stack((table.topic[order], table.queue_id[order]))
+    starts = np.flatnonzero(np.any(np.diff(queue_of, prepend=-2), axis=0))
+    facts = []
+    for group in np.split(order, starts[1:]):
+        topic, queue_id = table.topics[int(table.topic[group[0]])], int(table.queue_id[group[0]])
+        missing = missing_entries(
+            layout, topic, queue_id, table.queue_offset[group], table.physical_offset[group]
+        )
+        if missing is not None:
+            subject = f"{file.path.name}: {topic}/{queue_id}"
+            facts.append(DispatchFact(subject, messages=len(group), missing=missing))
+    return facts
+
+
+class LogReader(Protocol):
+    """The part of the log that the queues point into."""
+
+    @property
+    def min_offset(self) -> int: ...
+    def read_at(self, offset: int, size_bytes: int) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """:param queues: their ``log_max_offset`` isn't known yet."""
+
+    files: tuple[QueueFileFact, ...]
+    queues: tuple[QueueFact, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    kind: str
+    topic: str
+    queue_id: int
+    path: Path
+    format: EntryFormat
+
+    @property
+    def subject(self) -> str:
+        return f"{self.kind}/{self.topic}/{self.queue_id}"
+
+
+def collect_queues(
+    layout: StoreLayout, look: Callable[[], LogReader], scope: FactsScope, patience: Patience
+) -> Queues:
+    """Look at the queues in ``scope``: the files' names, and the entries around the log's min offset.
+
+    With ``full`` all entries of all queues are read, else those of the file that the min offset falls into
+    and each queue's last one.
+
+    :param look: lists the log's files as they are now.
+    :param patience: with a running broker, which deletes and appends meanwhile.
+    """
+    files: list[QueueFileFact] = []
+    queues: list[QueueFact] = []
+    left_over: list[Callable[[], int]] = []
+    log = look()
+    for queue in told_each(list(_chosen(layout, scope)), "Reading queues", "queues"):
+
+        def read(log: LogReader, queue: _Queue = queue) -> _Row:
+            return _read(queue, log, scope.full)
+
+        row = patience.settled(read, log, look, _is_sound)
+        files += row.files
+        if row.queue is not None:
+            queues.append(row.queue)
+            minimum = row.queue.log_min_offset
+            left_over.append(partial(_left_over_now, queue, minimum))
+    still = patience.until_none(left_over, [row.left_over_files for row in queues])
+    queues = [replace(row, left_over_files=count) for row, count in zip(queues, still, strict=True)]
+    notes = (
+        ()
+        if scope.full or scope.queues is None
+        else (f"{len(queues)} queues that the run touched were read",)
+    )
+    return Queues(tuple(files), tuple(queues), notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What was found of one queue; no fact where it has no file."""
+
+    files: tuple[QueueFileFact, ...]
+    queue: QueueFact | None
+
+
+def _read(queue: _Queue, log: LogReader, full: bool) -> _Row:
+    found = list_raw_files((queue.path,), refuse_links=False)
+    named = readable_files(found, unit_bytes=queue.format.dtype.itemsize)
+    return _Row(
+        tuple(_file_facts(queue, found)),
+        _queue_fact(queue, named, log, full) if named else None,
+    )
+
+
+def _is_sound(row: _Row) -> bool:
+    """Return whether nothing in it looks like a fault, or like a look at a moment between two changes."""
+    queue = row.queue
+    return all(a.end_offset == b.start_offset >= 0 for a, b in pairwise(row.files)) and (
+        queue is None
+        or (
+            queue.found_message in ("", queue.expected_message)
+            and queue.lowest_live_offset == queue.first_live_offset
+        )
+    )
+
+
+def _left_over_now(queue: _Queue, minimum: int) -> int:
+    found = list_raw_files((queue.path,), refuse_links=False)
+    files = readable_files(found, unit_bytes=queue.format.dtype.itemsize)
+    return _left_over(queue, files, minimum)
+
+
+def missing_entries(
+    layout: StoreLayout,
+    topic: str,
+    queue_id: int,
+    queue_offsets: npt.NDArray[np.int64],
+    physical_offsets: npt.NDArray[np.int64],
+) -> int | None:
+    """Return how many of these messages have no entry that points at them.
+
+    In a consume queue it has to be the entry of their queue offset; a topic with a batch consume queue has
+    one entry a frame (BatchConsumeQueue#putMessagePositionInfoWrapper).
+
+    :param queue_offsets: ascending.
+    :return: None when there is no such queue (its topic was deleted, or is no name of a directory).
+    """
+    if not has_directory(topic):
+        return None
+    plain = _readable_files(layout.consumequeue / topic / str(queue_id), consume_queue.FORMAT)
+    if plain:
+        return len(queue_offsets) - _matched(plain, queue_offsets, physical_offsets)
+    batch = _readable_files(layout.batchconsumequeue / topic / str(queue_id), batch_consume_queue.FORMAT)
+    if batch:
+        pointed_at = batch_consume_queue.read_queue(batch)["offset"]
+        return int((~np.isin(physical_offsets, pointed_at)).sum())
+    return None
+
+
+def _readable_files(path: Path, form: EntryFormat) -> tuple[MappedFile, ...]:
+    return readable_files(list_raw_files((path,), refuse_links=False), unit_bytes=form.dtype.itemsize)
+
+
+def _matched(
+    files: tuple[MappedFile, ...],
+    queue_offsets: npt.NDArray[np.int64],
+    physical_offsets: npt.NDArray[np.int64],
+) -> int:
+    unit = consume_queue.DTYPE.itemsize
+    matched = 0
+    for file in files:
+        first, last = file.base_offset // unit, file.end_offset // unit
+        low, high = np.searchsorted(queue_offsets, (first, last))
+        if low < high:
+            entries = consume_queue.FORMAT.read_file(file)
+            at = queue_offsets[low:high] - first
+            inside = at < len(entries)
+            matched += int((entries["offset"][at[inside]] == physical_offsets[low:high][inside]).sum())
+    return matched
+
+
+def _chosen(layout: StoreLayout, scope: FactsScope) -> Iterator[_Queue]:
+    kinds = (
+        ("consumequeue", layout.consumequeue, consume_queue.FORMAT),
+        ("batchconsumequeue", layout.batchconsumequeue, batch_consume_queue.FORMAT),
+    )
+    for kind, directory, form in kinds:
+        if scope.full or scope.queues is None:
+            for found in iter_queues(directory):
+                yield _Queue(kind, found.topic, found.queue_id, found.path, form)
+            continue
+        touched = {directory / topic / str(queue_id) for topic, queue_id in scope.queues}
+        touched |= {Path(file).parent for file in scope.files if Path(file).is_relative_to(directory)}
+        for path in sorted(touched):
+            refuse_link(path.parent)
+            refuse_link(path)
+            queue_id = queue_id_of(path.name)
+            if queue_id is not None and path.is_dir():
+                yield _Queue(kind, path.parent.name, queue_id, path, form)
+
+
+def _file_facts(queue: _Queue, files: tuple[tuple[Path, int], ...]) -> Iterator[QueueFileFact]:
+    unit = queue.format.dtype.itemsize
+    for path, size in files:
+        start = int(path.name) if is_offset(path.name) else -1
+        whole = start >= 0 and start % unit == 0 and size % unit == 0
+        yield QueueFileFact(
+            subject=f"{queue.subject}/{path.name}",
+            queue=queue.subject,
+            start_offset=start // unit if whole else -1,
+            end_offset=(start + size) // unit if whole else -1,
+        )
+
+
+def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogReader, full: bool) -> QueueFact:
+    left_over = _left_over(queue, files, log.min_offset)
+    live = files[left_over]
+    newest = queue.format.last_position(files)
+    entries = (
+        queue.format.read_queue(tuple(f for f in files if f.base_offset >= live.base_offset))
+        if full
+        else (queue.format.read_file(live))
+    )
+    # one that is being written now has an end yet to be seen
+    entries = entries[: _entries_up_to(newest, live, queue.format)]
+    offsets = np.where(entries["size"] == FILLER_SIZE, -1, entries["offset"]).astype(np.int64)
+    at_or_above = np.flatnonzero(offsets >= log.min_offset)
+    first = int(at_or_above[0]) if len(at_or_above) else -1
+    last_entry = None if newest is None else queue.format.entry(*newest)
+    messages = offsets >= 0
+    ends = offsets[messages] + entries["size"][messages]
+    expected, found = _messages(queue, live, entries, first, log)
+    return QueueFact(
+        subject=queue.subject,
+        log_min_offset=log.min_offset,
+        log_max_offset=-1,
+        first_live_offset=-1 if first < 0 else int(offsets[first]),
+        lowest_live_offset=-1 if first < 0 else int(offsets[first:].min()),
+        floor=0,
+        first_offset=-1 if last_entry is None else int(last_entry["offset"]),
+        last_offset=-1 if last_entry is None else int(max(_end(last_entry), ends.max(initial=0))),
+        expected_message=expected,
+        found_message=found,
+        left_over_files=left_over,
+    )
+
+
+def _left_over(queue: _Queue, files: tuple[MappedFile, ...], minimum: int) -> int:
+    """Return how many files point only below the log's min offset; never the last one."""
+    for index, file in enumerate(files[:-1]):
+        last = queue.format.entry(file, queue.format.capacity(file) - 1)
+        if last is None or int(last["offset"]) >= minimum:
+            return index
+    return max(0, len(files) - 1)
+
+
+def _entries_up_to(newest: tuple[MappedFile, int] | None, first: MappedFile, form: EntryFormat) -> int:
+    """Return how many entries lie from the beginning of a file up to the newest one."""
+    if newest is None:
+        return 0
+    file, position = newest
+    return max(0, (file.base_offset - first.base_offset) // form.dtype.itemsize + position + 1)
+
+
+def _end(entry: Mapping[str, int]) -> int:
+    return entry["offset"] + (0 if entry["size"] == FILLER_SIZE else entry["size"])
+
+
+def _messages(
+    queue: _Queue, file: MappedFile, entries: Entries, first: int, log: LogReader
+) -> tuple[str, str]:
+    """Return what the first live entry stands for, and what the frame it points at says it is.
+
+    An LMQ's entry points at a message of another topic, whose own offset is a property; a batch entry
+    names its first message.
+    """
+    if first < 0:
+        return "", ""
+    entry = entries[first]
+    batch = "base_offset" in (entries.dtype.names or ())
+    position = file.base_offset // queue.format.dtype.itemsize + first
+    queue_offset = int(entry["base_offset"]) if batch else position
+    expected = f"{queue.topic}/{queue.queue_id} @ {queue_offset}"
+    if queue.topic.startswith(_LMQ_PREFIX):
+        return expected, ""
+    return expected, _message_at(log.read_at(int(entry["offset"]), int(entry["size"])))
+
+
+def _message_at(data: bytes) -> str:
+    """Topic, queue and queue offset in a frame's header."""
+    if len(data) < frame.MIN_MESSAGE_BYTES:
+        return "no frame"
+    _, magic = struct.unpack_from(">iI", data, frame.SIZE_AT)
+    if magic not in (frame.MAGIC_V1, frame.MAGIC_V2):
+        return f"magic {magic:08x}"
+    (queue_id,) = struct.unpack_from(">i", data, frame.QUEUE_ID_AT)
+    (queue_offset,) = struct.unpack_from(">q", data, frame.QUEUE_OFFSET_AT)
+    (sys_flag,) = struct.unpack_from(">i", data, frame.SYS_FLAG_AT)
+    flags = (frame.BORN_HOST_IPV6, frame.STORE_HOST_IPV6)
+    extra = sum(frame.IPV6_EXTRA_BYTES for bit in flags if sys_flag & bit)
+    if len(data) < frame.MIN_MESSAGE_BYTES + extra:
+        return "no whole frame"
+    (body_bytes,) = struct.unpack_from(">i", data, frame.BODY_LENGTH_AT + extra)
+    topic_at = frame.BODY_AT + extra + body_bytes
+    length_bytes = 1 if magic == frame.MAGIC_V1 else 2
+    topic_bytes = int.from_bytes(data[topic_at : topic_at + length_bytes], "big")
+    topic = data[topic_at + length_bytes : topic_at + length_bytes + topic_bytes]
+    return f"{topic.decode(errors='surrogateescape')}/{queue_id} @ {queue_offset}"

@@ -1,0 +1,515 @@
+"""What is pending in a store: delayed messages, timers, half messages. Computed from files alone.
+
+The broker does not look at them when it deletes segments, and a deletion loses them nearly silently. What
+can't be read, is missing where something says that it was there, or ends too early, makes its kind unknown.
+
+The queue of SCHEDULE_TOPIC_XXXX with id q is that of level q + 1 (ScheduleMessageService#queueId2DelayLevel);
+an entry's tags code is the time in ms at which it is due (ScheduleMessageService#computeDeliverTimestamp), or
+the address of a unit that has it. ``delayOffset.json`` is behind the broker by up to 10 s.
+
+What a broker keeps in RocksDB nothing here can count. From 5.4 on every store has ``rocksdbstore``, with the
+column families ``timer`` and ``trans``, so that its being there says nothing. ``timerRocksDBEnable`` and
+``transRocksDBEnable`` do, but a running broker takes either at any time: what was kept there before stays
+there. So the files are asked as well. The timeline keeps its own checkpoints among its records
+(MessageRocksDBStorage); RocksDB names the largest key of each of its files in its manifest, and one of these
+is always the largest. What isn't in a file yet is in a log.
+
+Timer messages that still wait: in the timer log until they are due, before that in the timers' queue.
+``config/timercheck``, big-endian longs: lastReadTimeMs, lastTimerLogFlushPos, lastTimerQueueOffset,
+masterTimerQueueOffset (TimerCheckpoint), behind the broker by about 1 s. Record of ``timerlog`` (TimerLog):
+size 4 (= 52), previous position 8, magic 4, write time 8, delay 4, physical offset 8, message size 4, hash of
+the topic 4, reserved 8; a blank of what is left ends a file. A timer beyond the wheel's window is written
+again each time that it comes up, as a new message: each of its records names the message as it is then.
+
+Half messages whose transactions are undecided: those that no operation message names. For each queue of
+RMQ_SYS_TRANS_HALF_TOPIC, from where the broker's own group is on: the half messages, less the queue offsets
+in the bodies ("0,1,…,") of RMQ_SYS_TRANS_OP_HALF_TOPIC's messages with the tag "d"
+(TransactionalMessageServiceImpl#fillOpRemoveMap). A check writes an undecided one again, at the end of the
+queue, and goes on behind the old one. The offsets are behind the broker by up to 5 s.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_engine.core.wording import reason_text
+from storage_engine.exceptions import BadInputError, CorruptFileError, StoreBusyError, UnsupportedLayoutError
+from storage_engine.model.broker.broker_store import Pending, PendingKind
+from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC
+from storage_engine.rocketmq.codec.stored_messages import LogFile, Longs, stored_messages
+from storage_engine.rocketmq.format import consume_queue, consume_queue_ext
+from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES
+from storage_engine.rocketmq.format.config_files import delay_offsets
+from storage_engine.rocketmq.format.layout import LOG, StoreLayout, is_new, list_segments
+from storage_engine.rocketmq.format.mapped_files import (
+    MAX_FILE_BYTES,
+    MappedFile,
+    list_mapped_files,
+    mapped,
+    queue_id_of,
+)
+from storage_engine.rocketmq.format.queue_files import FILLER_SIZE
+from storage_engine.rocketmq.format.rereading import reread
+from storage_engine.rocketmq.format.stored_files import read_stored, refuse_link
+from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets
+
+TIMER_KEYS: Final = (b"timeline_checkpoint", b"sys_topic_scan_offset_checkpoint")
+"""Of the column family ``timer``: how far the timeline is, and how far it has read the timers' queue."""
+ROCKSDB_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
+"""Of half messages whose state is in RocksDB (TransMessageRocksDBStore)."""
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+CHECKPOINT_BYTES = 4096
+UNKNOWN_DUE = -1
+
+RECORD = np.dtype(
+    [
+        ("size", ">i4"),
+        ("previous", ">i8"),
+        ("magic", ">i4"),
+        ("write_time_ms", ">i8"),
+        ("delay_ms", ">i4"),
+        ("offset", ">i8"),
+        ("message_size", ">i4"),
+        ("topic_hash", ">i4"),
+        ("reserved", ">i8"),
+    ]
+)
+_BLANK = struct.Struct(">iqI")
+"""Size of what is left, 0, magic (TimerLog#append)."""
+_MAGIC_BITS = 0xF
+_MAX_DELAY_MS = (1 << 31) - 1
+"""The field's: no record is due later than this after it was written."""
+_DUE_PROPERTY = b"TIMER_OUT_MS"
+_DUE_READ_MAX = 100_000
+"""Of so many messages that aren't in the timer log yet the due times are read; of more they are unknown."""
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OPERATION_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+GROUP = "CID_RMQ_SYS_TRANS"
+
+_REMOVES = b"d"
+
+
+def refuse_timers_in_rocksdb(layout: StoreLayout) -> None:
+    """
+    :raises UnsupportedLayoutError: timers are, or may be, in RocksDB.
+    :raises OSError: a file of RocksDB can't be looked at.
+    """
+    if layout.timers_in_rocksdb:
+        raise _unknown(layout, "timers", "timerRocksDBEnable=true")
+    for path in _manifests_and_logs(layout.rocksdb):
+        if _has_any(path, TIMER_KEYS):
+            raise _unknown(layout, "timers", f"the timeline's records in {path}")
+
+
+def refuse_halves_in_rocksdb(layout: StoreLayout, log_min_offset: int) -> None:
+    """
+    :raises UnsupportedLayoutError: half messages are, or may be, in RocksDB.
+    :raises CorruptFileError: a queue can't be read as what it is.
+    """
+    if layout.halves_in_rocksdb:
+        raise _unknown(layout, "half messages", "transRocksDBEnable=true")
+    topic = layout.consumequeue / ROCKSDB_HALF_TOPIC
+    for queue_id in queue_ids(topic):
+        last = consume_queue.last_entry(consume_queue.list_files(topic / str(queue_id)))
+        if last is not None and last.physical_offset >= log_min_offset:
+            raise _unknown(layout, "half messages", str(topic))
+
+
+def _unknown(layout: StoreLayout, what: str, where: str) -> UnsupportedLayoutError:
+    return UnsupportedLayoutError(
+        f"{layout.root}: expected {what} in the store's own files, found that they are in RocksDB, at "
+        f"least in part (seen by {where}), which this version doesn't read. Nothing was changed. Set "
+        "pending_policy to warn where none of them is due any more."
+    )
+
+
+def _manifests_and_logs(directory: Path) -> Iterator[Path]:
+    try:
+        names = sorted(path.name for path in directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    yield from (directory / name for name in names if name.startswith("MANIFEST-") or name.endswith(".log"))
+
+
+def _has_any(path: Path, keys: tuple[bytes, ...]) -> bool:
+    """Return whether a file has one of these somewhere. Reads nothing into memory."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            size = path.stat().st_size
+            if size > MAX_FILE_BYTES:
+                return True  # nobody looks through that at each run: unknown
+            if not size:
+                return False
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return any(data.find(key) >= 0 for key in keys)
+    except FileNotFoundError:
+        return False  # a running broker drops its old ones, once a newer one has what was in them
+
+
+def waiting_in_levels(layout: StoreLayout) -> tuple[Longs, Longs]:
+    """Physical offset of each waiting message, and when it is due, in ms.
+
+    A level that the file doesn't name begins at its queue's first message (ScheduleMessageService#start).
+
+    :raises CorruptFileError: the positions or a queue can't be read as what they are.
+    """
+    delivered = delay_offsets(layout)
+    topic = layout.consumequeue / SCHEDULE_TOPIC
+    offsets, due = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for queue_id in sorted(queue_ids(topic) | {level - 1 for level in delivered}):
+        entries = entries_from(
+            topic / str(queue_id), delivered.get(queue_id + 1, 0), layout.config / "delayOffset.json"
+        )
+        offsets.append(entries.physical_offset)
+        due.append(_due_ms(layout.consumequeue_ext / SCHEDULE_TOPIC / str(queue_id), entries.tags_code))
+    return np.concatenate(offsets), np.concatenate(due)
+
+
+def _due_ms(extension: Path, tags_codes: Longs) -> Longs:
+    """Tags codes, those that are addresses replaced by their units' (ConsumeQueueExt#isExtAddr)."""
+    elsewhere = tags_codes <= consume_queue_ext.MAX_ADDRESS
+    if not elsewhere.any():
+        return tags_codes
+    due = tags_codes.copy()
+    wanted = tags_codes[elsewhere] - np.iinfo(np.int64).min
+    found = np.zeros(len(wanted), dtype=bool)
+    values = np.zeros(len(wanted), dtype=np.int64)
+    for file in consume_queue_ext.list_files(extension):
+        here = (wanted >= file.base_offset) & (wanted < file.end_offset)
+        if here.any():
+            units = consume_queue_ext.read_units(file)
+            at = np.searchsorted(units.offset, wanted[here])
+            hit = (at < len(units.offset)) & (np.append(units.offset, -1)[at] == wanted[here])
+            found[here], values[here] = hit, np.append(units.tags_code, 0)[at]
+    if not found.all():
+        raise CorruptFileError(
+            f"{extension}: expected a unit at offset {wanted[~found][0]}, to which the queue's entry points, "
+            "found none. Compare the directory with a replica."
+        )
+    due[elsewhere] = values
+    return due
+
+
+_Reader: TypeAlias = Callable[[Sequence[LogFile]], tuple[Longs, Longs]]
+"""Of a kind: physical offsets, and due times of as many messages or of none."""
+
+_WHEEL_STOPS = (
+    "asked for offset 0 once it is gone, the broker reads the first frame that is left, and the whole timer "
+    "wheel stops, restarts included, until timerSkipUnknownError=true"
+)
+
+
+def pending(layout: StoreLayout, *, attempts: int = 1) -> tuple[Pending, ...]:
+    """Return what is pending, one item a kind.
+
+    Of a kind's files those that say how far the broker is are read first: what it does meanwhile is pending
+    still, by them. What comes in while they are read may be missing; it lies behind any segment that was
+    sealed before.
+
+    :param attempts: how often files are read that don't fit together; beside a running broker more than one.
+    """
+    if is_new(layout):
+        return tuple(Pending(kind, 0, log=LOG) for kind in PendingKind)
+
+    def timers(log: Sequence[LogFile]) -> tuple[Longs, Longs]:
+        refuse_timers_in_rocksdb(layout)
+        return waiting_timers(layout, log)
+
+    def halves(log: Sequence[LogFile]) -> tuple[Longs, Longs]:
+        refuse_halves_in_rocksdb(layout, log[0].base_offset)
+        return undecided(layout, log), np.empty(0, np.int64)
+
+    readers: dict[PendingKind, _Reader] = {
+        PendingKind.DELAYED: lambda _: waiting_in_levels(layout),
+        PendingKind.TIMER: timers,
+        PendingKind.HALF: halves,
+    }
+    return tuple(_pending(kind, layout, reader, attempts) for kind, reader in readers.items())
+
+
+def _pending(kind: PendingKind, layout: StoreLayout, reader: _Reader, attempts: int) -> Pending:
+    def read() -> tuple[int, Longs, Longs]:
+        log = [LogFile(str(file.path), file.base_offset, file.size_bytes) for file in list_segments(layout)]
+        return log[0].base_offset, *reader(log)
+
+    try:
+        log_min_offset, offsets, due = reread(read, attempts)
+    except (BadInputError, StoreBusyError, OSError) as error:
+        return Pending(kind, None, error=reason_text(error), log=LOG)
+    there = offsets >= log_min_offset
+    timed = due[there][due[there] >= 0] if len(due) else due
+    known = len(timed) == int(there.sum()) > 0
+    stops = kind is PendingKind.TIMER and bool((offsets == 0).any())
+    return Pending(
+        kind,
+        count=int(there.sum()),
+        first_offset=int(offsets[there].min()) if there.any() else None,
+        first_due_ms=int(timed.min()) if known else None,
+        last_due_ms=int(timed.max()) if known else None,
+        lost=int((~there).sum()),
+        consequence=_WHEEL_STOPS if stops else "",
+        log=LOG,
+    )
+
+
+def queue_ids(topic: Path) -> set[int]:
+    """The queues below consumequeue/<topic>; empty when there is no such topic."""
+    try:
+        refuse_link(topic)
+        names = [path.name for path in topic.iterdir() if path.is_dir()]
+    except FileNotFoundError:
+        return set()
+    return {queue_id for name in names if (queue_id := queue_id_of(name)) is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class OwedEntries:
+    """Entries of one queue, as columns, by queue offset."""
+
+    queue_offset: Longs
+    physical_offset: Longs
+    tags_code: Longs
+
+    def __len__(self) -> int:
+        return len(self.queue_offset)
+
+
+def entries_from(queue: Path, queue_offset: int, position: Path) -> OwedEntries:
+    """The entries at and behind a queue offset.
+
+    :param queue: the directory consumequeue/<topic>/<queue id>.
+    :param queue_offset: of the reader's next message; below the first one that is left counts as that.
+    :param position: the file that ``queue_offset`` is from, for the error.
+    :raises CorruptFileError: the queue's files aren't a queue, or it ends before ``queue_offset``.
+    """
+    files = consume_queue.list_files(queue)
+    last = consume_queue.FORMAT.last_position(files)
+    end = files[0].base_offset // CONSUME_QUEUE_ENTRY_BYTES if files else 0
+    if last is not None:
+        end = last[0].base_offset // CONSUME_QUEUE_ENTRY_BYTES + last[1] + 1
+    if queue_offset > end:
+        raise CorruptFileError(
+            f"{queue}: expected entries up to queue offset {queue_offset}, which {position} says are worked "
+            f"off, found {end}: one of the two was lost or put back. Start the broker, which rebuilds its "
+            "queues and corrects its positions, and stop it cleanly."
+        )
+    parts = [np.empty(0, consume_queue.DTYPE)]
+    first = queue_offset
+    for file in files:
+        base = file.base_offset // CONSUME_QUEUE_ENTRY_BYTES
+        first = max(first, base) if file is files[0] else first
+        low, high = max(first - base, 0), min(end - base, file.size_bytes // CONSUME_QUEUE_ENTRY_BYTES)
+        if low < high:
+            with mapped(file.path) as data:
+                entries = np.frombuffer(data, consume_queue.DTYPE)[low:high].copy()
+            if not consume_queue.FORMAT.in_use(entries).all():
+                raise CorruptFileError(
+                    f"{file.path}: expected entries up to queue offset {end}, found a hole. Start the "
+                    "broker, which rebuilds its queues, and stop it cleanly."
+                )
+            parts.append(entries)
+    found = np.concatenate(parts)
+    offsets = first + np.arange(len(found), dtype=np.int64)
+    real = found["size"] != FILLER_SIZE
+    return OwedEntries(
+        offsets[real],
+        found["offset"][real].astype(np.int64),
+        found["tags_code"][real].astype(np.int64),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TimerCheckpoint:
+    """How far the broker is with its timers.
+
+    :param read_time_ms: timers due before it are delivered.
+    :param log_position: the timer log is written up to here at least.
+    :param queue_offset: messages below it are in the timer log.
+    """
+
+    read_time_ms: int
+    log_position: int
+    queue_offset: int
+
+
+def read_timer_checkpoint(path: Path) -> TimerCheckpoint | None:
+    """Read ``config/timercheck``; None when there is none.
+
+    The broker goes on from the lower one of its two queue offsets (TimerMessageStore#recover).
+
+    :raises CorruptFileError: another size, or a negative value.
+    """
+    try:
+        data = read_stored(path)
+    except FileNotFoundError:
+        return None
+    if len(data) != CHECKPOINT_BYTES:
+        raise CorruptFileError(f"{path}: expected {CHECKPOINT_BYTES} bytes, found {len(data)}. {_RESTORE}")
+    read_time_ms, log_position, queue_offset, master_offset = values = struct.unpack_from(">4q", data)
+    if min(values) < 0:
+        raise CorruptFileError(f"{path}: expected four times and positions, found {values}. {_RESTORE}")
+    return TimerCheckpoint(read_time_ms, log_position, min(queue_offset, master_offset))
+
+
+_RESTORE = "Restore the file from a replica or a backup, or start the broker and stop it cleanly."
+
+
+def waiting_timers(layout: StoreLayout, log: Sequence[LogFile]) -> tuple[Longs, Longs]:
+    """Physical offset of each waiting timer, and when it is due, in ms (:data:`UNKNOWN_DUE`: not known).
+
+    For one that lies beyond the wheel's window that is when it comes up to be written again.
+
+    :param log: the commitlog's files, oldest first.
+    :raises CorruptFileError: one of the files is missing, or can't be read as what it is.
+    """
+    path = layout.config / "timercheck"
+    queue, timer_log = layout.consumequeue / TIMER_TOPIC / "0", layout.root / "timerlog"
+    checkpoint = read_timer_checkpoint(path)
+    files = list_mapped_files((timer_log,), error=CorruptFileError)
+    if checkpoint is None:
+        if len(entries_from(queue, 0, path)) or next(_records(files, 0, 0, timer_log), None) is not None:
+            raise CorruptFileError(
+                f"{path}: expected the timers' checkpoint, as there are timers in {queue} or {timer_log}, "
+                f"found no file. {_RESTORE}"
+            )
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    records = [np.empty(0, RECORD)]
+    records += _records(files, checkpoint.log_position, checkpoint.read_time_ms, timer_log)
+    in_log = np.concatenate(records)
+    offsets, due = in_log["offset"].astype(np.int64), _timer_due_ms(in_log)
+    entries = entries_from(queue, checkpoint.queue_offset, path).physical_offset
+    entries = entries[~np.isin(entries, offsets)]
+    # The log has a message more than once where the broker read its queue again after a crash.
+    offsets, first = np.unique(offsets, return_index=True)
+    return np.concatenate([offsets, entries]), np.concatenate([due[first], _due_of_messages(log, entries)])
+
+
+def _records(
+    files: Sequence[MappedFile], position: int, read_time_ms: int, timer_log: Path
+) -> Iterator[np.ndarray]:
+    """The records that are not due before a time, file by file (TimerMessageStore#recoverAndRevise).
+
+    :param position: the log must not end before it.
+    """
+    end = 0
+    for file in files:
+        with mapped(file.path) as data:
+            if not _all_due_before(data, read_time_ms):
+                records = np.frombuffer(data, RECORD, len(data) // RECORD.itemsize)
+                odd = (records["size"] != RECORD.itemsize) | ((records["magic"] & ~_MAGIC_BITS) != 0)
+                count = int(odd.argmax()) if odd.any() else len(records)
+                end = file.base_offset + count * RECORD.itemsize
+                waiting = records[:count]
+                waiting = waiting[_timer_due_ms(waiting) >= read_time_ms].copy()
+                blank = _is_blank(data, count * RECORD.itemsize)
+                del records
+                if len(waiting):
+                    yield waiting
+                if not blank:
+                    break
+        end = file.end_offset
+    if end < position:
+        raise CorruptFileError(
+            f"{timer_log}: expected records up to position {position}, to which the timers' checkpoint says "
+            f"it is written, found their end at {end}. {_RESTORE}"
+        )
+
+
+def _timer_due_ms(records: np.ndarray) -> Longs:
+    due: Longs = records["write_time_ms"].astype(np.int64) + records["delay_ms"]
+    return due
+
+
+def _all_due_before(data: memoryview, read_time_ms: int) -> bool:
+    """Return whether a full file's last record, which was written after the others, says that none waits."""
+    last = (len(data) - _BLANK.size) // RECORD.itemsize * RECORD.itemsize - RECORD.itemsize
+    if last < 0 or not _is_blank(data, last + RECORD.itemsize):
+        return False
+    record = np.frombuffer(data, RECORD, 1, last)[0]
+    return bool(
+        record["size"] == RECORD.itemsize and int(record["write_time_ms"]) + _MAX_DELAY_MS < read_time_ms
+    )
+
+
+def _is_blank(data: memoryview, at: int) -> bool:
+    left = len(data) - at
+    return left >= _BLANK.size and _BLANK.unpack_from(data, at) == (left, 0, frame.MAGIC_BLANK)
+
+
+def _due_of_messages(log: Sequence[LogFile], offsets: Longs) -> Longs:
+    """Due times of messages by their properties; unknown where the message is gone, or there are many."""
+    due = np.full(len(offsets), UNKNOWN_DUE, np.int64)
+    there = np.flatnonzero(offsets >= log[0].base_offset)
+    if 0 < len(there) <= _DUE_READ_MAX:
+        values = [message.property(_DUE_PROPERTY) for message in stored_messages(log, offsets[there])]
+        due[there] = [int(value) if value and value.isdigit() else UNKNOWN_DUE for value in values]
+    return due
+
+
+def undecided(layout: StoreLayout, log: Sequence[LogFile]) -> Longs:
+    """Physical offset of each undecided half message.
+
+    :param log: the commitlog's files, oldest first.
+    :raises CorruptFileError: the offsets, a queue or an operation message can't be read as what it is.
+    """
+    positions = _positions(layout)
+    found = [np.empty(0, np.int64)]
+    queues = queue_ids(layout.consumequeue / HALF_TOPIC)
+    for queue_id in sorted(queues | {queue for topic, queue in positions if topic == HALF_TOPIC}):
+        known = (HALF_TOPIC, queue_id) in positions
+        halves = entries_from(
+            layout.consumequeue / HALF_TOPIC / str(queue_id),
+            positions.get((HALF_TOPIC, queue_id), 0),
+            layout.config,
+        )
+        offsets = halves.physical_offset
+        undone = ~np.isin(halves.queue_offset, _decided(layout, log, queue_id, positions))
+        if not known:
+            # Then the broker begins at what is left (TransactionalMessageBridge#fetchConsumeOffset).
+            undone &= offsets >= log[0].base_offset
+        found.append(offsets[undone])
+    return np.concatenate(found)
+
+
+def _decided(
+    layout: StoreLayout, log: Sequence[LogFile], queue_id: int, positions: dict[tuple[str, int], int]
+) -> Longs:
+    """Queue offsets of the half messages that were committed or rolled back."""
+    operations = entries_from(
+        layout.consumequeue / OPERATION_TOPIC / str(queue_id),
+        positions.get((OPERATION_TOPIC, queue_id), 0),
+        layout.config,
+    )
+    offsets = operations.physical_offset
+    # A half message lies before the operation that decides it: what is gone names only what is gone.
+    there = offsets[offsets >= log[0].base_offset]
+    bodies = [
+        message.body
+        for message in stored_messages(log, there)
+        if message.property(frame.PROPERTY_TAGS) == _REMOVES
+    ]
+    numbers = [number for number in b",".join(bodies).split(b",") if number]
+    try:
+        return np.array(numbers, dtype="S").astype(np.int64)
+    except (ValueError, OverflowError) as error:
+        raise CorruptFileError(
+            f"{layout.consumequeue / OPERATION_TOPIC / str(queue_id)}: expected messages whose bodies are "
+            f"queue offsets and commas, found another ({error}). Compare the store with a replica."
+        ) from error
+
+
+def _positions(layout: StoreLayout) -> dict[tuple[str, int], int]:
+    """The next queue offset of the broker's own group, by topic and queue."""
+    table = consumer_offsets(layout)
+    rows = table.filter(pc.equal(table["group"], pa.scalar(GROUP))).to_pylist()
+    return {(row["topic"], row["queue_id"]): row["committed_offset"] for row in rows}
