@@ -20,6 +20,8 @@ from storage_engine.model.store.known_logs import IdentifiedRange, LogNames
 
 T = TypeVar("T")
 
+_ARCHIVED_ONLY = "in the lake only, with a valid receipt"
+
 
 @dataclass(frozen=True, slots=True)
 class LocalSpan:
@@ -240,6 +242,11 @@ def _judge(
     replicas: Sequence[ReplicaSpan],
     witnesses: Witnesses,
 ) -> RangeStatus:
+    if len(receipts) == 1 and not (local or released or replicas):
+        # As most of a lake of 1,000,000 receipts is.
+        (row,) = receipts
+        if row.is_whole and not (broken and row.identity in broken):
+            return RangeStatus(log, *offsets, Where.ARCHIVED, Status.OK, (_name(row),), _ARCHIVED_ONLY)
     faults: list[tuple[Status, str]] = []
     newest = max(
         [
@@ -268,7 +275,7 @@ def _judge(
     if local and valid:
         where, place = Where.BOTH, "on disk and in the lake, SHA-256 equal"
     elif valid:
-        where, place = Where.ARCHIVED, "in the lake only, with a valid receipt"
+        where, place = Where.ARCHIVED, _ARCHIVED_ONLY
         faults += [(Status.WARNING, unread_text)] if unread else []
     elif local and any(span.pending for span in local):
         where, place = Where.PENDING, "on disk, planned to go, not in the lake yet"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 
@@ -17,8 +18,10 @@ def in_either(
     :return: the receipts, and which of them prove nothing.
     """
     proven_elsewhere = {row.identity: row for row in elsewhere}
-    kept = [row for row in rows if row.identity not in broken or row.identity not in proven_elsewhere]
-    known = {row.identity for row in kept}
+    kept, known = list(rows), frozenset[SegmentIdentity]()
+    if broken or proven_elsewhere:
+        kept = [row for row in kept if row.identity not in broken or row.identity not in proven_elsewhere]
+        known = frozenset(row.identity for row in kept)
     more = [row for identity, row in proven_elsewhere.items() if identity not in known]
-    merged = sorted((*kept, *more), key=lambda row: (row.log, row.lineage, row.base_offset))
+    merged = sorted((*kept, *more), key=attrgetter("log", "lineage", "base_offset"))
     return tuple(merged), {identity: why for identity, why in broken.items() if identity in known}
