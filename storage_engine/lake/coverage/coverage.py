@@ -242,10 +242,11 @@ def _judge(
     replicas: Sequence[ReplicaSpan],
     witnesses: Witnesses,
 ) -> RangeStatus:
-    if len(receipts) == 1 and not (local or released or replicas):
+    if len(receipts) == 1 and not (local or replicas):
         # As most of a lake of 1,000,000 receipts is.
         (row,) = receipts
-        if row.is_whole and not (broken and row.identity in broken):
+        is_newest = all(span.lineage <= row.lineage for span in released)
+        if is_newest and row.is_whole and not (broken and row.identity in broken):
             return RangeStatus(log, *offsets, Where.ARCHIVED, Status.OK, (_name(row),), _ARCHIVED_ONLY)
     faults: list[tuple[Status, str]] = []
     newest = max(

@@ -28,6 +28,8 @@ from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, whole
 
 _ROWS_AT_A_TIME = 50_000
+_MOST_BYTES_TO_SHARE = 1 << 30
+"""Of a column: more texts may not fit into one Arrow array."""
 
 _identity = attrgetter("store_id", "lineage", "log", "base_offset", "sha256")
 
@@ -174,13 +176,15 @@ def read_receipts(
 
 
 def _parts(files: Iterable[FileScanTask]) -> Iterator[list[FileScanTask]]:
-    part: list[FileScanTask] = []
+    part, rows = list[FileScanTask](), 0
     for file in files:
         part.append(file)
-        if sum(it.file.record_count for it in part) >= _ROWS_AT_A_TIME:
+        rows += file.file.record_count
+        if rows >= _ROWS_AT_A_TIME:
             yield part
-            part = []
-    yield part
+            part, rows = [], 0
+    if part:
+        yield part
 
 
 def _receipts_of(rows: pa.Table) -> list[Receipt]:
@@ -195,6 +199,8 @@ def _receipts_of(rows: pa.Table) -> list[Receipt]:
 
 
 def _values(column: pa.ChunkedArray[Any]) -> list[Any]:
+    if column.nbytes > _MOST_BYTES_TO_SHARE:
+        return column.to_pylist()
     encoded: Any = column.combine_chunks().dictionary_encode()
     if len(encoded.dictionary) > len(column) // 2:
         return column.to_pylist()
