@@ -82,11 +82,11 @@ def clean_one(store: ManagedStore, run_key: str) -> Cost:
     return Cost(cpu_seconds, sum(file[0] for path, file in after.items() if before.get(path) != file))
 
 
-def add_history(store: ManagedStore, commits: int, snapshots: int | None = None) -> None:
+def add_history(store: ManagedStore, commits: int, snapshots: int | None = None, a_file: int = 1) -> None:
     """Give a store's lake, which holds one segment, the metadata of so many commits before it."""
     record = Journal(store.journal_url).find_store(store.real_root)
     assert record is not None
-    write_history(open_lake(store.lake), record.store_id, commits, snapshots)
+    write_history(open_lake(store.lake), record.store_id, commits, snapshots, a_file)
 
 
 def run(

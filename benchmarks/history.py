@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
@@ -41,11 +41,11 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.identity import metadata_version
 from storage_engine.lake.catalog.names import location_of
 from storage_engine.lake.catalog.writing import mark_commits
-from storage_engine.lake.file.jobs import data_file_name
+from storage_engine.lake.file.jobs import data_file_name, shared_file_name
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.proof.receipt import CHAIN_START, Receipt
+from storage_engine.model.proof.receipt import CHAIN_START, Receipt, row_groups_text
 
 COMMIT_EVERY_MS = 600_000
 _MANIFEST_TARGET, _MANIFEST_COUNT = "commit.manifest.target-size-bytes", "commit.manifest.min-count-to-merge"
@@ -54,31 +54,35 @@ _ONE_MANIFEST_BYTES, _ENTRY_BYTES = 6_000, 250
 the first commit would merge all of them once more."""
 
 
-def write_history(lake: Lake, store_id: str, commits: int, snapshots: int | None = None) -> None:
+def write_history(
+    lake: Lake, store_id: str, commits: int, snapshots: int | None = None, a_file: int = 1
+) -> None:
     """Give a store so many older segments in the lake, each by a commit of its own, ten minutes apart.
 
     :param lake: holds the receipt of one segment, at an offset behind those of the history.
     :param snapshots: that the tables still list; None: one a commit.
+    :param a_file: how many segments share a data file.
     """
     (last,) = receipts(lake, store_id)
     messages, segments = lake.messages(), lake.segments()
     (template,) = live_data_files(messages, store_id)
     field_id = messages.schema().find_field("segment_base_offset").field_id
-    rows, files, kept = _receipts(last, commits), [], []
+    rows, files, kept = _receipts(last, commits, a_file), [], []
     for _, count in _receipt_files(commits + 1):
         part = [*islice(rows, count)]
         files += [
-            _moved(template.entry, location_of(messages, row["data_file"]), field_id, row["base_offset"])
+            _moved(template.entry, location_of(messages, row["data_file"]), field_id, row, a_file)
             for row in part
-            if row["sequence"]
+            if row["sequence"] % a_file == 1 % a_file and row["sequence"]
         ]
         kept.append(receipt_commit._write(segments, store_id, receipt_commit.as_table(segments, part)))
-    _write(lake, messages, [*files, template.entry], _manifest_sizes(messages, commits + 1), snapshots)
+    files.append(template.entry)
+    _write(lake, messages, files, _manifest_sizes(messages, len(files)), snapshots)
     _write(lake, segments, kept, _manifest_sizes(segments, len(kept)), snapshots or commits + 1)
     mark_commits(lake)
 
 
-def _receipts(last: Receipt, count: int) -> Iterator[dict[str, Any]]:
+def _receipts(last: Receipt, count: int, a_file: int) -> Iterator[dict[str, Any]]:
     """Yield the store's receipt, and the history's behind it in the chain."""
     assert last.previous_hash == CHAIN_START
     row: dict[str, Any] = asdict(last)
@@ -99,17 +103,27 @@ def _receipts(last: Receipt, count: int) -> Iterator[dict[str, Any]]:
             "previous_hash": row["row_hash"],
             "data_file": f"{directory}/{data_file_name(identity)}",
         }
+        if a_file > 1:
+            file, group = divmod(number, a_file)
+            row["data_file"] = f"{directory}/{shared_file_name('0' * 8, file)}"
+            row["data_file_sha256"] = hashlib.sha256(row["data_file"].encode()).hexdigest()
+            row["row_groups"] = row_groups_text(range(group, group + 1))
         row["row_hash"] = row_hash(row)
         yield row
 
 
-def _moved(template: DataFile, location: str, field_id: int, base_offset: int) -> DataFile:
-    bound = to_bytes(LongType(), base_offset)
+def _moved(
+    template: DataFile, location: str, field_id: int, first: Mapping[str, Any], a_file: int
+) -> DataFile:
+    """:param first: receipt of the first segment in the file."""
+    base_offset, end = first["base_offset"], (a_file - 1) * first["size_bytes"]
+    lower, upper = (to_bytes(LongType(), it) for it in (base_offset, base_offset + end))
     names = [field.name for field in DATA_FILE_TYPE[2].fields]
     file = DataFile(*(template[at] for at in range(len(template))))
     file[names.index("file_path")] = location
-    file[names.index("lower_bounds")] = {**template.lower_bounds, field_id: bound}
-    file[names.index("upper_bounds")] = {**template.upper_bounds, field_id: bound}
+    file[names.index("lower_bounds")] = {**template.lower_bounds, field_id: lower}
+    file[names.index("upper_bounds")] = {**template.upper_bounds, field_id: upper}
+    file[names.index("record_count")] = template.record_count * a_file
     file.spec_id = template.spec_id
     return file
 

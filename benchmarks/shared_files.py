@@ -5,7 +5,8 @@ and 40 data files, fewer their part of it. ``shared-size``: data files of segmen
 1.2 times these; receipts are counted apart. ``shared-query``: reading one topic of as many segments as data
 files of their own, against the same in shared ones, and must be ten times as quick. ``compact-query``: the
 same once these became larger files. ``compact``: making those of segments of 64 KiB, against archiving the
-same bytes into shared files, by processor time.
+same bytes into shared files, by processor time. ``verify-receipts``: ``verify --level receipts`` of 50
+receipts for each segment, in files of 500, by processor time; 1,000,000 may take 60 seconds.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from unittest.mock import patch
 from pyiceberg.expressions import EqualTo
 
 from benchmarks.common import Bench, report
+from benchmarks.growth import add_history, clean_one, make_store
 from benchmarks.kafka_archive import values_of
 from benchmarks.kafka_plan import NOW_MS, batch
 from storage_engine.kafka.codec.segment_context import SegmentTransactions
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
-from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.placed_table import live_files
 from storage_engine.lake.gc.compaction import compact_lake
@@ -34,12 +36,15 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.move.moving import placed_tables
 from storage_engine.lake.soundness.message_batches import ReadCount, message_batches
 from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.model.store.store import FileFacts, Segment, SegmentContext, SegmentState
+from storage_engine.retention.ranges.verification import verify_lake
 
 SEGMENTS = 2_000
 SEGMENT_BYTES = 64 << 10
 MOST_SECONDS, MOST_FILES, OF_SEGMENTS = 60, 40, 20_000
 TOPICS = 20
+RECEIPTS_A_FILE, VERIFY_SECONDS, OF_RECEIPTS = 500, 60, 1_000_000
 _SIZES = (871, 16 << 10)
 
 
@@ -177,11 +182,31 @@ def measure_compact(directory: Path, count: int) -> Bench:
     return Bench("compact", peer_seconds / seconds, 0.8, detail)
 
 
+def measure_verify(directory: Path, count: int) -> Bench:
+    count -= count % RECEIPTS_A_FILE
+    store = make_store(directory, first_offset=count << 20, segments=3, segment_bytes=1 << 20)
+    clean_one(store, "first")
+    add_history(store, count, 1, RECEIPTS_A_FILE)
+    for location, size_bytes in data_files(open_lake(store.lake)).items():
+        # Of their bytes this level asks the number alone.
+        with Path(location.removeprefix("file://")).open("ab") as file:
+            file.truncate(size_bytes)
+    spent = {}
+    for name in ("first", "again"):
+        began = time.process_time()
+        (found,) = verify_lake(store.lake, store.journal_url, VerifyLevel.RECEIPTS)
+        spent[f"{name}_processor_seconds"] = round(time.process_time() - began, 2)
+        assert (found.receipt_count, found.findings) == (count + 1, ())
+    detail = {"receipts": count, **spent}
+    return Bench("verify-receipts", VERIFY_SECONDS * count / OF_RECEIPTS / max(spent.values()), 1.0, detail)
+
+
 def run(count: int = SEGMENTS) -> list[Bench]:
     with tempfile.TemporaryDirectory() as work:
         benches = [measure_archive(Path(work) / "archive", count)]
         benches += measure_kafka(Path(work) / "kafka", count)
-        return [*benches, measure_compact(Path(work) / "compact", count)]
+        benches.append(measure_compact(Path(work) / "compact", count))
+        return [*benches, measure_verify(Path(work) / "verify", 50 * count)]
 
 
 def main() -> None:

@@ -67,14 +67,25 @@ def encode_rows(rows: pa.Table, out: memoryview, first_position: int) -> int:
     target = np.frombuffer(out, np.uint8)
     if not target.flags.writeable:
         raise ValueError("the buffer to encode into is read-only")
-    missing = [name for name in ENCODED_COLUMNS if name not in rows.column_names]
+    there = set(rows.column_names)
+    missing = [name for name in ENCODED_COLUMNS if name not in there]
     if missing:
         raise ProofError(f"rows to encode lack the columns {', '.join(missing)}")
-    rows = rows.select(list(ENCODED_COLUMNS)).cast(_ENCODED_SCHEMA)
+    rows = _typed(rows.select(list(ENCODED_COLUMNS)))
     written = _check_overlap(rows)
     for batch in rows.to_batches():
         _encode_batch(batch, target, first_position)
     return written
+
+
+def _typed(rows: pa.Table) -> pa.Table:
+    """Return rows with the kernel's types. Most columns have them, and a cast of all takes long."""
+    pairs = list(zip(rows.columns, _ENCODED_SCHEMA, strict=True))
+    if any(column.null_count and not field.nullable for column, field in pairs):
+        # Says which of them lacks a value.
+        return rows.cast(_ENCODED_SCHEMA)
+    typed = [column if column.type == field.type else column.cast(field.type) for column, field in pairs]
+    return pa.Table.from_arrays(typed, schema=_ENCODED_SCHEMA)
 
 
 def _check_overlap(rows: pa.Table) -> int:

@@ -54,6 +54,7 @@ from storage_engine.lake.file.data_file import (
     check_tiled,
     decoded_chunks,
     encode_rows,
+    file_schema,
     lake_groups,
     open_rows,
     push_rows,
@@ -555,6 +556,7 @@ def archive_shared(jobs: Sequence[SegmentJob], run: str, task: int) -> list[Prov
 
 def _write_shared(jobs: Sequence[SegmentJob], codec: SegmentCodec, sink: Any) -> list[_Read]:
     read: list[_Read] = []
+    schema = file_schema(codec.schema, trees=jobs[0].trees)
 
     def groups() -> Iterator[pa.Table]:
         waiting: list[pa.Table] = []
@@ -563,7 +565,7 @@ def _write_shared(jobs: Sequence[SegmentJob], codec: SegmentCodec, sink: Any) ->
             source = read_source(job)
             # The thread's memory serves the next segment.
             source = replace(source, data=memoryview(bytes(source.data)))
-            own = list(lake_groups(job, codec, source.data))
+            own = list(lake_groups(job, codec, source.data, schema))
             if waiting and (len(own) > 1 or waiting_bytes + len(source.data) > SHARED_GROUP_BYTES):
                 yield together(waiting)
                 waiting, waiting_bytes, number = [], 0, number + 1

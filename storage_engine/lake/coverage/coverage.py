@@ -31,10 +31,12 @@ def in_either(
     :return: the receipts, and which of them prove nothing.
     """
     proven_elsewhere = {row.identity: row for row in elsewhere}
-    kept = [row for row in rows if row.identity not in broken or row.identity not in proven_elsewhere]
-    known = {row.identity for row in kept}
+    kept, known = list(rows), frozenset[SegmentIdentity]()
+    if broken or proven_elsewhere:
+        kept = [row for row in kept if row.identity not in broken or row.identity not in proven_elsewhere]
+        known = frozenset(row.identity for row in kept)
     more = [row for identity, row in proven_elsewhere.items() if identity not in known]
-    merged = sorted((*kept, *more), key=lambda row: (row.log, row.lineage, row.base_offset))
+    merged = sorted((*kept, *more), key=attrgetter("log", "lineage", "base_offset"))
     return tuple(merged), {identity: why for identity, why in broken.items() if identity in known}
 
 
@@ -47,6 +49,9 @@ class HasOffsets(Protocol):
     def start_offset(self) -> int: ...
     @property
     def end_offset(self) -> int: ...
+
+
+_ARCHIVED_ONLY = "in the lake only, with a valid receipt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +273,12 @@ def _judge(
     replicas: Sequence[ReplicaSpan],
     witnesses: Witnesses,
 ) -> RangeStatus:
+    if len(receipts) == 1 and not (local or replicas):
+        # As most of a lake of 1,000,000 receipts is.
+        (row,) = receipts
+        is_newest = all(span.lineage <= row.lineage for span in released)
+        if is_newest and row.is_whole and not (broken and row.identity in broken):
+            return RangeStatus(log, *offsets, Where.ARCHIVED, Status.OK, (_name(row),), _ARCHIVED_ONLY)
     faults: list[tuple[Status, str]] = []
     newest = max(
         [
@@ -296,7 +307,7 @@ def _judge(
     if local and valid:
         where, place = Where.BOTH, "on disk and in the lake, SHA-256 equal"
     elif valid:
-        where, place = Where.ARCHIVED, "in the lake only, with a valid receipt"
+        where, place = Where.ARCHIVED, _ARCHIVED_ONLY
         faults += [(Status.WARNING, unread_text)] if unread else []
     elif local and any(span.pending for span in local):
         where, place = Where.PENDING, "on disk, planned to go, not in the lake yet"

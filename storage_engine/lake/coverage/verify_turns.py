@@ -36,7 +36,7 @@ def by_receipt(checks: Iterable[Check]) -> dict[str, list[Check]]:
 def last_check(history: History, receipt: HasReceiptHash, level: VerifyLevel) -> Check | None:
     """The newest look at a segment at ``level`` or deeper."""
     checks = [check for check in history.get(receipt.row_hash, ()) if check.level.includes(level)]
-    return max(checks, key=lambda check: check.at_ms, default=None)
+    return max(checks, key=lambda check: check.at_ms) if len(checks) > 1 else next(iter(checks), None)
 
 
 def standing_fault(history: History, receipt: HasReceiptHash) -> Check | None:
@@ -92,7 +92,7 @@ def coverage(
     good = [
         (receipt, check)
         for receipt, check in last
-        if check is not None and not check.fault and receipt.identity not in broken
+        if check is not None and not check.fault and not (broken and receipt.identity in broken)
     ]
     return Coverage(
         level=level,

@@ -236,7 +236,7 @@ def write_rows(job: SegmentJob, codec: SegmentCodec, chunks: Iterable[pa.Table],
 
     :param sink: open binary file, which is left open, or a path.
     """
-    schema = _file_schema(codec.schema, trees=job.trees)
+    schema = file_schema(codec.schema, trees=job.trees)
     following = iter(chunks)
     rows = next(following, None)
     with pq.ParquetWriter(sink, schema, **writer_options(schema, codec.columns, rows)) as writer:
@@ -255,13 +255,15 @@ def _write_chunk(
         writer.write_table(table, row_group_size=max(1, table.num_rows))
 
 
-def lake_groups(job: SegmentJob, codec: SegmentCodec, data: memoryview) -> Iterator[pa.Table]:
+def lake_groups(
+    job: SegmentJob, codec: SegmentCodec, data: memoryview, schema: pa.Schema
+) -> Iterator[pa.Table]:
     """Yield a segment's rows with the lake's columns, a table a row group.
 
     :param data: the whole segment.
+    :param schema: of :func:`file_schema`, for the codec's rows.
     :raises StorageEngineError: as :func:`write_data_file` does.
     """
-    schema = _file_schema(codec.schema, trees=job.trees)
     with _row_errors(job.path):
         for rows in decoded_chunks(job, codec, data):
             for group in cut_rows(rows):
@@ -435,10 +437,7 @@ class LastGroup:
         self._last: tuple[object, pa.Table] | None = None
         # Asked for by each segment; the footer makes them again each time.
         self.metadata, self.schema_arrow = parquet.metadata, parquet.schema_arrow
-
-    @property
-    def num_row_groups(self) -> int:
-        return self._parquet.num_row_groups
+        self.num_row_groups = parquet.num_row_groups
 
     def read_row_group(
         self, number: int, columns: Sequence[str] | None = None, *, use_threads: bool = False
@@ -834,8 +833,8 @@ def _with_own_columns(job: SegmentJob, rows: pa.Table, columns: Columns, schema:
     return pa.Table.from_arrays([*identity, *rows.columns, *keys], schema=schema)
 
 
-def _file_schema(codec_schema: pa.Schema, *, trees: bool) -> pa.Schema:
-    """The lake's columns as they are handed to the Parquet writer: to a reader a dictionary is its values.
+def file_schema(codec_schema: pa.Schema, *, trees: bool) -> pa.Schema:
+    """Return the lake's columns as the Parquet writer takes them: to a reader a dictionary is its values.
 
     Columns of trees that have no value in a new file are left out: Iceberg takes them for null.
     """

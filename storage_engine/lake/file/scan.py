@@ -33,6 +33,7 @@ EVERY_OFFSET: Offsets = (-(2**63), 2**63 - 1)
 
 _OFFSET_COLUMNS = ("segment_base_offset", "base_offset")
 _KEPT_BOUNDS = ("store_id", "lineage", "log", *_OFFSET_COLUMNS, "sequence", "log_id")
+_EVERY = AlwaysTrue()
 _POSITIONS = {field.name: at for at, field in enumerate(DATA_FILE_TYPE[2].fields)}
 
 
@@ -86,7 +87,14 @@ class _KnownManifest(ManifestFile):
 
 
 class _Planner(ManifestGroupPlanner):
-    """PyIceberg's, which works out once a partition, not once a file, what of a filter is left to check."""
+    """PyIceberg's, which works out once a partition, not once a file, what of a filter is left to check, and
+    looks at no file's bounds where every file is wanted."""
+
+    def _build_partition_evaluator(self, spec_id: int) -> Callable[[DataFile], bool]:
+        return _is_wanted if self.row_filter == _EVERY else super()._build_partition_evaluator(spec_id)
+
+    def _build_metrics_evaluator(self) -> Callable[[DataFile], bool]:
+        return _has_rows if self.row_filter == _EVERY else super()._build_metrics_evaluator()
 
     def _build_residual_evaluator(self, spec_id: int) -> Callable[[DataFile], ResidualEvaluator]:
         build = super()._build_residual_evaluator(spec_id)
@@ -99,6 +107,14 @@ class _Planner(ManifestGroupPlanner):
             return built[partition]
 
         return of
+
+
+def _is_wanted(_: DataFile) -> bool:
+    return True
+
+
+def _has_rows(file: DataFile) -> bool:
+    return file.record_count != 0
 
 
 class _OnceEvaluated(ResidualEvaluator):

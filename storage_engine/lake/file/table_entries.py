@@ -22,7 +22,7 @@ from storage_engine.lake.file.jobs import (
     split_data_file_name,
 )
 from storage_engine.lake.file.live_files import LiveFile
-from storage_engine.lake.file.scan import plan_whole_entries
+from storage_engine.lake.file.scan import plan_files, plan_whole_entries
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status
@@ -45,15 +45,18 @@ class TableEntry:
         return LiveFile(self.file, tuple(sorted(file.file_path for file in self.deletes)))
 
 
-def list_entries(table: Table, store_id: str | None) -> dict[str, list[TableEntry]]:
+def list_entries(
+    table: Table, store_id: str | None, *, statistics: bool = True
+) -> dict[str, list[TableEntry]]:
     """The entries of the table's loaded snapshot by store; of one store only, if one is given.
 
+    :param statistics: with every statistic that the table has of them, in five times the memory.
     :raises LakeUnavailableError: the manifests can't be read.
     """
     found: dict[str, list[TableEntry]] = {}
     with metadata_errors(table.location(), "read the table's manifests"):
         where = AlwaysTrue() if store_id is None else store_rows(store_id)
-        for task in plan_whole_entries(table, where):
+        for task in (plan_whole_entries if statistics else plan_files)(table, where):
             entry = TableEntry(task.file, tuple(task.delete_files))
             found.setdefault(str(task.file.partition[0]), []).append(entry)
     return found

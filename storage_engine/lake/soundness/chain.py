@@ -11,6 +11,8 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from json.encoder import encode_basestring_ascii
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,10 @@ _files: FileMemory[pa.Table] = FileMemory(most=500_000)
 _heads: dict[tuple[str, str], ChainHead] = {}
 """By table and store: up to which row this process has found a chain whole, or a known one followed."""
 
+_HASHED = sorted(set(Receipt.__dataclass_fields__) - {"row_hash"})
+_KEYS = [f'"{name}":' for name in _HASHED]
+_values = attrgetter(*_HASHED)
+
 _WHAT_NOW = (
     "Nothing was changed. Find out who writes to the lake; receipts of this store prove nothing now. Roll "
     "the table segments back to a snapshot before it, or bring it back from a backup."
@@ -60,6 +66,23 @@ def row_hash(receipt: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _hash_of(row: Receipt) -> str:
+    """Return the :func:`row_hash` of a receipt in a third of the time: a lake may have 1,000,000 of them."""
+    text = ",".join(
+        [
+            key + (encode_basestring_ascii(value) if type(value) is str else str(value))
+            for key, value in zip(_KEYS, _values(row), strict=True)
+            if value is not None
+        ]
+    )
+    return hashlib.sha256(f"{{{text}}}".encode()).hexdigest()
+
+
+def row_faults(rows: Iterable[Receipt]) -> dict[int, str]:
+    """Return why rows can't be trusted, by their ``id``; those that can are left out."""
+    return {id(row): fault for row in rows if (fault := row_fault(row))}
+
+
 def row_fault(row: Receipt) -> str:
     """Return why a row, looked at by itself, can't be trusted; "" when it can."""
     if row.proof_version > PROOF_VERSION:
@@ -67,8 +90,7 @@ def row_fault(row: Receipt) -> str:
             f"proof version {row.proof_version}, this version knows up to {PROOF_VERSION}: use the release "
             "of storage-engine that wrote it, or a later one"
         )
-    # Not asdict, which copies each value: this is done for every receipt that a gate relies on.
-    if row.row_hash != row_hash({name: getattr(row, name) for name in Receipt.__dataclass_fields__}):
+    if row.row_hash != _hash_of(row):
         return "it was changed after it was written"
     try:
         read_row_groups(row.row_groups)
@@ -77,17 +99,21 @@ def row_fault(row: Receipt) -> str:
     return files_fault(row.files)
 
 
-def check_chain(rows: Iterable[Receipt], known: Collection[ChainHead] = ()) -> ChainHead:
+def check_chain(
+    rows: Iterable[Receipt], known: Collection[ChainHead] = (), faults: Mapping[int, str] | None = None
+) -> ChainHead:
     """Check every row of one store, and that each follows the one before.
 
     :param rows: all rows of the store, superseded ones too, in any order.
     :param known: rows that the chain is known to have had.
+    :param faults: what :func:`row_faults` found of these rows; None: nobody looked yet.
     :return: the last row's place.
     :raises ReceiptError: when a row was changed, removed, or added by somebody else.
     """
     ordered = sorted(rows, key=lambda row: row.sequence)
-    for row in ordered:
-        if fault := row_fault(row):
+    faults = row_faults(ordered) if faults is None else faults
+    for row in ordered if faults else ():
+        if fault := faults.get(id(row)):
             raise ReceiptError(f"receipt of {receipt_name(row)}: {fault}. {_WHAT_NOW}")
     return check_links_of(ordered, known)
 

@@ -10,20 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, cast
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
 from pyiceberg.io import FileIO
-from pyiceberg.table import Table
+from pyiceberg.table import FileScanTask, Table
 
+from storage_engine.core.collector import no_collection
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.file.filters import all_equal, between
-from storage_engine.lake.file.scan import EVERY_OFFSET, Offsets, read_rows
+from storage_engine.lake.file.scan import EVERY_OFFSET, Offsets, plan_files, read_files, read_rows
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, whole
+
+_ROWS_AT_A_TIME = 50_000
+_MOST_BYTES_TO_SHARE = 1 << 30
+"""Of a column: more texts may not fit into one Arrow array."""
+
+_identity = attrgetter("store_id", "lineage", "log", "base_offset", "sha256")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +119,8 @@ def receipt_history(lake: Lake, store_id: str) -> tuple[Receipt, ...]:
 
 def current(rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
     """Of several rows for one segment the last, whatever its state, by log, lineage and offset."""
-    last = {row.identity: row for row in sorted(rows, key=lambda row: row.sequence)}
-    return tuple(sorted(last.values(), key=lambda r: (r.log, r.lineage, r.base_offset)))
+    last = {_identity(row): row for row in sorted(rows, key=attrgetter("sequence"))}
+    return tuple(sorted(last.values(), key=attrgetter("log", "lineage", "base_offset")))
 
 
 def first_proven_ms(history: Iterable[Receipt]) -> Mapping[SegmentIdentity, int]:
@@ -160,8 +168,44 @@ def read_receipts(
     :raises LakeUnavailableError: the table can't be read.
     """
     with metadata_errors(table.location(), "read receipts"):
-        rows = read_rows(table, where, base_offsets=base_offsets).to_pylist()
-    return tuple(sorted(map(receipt_of_row, rows), key=lambda r: r.sequence))
+        files, rows = plan_files(table, where, base_offsets), []
+        # Of some files at a time: as columns they take as much memory as in the end.
+        for part in _parts(files):
+            rows += _receipts_of(read_files(table, where, (), part))
+    return tuple(sorted(rows, key=attrgetter("sequence")))
+
+
+def _parts(files: Iterable[FileScanTask]) -> Iterator[list[FileScanTask]]:
+    part, rows = list[FileScanTask](), 0
+    for file in files:
+        part.append(file)
+        rows += file.file.record_count
+        if rows >= _ROWS_AT_A_TIME:
+            yield part
+            part, rows = [], 0
+    if part:
+        yield part
+
+
+def _receipts_of(rows: pa.Table) -> list[Receipt]:
+    """Return rows of the table as receipts, which share the values that they have in common."""
+    # A table that an older version made may lack columns that have no value in its rows.
+    columns = [
+        _values(rows[name]) if name in rows.column_names else [None] * rows.num_rows
+        for name in Receipt.__dataclass_fields__
+    ]
+    with no_collection():
+        return list(map(Receipt, *columns))
+
+
+def _values(column: pa.ChunkedArray[Any]) -> list[Any]:
+    if column.nbytes > _MOST_BYTES_TO_SHARE:
+        return column.to_pylist()
+    encoded: Any = column.combine_chunks().dictionary_encode()
+    if len(encoded.dictionary) > len(column) // 2:
+        return column.to_pylist()
+    values = [*encoded.dictionary.to_pylist(), None]
+    return [values[at] for at in encoded.indices.fill_null(len(values) - 1).to_pylist()]
 
 
 def receipt_of_row(row: dict[str, Any]) -> Receipt:
@@ -203,9 +247,9 @@ def receipts_of_files(file_io: FileIO, locations: Iterator[str] | list[str]) -> 
     return found
 
 
-def by_store(rows: list[Receipt]) -> Mapping[str, list[Receipt]]:
+def by_store(rows: Iterable[Receipt]) -> Mapping[str, list[Receipt]]:
     """Return receipts by their store, in the order of the chain."""
     stores: dict[str, list[Receipt]] = {}
-    for row in sorted(rows, key=lambda row: (row.store_id, row.sequence)):
+    for row in sorted(rows, key=attrgetter("sequence")):
         stores.setdefault(row.store_id, []).append(row)
     return stores

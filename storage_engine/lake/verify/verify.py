@@ -8,7 +8,7 @@ on from there. Nothing in the lake is changed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +16,7 @@ from functools import cache, partial
 from typing import Protocol
 
 from storage_engine.brokers import store_called
+from storage_engine.core.collector import no_collection
 from storage_engine.core.long_work import told
 from storage_engine.core.wording import time_text
 from storage_engine.lake.archive.threads import reading_threads
@@ -87,13 +88,15 @@ def verify(
     :raises LakeUnavailableError: the lake, as opposed to a data file in it, can't be read.
     """
     lake_id = str(lake.segments().metadata.table_uuid)
-    # Before the receipts are read: who verifies at the same time may remember newer ones.
-    remembered = list(memory.recall(lake_id)) if memory else []
-    states = read_state(lake, store_id, remembered, known)
-    turn = _Turn(level, states, local, remembered, witnesses)
-    now = turn.choose(max_bytes)
+    with no_collection():
+        # Before the receipts are read: who verifies at the same time may remember newer ones.
+        remembered = list(memory.recall(lake_id)) if memory else []
+        statistics = level.includes(VerifyLevel.FILES)
+        states = read_state(lake, store_id, remembered, known, statistics=statistics)
+        turn = _Turn(level, states, local, remembered, witnesses)
+        now, first_seen = turn.choose(max_bytes), turn.first_seen()
     with _remembering(memory, lake_id) as remember:
-        remember(turn.first_seen())
+        remember(first_seen)
         with told("Verifying", sum(receipt.size_bytes for receipt in now)) as advance:
             for look in turn.look(now):
                 remember(turn.take(look))
@@ -101,7 +104,8 @@ def verify(
     if turn.unreadable:
         # A lake that went away says so here, instead of one segment at a time.
         lake.messages()
-    return tuple(turn.result(lake, state, released(state.store_id), elsewhere) for state in states)
+    with no_collection():
+        return tuple(turn.result(lake, state, released(state.store_id), elsewhere) for state in states)
 
 
 @contextmanager
@@ -152,8 +156,9 @@ class _Turn:
 
     def first_seen(self) -> list[Check]:
         """Receipts to remember from now on, so that their removal shows. Not those of a broken chain."""
+        now_ms = _now_ms()
         checks = [
-            Check.of(receipt, VerifyLevel.RECEIPTS, _now_ms(), state.broken.get(receipt.identity, ""))
+            Check.of(receipt, VerifyLevel.RECEIPTS, now_ms, _fault_of(receipt, state.broken))
             for state in self._states.values()
             for receipt in state.receipts
         ]
@@ -222,7 +227,8 @@ class _Turn:
         released: Iterable[ReleasedSpan],
         elsewhere: Sequence[Receipt],
     ) -> StoreVerification:
-        looks = [self._looks[r.identity] for r in state.receipts if r.identity in self._looks]
+        looked = state.receipts if self._looks else ()
+        looks = [self._looks[r.identity] for r in looked if r.identity in self._looks]
         broken = dict(state.broken)
         for look in looks:
             if look.done:
@@ -235,7 +241,7 @@ class _Turn:
                 broken[receipt.identity] = f"{old.fault} (found {time_text(old.at_ms)}, not looked at since)"
         proving, proves_nothing = in_either(whole(state.receipts), broken, whole(elsewhere))
         in_part = ended(state.receipts)
-        proves_nothing |= {row.identity: broken[row.identity] for row in in_part if row.identity in broken}
+        proves_nothing |= {row.identity: fault for row in in_part if (fault := _fault_of(row, broken))}
         everywhere = (*proving, *in_part, *state.ended, *ended(elsewhere))
         gone, here = tuple(released), tuple(self._here.values())
         lay_over = partial(log_ranges, here, everywhere, released=gone, broken=proves_nothing)
@@ -257,21 +263,22 @@ class _Turn:
             ranges=ranges,
             findings=(
                 *state.findings,
-                *(self._broken(r, broken[r.identity]) for r in state.receipts if r.identity in broken),
+                *(self._broken(r, fault) for r in state.receipts if (fault := _fault_of(r, broken))),
                 *(finding for look in looks for finding in look.findings),
             ),
         )
 
     def _look_at(self, receipt: Receipt) -> SegmentLook:
         state = self._of(receipt)
-        known, level = state.looks[receipt.identity], self._reachable(receipt)
-        return look_at(state.reader, known, level=level, local=self._span(receipt))
+        level, span = self._reachable(receipt), self._span(receipt)
+        return look_at(state.reader, receipt, state.looks.get(receipt.identity), level=level, local=span)
 
     def _of(self, receipt: Receipt) -> StoreMetadata:
         return self._states[receipt.store_id]
 
     def _is_moved(self, receipt: Receipt) -> bool:
-        return self._of(receipt).looks[receipt.identity].is_displaced
+        look = self._of(receipt).looks.get(receipt.identity)
+        return look is not None and look.is_displaced
 
     def _span(self, receipt: Receipt) -> LocalSpan | None:
         """The broker's file that a receipt is about: the newest lineage's, if it is on disk."""
@@ -298,6 +305,11 @@ class _Turn:
     def _keep(self, check: Check) -> None:
         older = [old for old in self._history.get(check.receipt_hash, ()) if old.level is not check.level]
         self._history[check.receipt_hash] = [*older, check]
+
+
+def _fault_of(receipt: Receipt, broken: Mapping[SegmentIdentity, str]) -> str:
+    """Return why a receipt proves nothing; "" where it does. Most lakes have none, and 1,000,000 receipts."""
+    return broken.get(receipt.identity, "") if broken else ""
 
 
 def _now_ms() -> int:

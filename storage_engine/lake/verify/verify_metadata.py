@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import clear_manifest_cache
 from pyiceberg.table import Table
 
@@ -16,10 +17,11 @@ from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.acts.act_files import read_acts, read_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.file.table_entries import TableEntry, check_entries, list_entries, unreceipted_files
-from storage_engine.lake.soundness.chain import check_chain
-from storage_engine.lake.soundness.receipts import current, list_stores, receipts_in
-from storage_engine.lake.soundness.soundness import Depth, Look
+from storage_engine.lake.soundness.chain import check_chain, row_faults
+from storage_engine.lake.soundness.receipts import by_store, current, read_receipts, receipts_in
+from storage_engine.lake.soundness.soundness import Look
 from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.lake.storage.file_memory import forget_files
 from storage_engine.lake.verify.verify_segment import unsound
@@ -38,7 +40,7 @@ class StoreMetadata:
     :param receipts: of segments that the lake has whole, or some streams of.
     :param ended: of those that expired: nothing is looked at but their chain.
     :param expiries: by which policy and since when, by the act's SHA-256.
-    :param looks: at each receipt, as far as metadata and sizes tell.
+    :param looks: at receipts that aren't sound, as far as metadata and sizes tell.
     :param broken: receipts that prove nothing as they are, and why.
     :param reader: looks closer.
     :param chained: the chain of receipts is whole.
@@ -60,9 +62,12 @@ def read_state(
     store_id: str | None,
     remembered: Sequence[Check],
     known: Callable[[str], Collection[ChainHead]],
+    *,
+    statistics: bool = True,
 ) -> tuple[StoreMetadata, ...]:
     """Read and check the metadata of one store, or of every store that either table has.
 
+    :param statistics: every statistic of a data file is compared after this.
     :param remembered: earlier checks of this lake, read before this is called.
     :param known: says by store which receipts the lake is known to have had.
     :raises LakeUnavailableError: the lake can't be read.
@@ -71,16 +76,16 @@ def read_state(
     clear_manifest_cache()
     forget_files()
     segments = lake.segments()
-    listed = [store_id] if store_id is not None else [store.store_id for store in list_stores(lake)]
-    rows = {name: receipts_in(segments, name, superseded=True) for name in listed}
+    where = AlwaysTrue() if store_id is None else all_equal({"store_id": store_id})
+    rows = by_store(read_receipts(segments, where))
     # After the receipts: whatever these name is in the table by now.
     table = lake.messages()
-    entries = list_entries(table, store_id)
+    entries = list_entries(table, store_id, statistics=statistics)
     acts = tuple(_faults_of_acts(lake))
     before = {check.store_id for check in remembered} if store_id is None else set()
     states = (
         _state(lake, table, name, rows.get(name, ()), entries.get(name, []), remembered, known(name))
-        for name in sorted({*rows, *entries, *before})
+        for name in sorted({*rows, *entries, *before} if store_id is None else {store_id})
     )
     return tuple(replace(state, findings=(*acts, *state.findings)) for state in states)
 
@@ -98,22 +103,22 @@ def _state(
     lake: Lake,
     table: Table,
     store_id: str,
-    every: tuple[Receipt, ...],
+    every: Sequence[Receipt],
     entries: Sequence[TableEntry],
     remembered: Sequence[Check],
     known: Collection[ChainHead],
 ) -> StoreMetadata:
     every_row = current(every)
     findings, rows = [], with_rows(every_row)
-    chained = True
+    chained, faults = True, row_faults(every)
     try:
-        check_chain(every, known)
+        check_chain(every, known, faults)
     except ReceiptError as error:
         chained = False
         findings.append(_chain(error))
     findings += _vanished(every, [check for check in remembered if check.store_id == store_id])
     reader = Reader(table, (entry.live for entry in entries))
-    looks = {row.identity: reader.look(row, Depth.SIZES) for row in rows}
+    looks = reader.faulty(rows, faults)
     findings += (unsound(fault) for look in looks.values() for fault in look.faults if not fault.kind.loses)
     since = _receipted_since(lake, table, store_id, every_row, entries)
     findings += check_entries(table, every_row, entries, since)

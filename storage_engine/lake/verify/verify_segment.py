@@ -92,13 +92,15 @@ class SegmentLook:
     local: LocalSpan | None
 
 
-def look_at(reader: Reader, known: Look, *, level: VerifyLevel, local: LocalSpan | None) -> SegmentLook:
+def look_at(
+    reader: Reader, receipt: Receipt, known: Look | None, *, level: VerifyLevel, local: LocalSpan | None
+) -> SegmentLook:
     """Check one segment at FILES, BYTES or STORE.
 
-    :param known: what metadata says of its receipt.
+    :param known: what metadata found wrong with its receipt; None: nothing.
     :param local: the broker's file; compared at STORE.
     """
-    receipt = known.receipt
+    told = () if known is None else known.faults
     findings: list[Finding] = []
     with ExitStack() as opened:
         compared = _Compared.of(opened, local) if level is VerifyLevel.STORE else None
@@ -113,7 +115,7 @@ def look_at(reader: Reader, known: Look, *, level: VerifyLevel, local: LocalSpan
             local = _hashed(local)
         level = VerifyLevel.FILES
     findings += (_moved(fault) for fault in look.faults if fault.kind.loses and fault not in look.losses)
-    findings += (unsound(it) for it in look.faults if not it.kind.loses and it not in known.faults)
+    findings += (unsound(it) for it in look.faults if not it.kind.loses and it not in told)
     return SegmentLook(receipt, level, "; ".join(map(str, look.losses)), tuple(findings), True, local)
 
 

@@ -23,8 +23,10 @@ class VerifyLevel(StrEnum):
     """Segments that are still on the broker's disk are compared with the lake's, byte for byte."""
 
     def includes(self, other: VerifyLevel) -> bool:
-        levels = list(VerifyLevel)
-        return levels.index(self) >= levels.index(other)
+        return _RANKS[self] >= _RANKS[other]
+
+
+_RANKS = {level: rank for rank, level in enumerate(VerifyLevel)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ made where nothing but verification has needed one. Nothing but verification rea
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,6 @@ from sqlalchemy import (
     Connection,
     Integer,
     MetaData,
-    Row,
     String,
     Table,
     Text,
@@ -30,6 +30,9 @@ from sqlalchemy import (
 
 from storage_engine.journal.tables.database import JournalDatabase
 from storage_engine.model.report.verification import Check, VerifyLevel
+
+_AT_A_TIME = 10_000
+_LEVELS = {level.value: level for level in VerifyLevel}
 
 _metadata = MetaData()
 
@@ -60,28 +63,12 @@ class VerificationMemory:
     def recall(self, lake_id: str) -> tuple[Check, ...]:
         """The last check of each receipt at each level."""
         query = select(_verifications).where(_verifications.c.lake_id == lake_id)
-        rows = self._database.read(lambda connection: connection.execute(query).all())
-        return tuple(_check(row) for row in rows)
+        return self._database.read(lambda connection: tuple(map(_check, connection.execute(query))))
 
     def record(self, lake_id: str, checks: Sequence[Check]) -> None:
         """Remember checks in place of earlier ones of the same receipts at the same levels; all or none."""
-        newest = {(check.receipt_hash, check.level.value): check for check in checks}
-        keys = [{"hash": receipt_hash, "at_level": level} for receipt_hash, level in newest]
-        rows = [
-            {
-                "lake_id": lake_id,
-                "receipt_hash": check.receipt_hash,
-                "level": check.level.value,
-                "store_id": check.store_id,
-                "lineage": check.lineage,
-                "log": check.log,
-                "base_offset": check.base_offset,
-                "at_ms": check.at_ms,
-                "fault": check.fault,
-            }
-            for check in newest.values()
-        ]
-        if not rows:
+        newest = list({(check.receipt_hash, check.level.value): check for check in checks}.values())
+        if not newest:
             return
         same = (
             (_verifications.c.lake_id == lake_id)
@@ -90,8 +77,12 @@ class VerificationMemory:
         )
 
         def write(connection: Connection) -> None:
-            connection.execute(delete(_verifications).where(same), keys)
-            connection.execute(insert(_verifications), rows)
+            # Checks as values of SQL take four times their own memory.
+            for first in range(0, len(newest), _AT_A_TIME):
+                rows = [_row(lake_id, check) for check in newest[first : first + _AT_A_TIME]]
+                keys = [{"hash": row["receipt_hash"], "at_level": row["level"]} for row in rows]
+                connection.execute(delete(_verifications).where(same), keys)
+                connection.execute(insert(_verifications), rows)
 
         self._database.write(write)
 
@@ -137,17 +128,25 @@ def checks_of_faulty(journal_url: str, lake_id: str) -> tuple[Check, ...]:
     return JournalDatabase(journal_url, read_only=True).read(read)
 
 
-def _check(row: Row[Any]) -> Check:
-    return Check(
-        store_id=row.store_id,
-        lineage=row.lineage,
-        log=row.log,
-        base_offset=row.base_offset,
-        receipt_hash=row.receipt_hash,
-        level=VerifyLevel(row.level),
-        at_ms=row.at_ms,
-        fault=row.fault,
-    )
+def _row(lake_id: str, check: Check) -> dict[str, Any]:
+    return {
+        "lake_id": lake_id,
+        "receipt_hash": check.receipt_hash,
+        "level": check.level.value,
+        "store_id": check.store_id,
+        "lineage": check.lineage,
+        "log": check.log,
+        "base_offset": check.base_offset,
+        "at_ms": check.at_ms,
+        "fault": check.fault,
+    }
+
+
+def _check(row: Sequence[Any]) -> Check:
+    # Not by name: 1,000,000 are read at once.
+    _, receipt_hash, level, store_id, lineage, log, base_offset, at_ms, fault = row
+    store_id, log, level = sys.intern(store_id), sys.intern(log), _LEVELS[level]
+    return Check(store_id, lineage, log, base_offset, receipt_hash, level, at_ms, fault)
 
 
 def _prepare(connection: Connection) -> None:

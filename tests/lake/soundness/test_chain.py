@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.soundness import chain
-from storage_engine.lake.soundness.chain import check_links, check_links_on, forget_links
+from storage_engine.lake.soundness.chain import check_links, check_links_on, forget_links, row_hash
 from storage_engine.lake.soundness.receipts import receipt_history
-from storage_engine.model.proof.receipt import ChainHead
+from storage_engine.model.proof.receipt import ChainHead, Receipt
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 
@@ -90,6 +93,19 @@ def test_of_a_table_that_was_rolled_back_the_whole_chain_tells(
     assert check_links_on(lake.segments(), "store-1") == rows[2]
     lake.segments().delete("sequence = 2")
     assert check_links_on(lake.segments(), "store-1") == rows[1]
+
+
+_TEXTS = st.text() | st.text('"\\/\n\x7f\u2028é\U0001f600') | st.none()
+
+
+@given(st.data())
+def test_a_receipt_is_hashed_as_its_fields_are(data: st.DataObject) -> None:
+    drawn = {
+        field.name: data.draw(st.integers() if field.type == "int" else st.integers() | _TEXTS)
+        for field in fields(Receipt)
+    }
+    receipt = Receipt(**drawn)
+    assert chain._hash_of(receipt) == row_hash(asdict(receipt))
 
 
 def test_an_empty_table_has_an_empty_chain(lake: Lake) -> None:
