@@ -22,7 +22,7 @@ from storage_engine.cli.shell.command import Group, GroupedOption
 from storage_engine.cli.shell.values import NamedPath, TargetPath, reason_text
 from storage_engine.core.host import person
 from storage_engine.core.next_commands import with_arguments
-from storage_engine.core.wording import bytes_text
+from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.lake.catalog.config import LakeConfig
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -128,7 +128,10 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool, as_jso
         say(f"{done.location}: every file and mark is where it belongs. Nothing was changed.")
         return 0
     if done.former is not None:
-        say(f"Relocated: {done.file_count} files, {bytes_text(done.file_bytes)}, each looked at.")
+        say(
+            f"Relocated: {count_text(done.file_count, 'file')}, {bytes_text(done.file_bytes)}, "
+            "each looked at."
+        )
         say(f"Before: {done.former}")
     if done.dropped_snapshots:
         say(f"Note: {done.dropped_snapshots} older snapshots can't be read any more (no data is lost).")
@@ -176,8 +179,8 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path, a
         print_json("lake copy", done)
         return 0
     say(
-        f"Copied {done.file_count} files, {bytes_text(done.file_bytes)}; lake {done.lake_id} at "
-        f"{done.location} has {done.receipt_count} receipts of lake {done.copy_of}."
+        f"Copied {count_text(done.file_count, 'file')}, {bytes_text(done.file_bytes)}; lake {done.lake_id} "
+        f"at {done.location} has {count_text(done.receipt_count, 'receipt')} of lake {done.copy_of}."
     )
     if done.waiting:
         say(f"Note: {done.waiting} data files have no receipt yet; the next copy brings them.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from storage_engine.cli.output.output import print_table, say
-from storage_engine.core.wording import bytes_text
+from storage_engine.core.wording import bytes_text, count_text
 
 if TYPE_CHECKING:
     from storage_engine.lake.move.describing import LakeInfo, TableInfo
@@ -114,8 +114,9 @@ def print_rebuilt(done: Rebuilt) -> None:
         ),
     )
     say("")
-    verb = "would be proven again" if done.dry_run else "were proven again and have new receipts"
-    say(f"Lake {done.lake_id or 'without UUID'}: {len(done.brought)} segments {verb}.")
+    how = "to be proven again" if done.dry_run else "proven again, with new receipts"
+    brought = count_text(len(done.brought), "segment")
+    say(f"Lake {done.lake_id or 'without UUID'}: {brought} {how}.")
     for location in done.brought:
         say(f"  {location}")
     if done.copy_of is not None:

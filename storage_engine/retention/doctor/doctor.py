@@ -365,7 +365,7 @@ def _look(
             if known.journal is not None and known.record is not None:
                 found += usage_findings(store.broker, opened, known.journal, known.record)
             if at is None:
-                due = due_now(opened, figures, now_ms)
+                due = len(due_now(opened, figures.snapshot, now_ms))
                 hold = figures.hold
                 if hold is not None and hold.ends_at_ms is not None and hold.is_half_over(now_ms):
                     from storage_engine.retention.hold.leaving_unproven import unheld_by

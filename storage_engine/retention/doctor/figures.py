@@ -174,8 +174,8 @@ def _unread(broker: BrokerStore, kind: str, snapshot: StoreSnapshot, leaving: Se
         return Unread(error=reason_text(error))
 
 
-def due_now(opened: BrokerStore, figures: Figures, now_ms: int) -> int:
-    """Return how many segments a cleanup asked for by a person would delete now."""
-    most = sum(len(log.segments) for log in figures.snapshot.logs)
+def due_now(opened: BrokerStore, snapshot: StoreSnapshot, now_ms: int) -> tuple[Segment, ...]:
+    """Return the segments that a cleanup asked for by a person would delete now."""
+    most = sum(len(log.segments) for log in snapshot.logs)
     request = PlanRequest(manual=True, max_segments=most)
-    return len(propose(opened, figures.snapshot, now_ms, request).to_delete)
+    return propose(opened, snapshot, now_ms, request).to_delete
