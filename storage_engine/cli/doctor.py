@@ -12,7 +12,12 @@ from storage_engine.cli.options.airflow_connection import pipeline_of, places_of
 from storage_engine.cli.options.options import is_lake_there, json_option, where_to_make
 from storage_engine.cli.options.store_argument import has_lake, takes_store
 from storage_engine.cli.options.stores_file import named_stores
-from storage_engine.cli.output.doctor_output import diagnosis_json, print_diagnosis, print_pipeline
+from storage_engine.cli.output.doctor_output import (
+    diagnosis_json,
+    elsewhere_json,
+    print_diagnosis,
+    print_pipeline,
+)
 from storage_engine.cli.output.output import print_error, print_json
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.call_parameters import said_by, with_store_of_connection
@@ -55,11 +60,15 @@ def doctor(managed: ManagedStore | None, as_json: bool) -> int:
                 retention_dag=retention_dag,
                 runs="" if conn_id is None else places_of(conn_id, managed),
             )
-    except StoreNotFoundError:
+    except StoreNotFoundError as error:
         # Where an edge worker sees the store, Airflow's hosts don't: what Airflow knows is said all the same.
-        if pipeline is not None and pipeline.queue is not None and not as_json:
+        if pipeline is None or pipeline.queue is None:
+            raise
+        if not as_json:
             print_pipeline(pipeline, said_by(context), clock_ms())
-        raise
+            raise
+        print_json("doctor", elsewhere_json(managed, pipeline, error, said_by(context), clock_ms()))
+        return 2
     if lake_missing:
         found = _without_lake(found, str(lake_dir))
     said = said_by(context)

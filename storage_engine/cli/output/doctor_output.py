@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from storage_engine.retention.doctor.doctor import Diagnosis
     from storage_engine.retention.doctor.figures import Figures
     from storage_engine.retention.doctor.pipeline_findings import PipelineFacts
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 _COLORS = {Severity.URGENT: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _LABEL_WIDTH = 11
@@ -250,19 +251,49 @@ def diagnosis_json(found: Diagnosis, said: Mapping[str, Any]) -> dict[str, Any]:
         "lakes": to_jsonable(found.lakes),
         "pipeline": to_jsonable(found.pipeline),
         "runs": found.runs or None,
-        "findings": [
-            {
-                **to_jsonable(one),
-                "what": with_arguments(one.what, said),
-                "advice": with_arguments(one.advice, said),
-            }
-            for one in found.findings
-        ],
+        "findings": _findings_json(found.findings, said),
         "next": {
             "command": _next_command(found, said) or None,
             "why": found.next.why,
         },
     }
+
+
+def elsewhere_json(
+    store: ManagedStore, pipeline: PipelineFacts, error: Exception, said: Mapping[str, Any], now_ms: int
+) -> dict[str, Any]:
+    """Return what Airflow knows of a store that isn't here, with the keys of a store that is.
+
+    :param error: that it isn't.
+    """
+    findings = by_severity(
+        [Finding(Severity.WARNING, "not-here", str(error)), *pipeline_findings(pipeline, now_ms)]
+    )
+    return {
+        "store": store.root,
+        "name": store_name(store),
+        "at_ms": now_ms,
+        "urgent": any(one.severity is Severity.URGENT for one in findings),
+        "broker": {"name": store.broker, "version": None, "running": None, "layout": []},
+        "settings": [],
+        "figures": None,
+        "lakes": [],
+        "pipeline": to_jsonable(pipeline),
+        "runs": None,
+        "findings": _findings_json(findings, said),
+        "next": {"command": None, "why": "look where the store's disk is"},
+    }
+
+
+def _findings_json(findings: Iterable[Finding], said: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            **to_jsonable(one),
+            "what": with_arguments(one.what, said),
+            "advice": with_arguments(one.advice, said),
+        }
+        for one in findings
+    ]
 
 
 def _figures_json(figures: Figures, found: Diagnosis) -> dict[str, Any]:
