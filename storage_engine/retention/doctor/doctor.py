@@ -20,7 +20,7 @@ from storage_engine.model.proof.heads import LakeHead
 from storage_engine.model.report.diagnosis import BrokerDiagnosis, Finding, Severity, by_severity
 from storage_engine.model.settings.spark_from import in_spark
 from storage_engine.model.store.store import Segment
-from storage_engine.retention.doctor.figures import Figures, due_now, take_figures
+from storage_engine.retention.doctor.figures import Figures, take_figures
 from storage_engine.retention.doctor.host_checks import (
     access_findings,
     clock_findings,
@@ -57,7 +57,7 @@ from storage_engine.retention.doctor.space_and_time import (
 from storage_engine.retention.doctor.usage_advice import usage_findings
 from storage_engine.retention.ranges.seen_logs import Missing
 from storage_engine.retention.store.answering import check_answers
-from storage_engine.retention.store.broker_answers import ask
+from storage_engine.retention.store.broker_answers import ask, due_now
 from storage_engine.retention.store.brokers import assumes_defaults, open_store, settings_of
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import Stamp

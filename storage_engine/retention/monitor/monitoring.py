@@ -26,7 +26,6 @@ from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
 from storage_engine.model.store.store import StoreSnapshot
 from storage_engine.retention.archive.sealed import MeasuredLag, measure_lag
 from storage_engine.retention.doctor.doctor import findings_of
-from storage_engine.retention.doctor.figures import due_now
 from storage_engine.retention.doctor.levels import levels_of
 from storage_engine.retention.hold.hold_text import drift_text, due_alarms
 from storage_engine.retention.hold.holding import hold
@@ -42,7 +41,7 @@ from storage_engine.retention.ranges.loss_alarms import loss_alarms
 from storage_engine.retention.ranges.missing_logs import remember_logs
 from storage_engine.retention.ranges.offset_ranges import OffsetRange, Place
 from storage_engine.retention.shield.shield import tend_shield
-from storage_engine.retention.store.broker_answers import ask
+from storage_engine.retention.store.broker_answers import ask, due_now
 from storage_engine.retention.store.context import AnyStore, Context, managed_of, open_context
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.seen import look_at_shield
