@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -84,6 +85,21 @@ def test_prometheus_is_answered_until_sigterm(lake: Path) -> None:
         assert said.startswith("Metrics of 1 journal: http://")
         text = answer_of(said.split()[-1])
     assert 'storage_engine_retention_seconds{store="orders"} ' in text
+
+
+def test_other_hosts_are_answered_by_tls(lake: Path, tmp_path: Path) -> None:
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate]
+    subprocess.run([*made, *names], check=True, capture_output=True)
+    with listening("--lake", lake, "--tls-cert", certificate, "--tls-key", key) as said:
+        address = said.split()[-1]
+        assert address.startswith("https://")
+        context = ssl.create_default_context(cafile=str(certificate))
+        with urllib.request.urlopen(address, timeout=60, context=context) as answer:
+            assert b"storage_engine_retention_seconds" in answer.read()
+        with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
+            answer_of(address)
 
 
 def test_a_store_whose_disk_hangs_holds_up_no_scrape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from sqlalchemy import event
 
 from storage_engine.cli.metrics import Collector
 from storage_engine.console.metrics import METRICS, PREFIX, MetricSample, read_samples, samples_of
@@ -170,6 +171,23 @@ def test_a_journal_that_cannot_be_read_hides_no_other(past: JournalReader, tmp_p
     readable, *others = Collector((gone, past), ()).collect()
     assert [one.value for one in readable.samples] == [0.0, 1.0]
     assert {one.labels["store"] for family in others for one in family.samples} == {*NAMES}
+
+
+def test_a_scrape_asks_as_much_of_a_journal_however_many_stores_it_has(past: JournalReader) -> None:
+    def asked(names: list[str] | None) -> int:
+        statements: list[str] = []
+
+        def keep(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+            statements.append(statement)
+
+        event.listen(past._engine, "before_cursor_execute", keep)
+        try:
+            assert list(read_samples(past, names, NOW_MS))
+        finally:
+            event.remove(past._engine, "before_cursor_execute", keep)
+        return len(statements)
+
+    assert asked(None) == asked(["store_orders"]) < 20
 
 
 def test_two_stores_of_one_name_and_an_unknown_one_are_named_at_start(
