@@ -181,6 +181,7 @@ def test_where_nobody_can_approve_a_stores_plans_it_is_said(
     ghost = '{"id": "ghost", "name": "ghost"}'
     assert told(f', "approvers": [{ghost}]').endswith("is in simple_auth_manager_users: ghost")
     assert told(f', "approvers": [{ghost}, {ghost.replace("ghost", "bob")}]') == ""
+    assert read_pipeline("s", asks=True)[0].unknown_approvers == ("ghost",)
     monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "True")
     assert "none is a second person" in told(', "approvers": []')
 
