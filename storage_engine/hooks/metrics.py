@@ -41,17 +41,17 @@ def _send(conn_id: str) -> None:
 
     What fails is one warning: what the task did stands.
     """
-    datadog, influxdb, statsd, otel = (
-        conf.getboolean("metrics", name, fallback=False)
-        for name in ("statsd_datadog_enabled", "statsd_influxdb_enabled", "statsd_on", "otel_on")
-    )
-    if not (datadog or statsd or otel):
-        return
-    drops_tags = statsd and not (datadog or influxdb)
-    from storage_engine.console.metrics import read_samples
-    from storage_engine.journal.reading.queries import JournalReader
-
     try:
+        datadog, influxdb, statsd, otel = (
+            conf.getboolean("metrics", name, fallback=False)
+            for name in ("statsd_datadog_enabled", "statsd_influxdb_enabled", "statsd_on", "otel_on")
+        )
+        if not (datadog or statsd or otel):
+            return
+        drops_tags = statsd and not (datadog or influxdb)
+        from storage_engine.console.metrics import read_samples
+        from storage_engine.journal.reading.queries import JournalReader
+
         journal = JournalReader(StorageEngineHook(conn_id).journal_url, _ANSWER_SECONDS)
         for one in read_samples(journal, [conn_id], clock_ms()):
             tags = {"store": conn_id, **({"path": one.path} if one.path else {})}
