@@ -198,7 +198,7 @@ def _serving(lake: Path, kafka: Kafka, tell: Say) -> Iterator[str]:
     try:
         tree.start("serve-lake", [sys.executable, "-c", MAIN, *words], dict(os.environ), log)
         deadline = time.monotonic() + _WAIT_SECONDS
-        while " are served at " not in log.read_text():
+        while " served at " not in log.read_text():
             if tree.ended() or time.monotonic() > deadline:
                 raise StorageEngineError(f"serve-lake: expected it to serve. It said:\n{log.read_text()}")
             time.sleep(0.1)

@@ -48,7 +48,8 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [_modules("storage_engine.sensors.cleanup")],
         "triggers": [_modules("storage_engine.triggers.cleanup")],
         "extra-links": ["storage_engine.links.StorageEngineReportLink"],
-        # Of what events come by; nothing looks into such a URI.
+        # Of what events come by; nothing looks into such a URI. Other packages tell alarms, and none of our
+        # queues has messages for DAGs. The plugin has an entry point, and would be one too many here.
         "asset-uris": [{"schemes": ["x-storage-engine"], "handler": None}],
         "connection-types": [_connection_type()],
         "config": {"storage_engine": _CONFIG_SECTION},

@@ -184,7 +184,8 @@ def maintenance_lines(lakes: Sequence[LakeMaintenance], done: MaintainResult) ->
     """Yield what was removed."""
     for lake in lakes:
         tables = "; ".join(table.text for table in lake.tables)
-        yield f"Lake: {tables}; {lake.taken_files} files, {bytes_text(lake.taken_bytes)} into its trash"
+        files = count_text(lake.taken_files, "file")
+        yield f"Lake: {tables}; {files}, {bytes_text(lake.taken_bytes)} into its trash"
     reports, jobs = count_text(len(done.report_directories), "report"), len(done.job_directories)
     yield f"Removed: {reports}, files of {count_text(jobs, 'job')}; of the journal: {done.rows}"
     if done.quarantines:

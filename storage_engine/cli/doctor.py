@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,11 +91,15 @@ def doctor(managed: ManagedStore | None, as_json: bool) -> int:
                 retention_dag=retention_dag,
                 runs="" if conn_id is None else places_of(conn_id, managed),
             )
-    except StoreNotFoundError:
+    except StoreNotFoundError as error:
         # Where an edge worker sees the store, Airflow's hosts don't: what Airflow knows is said all the same.
-        if pipeline is not None and pipeline.queue is not None and not as_json:
+        if pipeline is None or pipeline.queue is None:
+            raise
+        if not as_json:
             print_pipeline(pipeline, said_by(context), clock_ms())
-        raise
+            raise
+        print_json("doctor", _elsewhere_json(managed, pipeline, error, said_by(context), clock_ms()))
+        return 2
     if lake_missing:
         found = _without_lake(found, str(lake_dir))
     said = said_by(context)
@@ -340,19 +344,49 @@ def diagnosis_json(found: Diagnosis, said: Mapping[str, Any]) -> dict[str, Any]:
         "lakes": to_jsonable(found.lakes),
         "pipeline": to_jsonable(found.pipeline),
         "runs": found.runs or None,
-        "findings": [
-            {
-                **to_jsonable(one),
-                "what": with_arguments(one.what, said),
-                "advice": with_arguments(one.advice, said),
-            }
-            for one in found.findings
-        ],
+        "findings": _findings_json(found.findings, said),
         "next": {
             "command": _next_command(found, said) or None,
             "why": found.next.why,
         },
     }
+
+
+def _elsewhere_json(
+    store: ManagedStore, pipeline: PipelineFacts, error: Exception, said: Mapping[str, Any], now_ms: int
+) -> dict[str, Any]:
+    """Return what Airflow knows of a store that isn't here, with the keys of a store that is.
+
+    :param error: that it isn't.
+    """
+    findings = by_severity(
+        [Finding(Severity.WARNING, "not-here", str(error)), *pipeline_findings(pipeline, now_ms)]
+    )
+    return {
+        "store": store.root,
+        "name": store_name(store),
+        "at_ms": now_ms,
+        "urgent": any(one.severity is Severity.URGENT for one in findings),
+        "broker": {"name": store.broker, "version": None, "running": None, "layout": []},
+        "settings": [],
+        "figures": None,
+        "lakes": [],
+        "pipeline": to_jsonable(pipeline),
+        "runs": None,
+        "findings": _findings_json(findings, said),
+        "next": {"command": None, "why": "look where the store's disk is"},
+    }
+
+
+def _findings_json(findings: Iterable[Finding], said: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            **to_jsonable(one),
+            "what": with_arguments(one.what, said),
+            "advice": with_arguments(one.advice, said),
+        }
+        for one in findings
+    ]
 
 
 def _figures_json(figures: Figures, found: Diagnosis) -> dict[str, Any]:

@@ -392,7 +392,7 @@ def _standing(found: Standing) -> Iterator[tuple[str, str]]:
     else:
         seen = found.verified
         fault = f"; {count_text(seen.faulty, 'receipt')} at fault" if seen.faulty else ""
-        receipts = count_text(seen.receipts, "receipt")
+        receipts = count_text(seen.receipts or 0, "receipt")
         yield "verified", f"{time_text(seen.newest_ms)}; {receipts} since {time_text(seen.oldest_ms)}{fault}"
     if found.hold is not None:
         by = f"by run {found.hold.run_key}, {time_text(found.hold.at_ms)}"

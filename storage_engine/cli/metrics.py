@@ -18,6 +18,7 @@ from storage_engine.cli.shell.values import NamedPath, host_and_port
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.extras import METRICS as METRICS_EXTRA
 from storage_engine.core.host import is_loopback
+from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError, JournalUnavailableError, StorageEngineError
 
 if TYPE_CHECKING:
@@ -191,7 +192,8 @@ def _serve(collector: Collector, listen: tuple[str, int], tls_cert: Path | None,
             "Nothing was started. Name another address by --listen."
         ) from error
     scheme = "http" if tls_cert is None else "https"
-    say(f"Metrics of {len(collector.readers)} journals: {scheme}://{host}:{server.server_port}/metrics")
+    of = count_text(len(collector.readers), "journal")
+    say(f"Metrics of {of}: {scheme}://{host}:{server.server_port}/metrics")
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     signal.sigwait({signal.SIGINT, signal.SIGTERM})
     server.shutdown()

@@ -14,6 +14,7 @@ from storage_engine.cli.output.output import say
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import NamedPath, host_and_port, size_bytes
 from storage_engine.core.extras import SERVER
+from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import LakeConfig
 
@@ -180,8 +181,9 @@ def serve_lake(
         found = reader.archive
         partitions = sum(map(len, found.topics.values()))
         say(
-            f"{lake.location}: {partitions} partitions of {len(found.topics)} topics of cluster "
-            f"{found.cluster} are served at {address[0]}:{port}."
+            f"{lake.location}: {count_text(partitions, 'partition')} of "
+            f"{count_text(len(found.topics), 'topic')} of cluster {found.cluster} "
+            f"{'is' if partitions == 1 else 'are'} served at {address[0]}:{port}."
         )
 
     async def run() -> int:

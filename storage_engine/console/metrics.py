@@ -13,8 +13,8 @@ from sqlalchemy import Connection
 from storage_engine.console.stores import Filling, ProblemKind, StoreLine, store_line
 from storage_engine.core.wording import unexpected
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.journal.reading.answers import Standing
-from storage_engine.journal.reading.queries import JournalReader, read_standing
+from storage_engine.journal.reading.answers import HoldRow, VerifiedRow
+from storage_engine.journal.reading.queries import JournalReader, read_holds, read_verified
 from storage_engine.journal.reading.store_summaries import StoreSummary, read_summaries
 
 PREFIX = "storage_engine_"
@@ -23,15 +23,22 @@ METRICS = {
     "disk_usable_bytes": "Free on it, for the broker's user.",
     "retention_seconds": "Age of the store's oldest message at the last look.",
     "archive_lag_bytes": "Sealed, and proven in no lake.",
+    "archive_lag_seconds": "Since the oldest of these was last written to; 0 where there is none.",
+    "due_bytes": "What a cleanup asked for by a person would have deleted at the last look.",
+    "due_unproven_bytes": "Of that, proven in no lake.",
     "time_to_full_seconds": "Until its first disk is full, at the last day's pace; none where none fills.",
+    "time_to_loss_seconds": "Until age may take what a consumer group whose place is known hasn't read.",
     "lagging_groups": "Consumer groups whose first unread message may be deleted within a day.",
     "urgent_findings": "What doctor found that somebody has to act on within a day.",
     "alarms": "Alarms of the last look.",
-    "lost_ranges": "1: offsets are in no store and no lake, and nobody accepted it; else 0.",
+    "lost_ranges": "Ranges of offsets in no store and no lake, whose loss nobody has accepted.",
     "look_timestamp_seconds": "When the store was looked at last.",
     "run_timestamp_seconds": "When the last run ended that planned a deletion.",
     "run_failed": "1: that run failed, or some logs were refused; else 0.",
+    "validation_timestamp_seconds": "When the last run that validated store and lake wrote its report.",
+    "validation_failed": "1: that validation failed; else 0.",
     "proof_timestamp_seconds": "When the archived segment was verified that was verified longest ago.",
+    "last_proof_timestamp_seconds": "When any of them was verified last.",
     "proofs_faulty": "Archived segments whose last verification found a fault.",
     "hold_end_timestamp_seconds": "When the hold of a running broker ends, unless it is renewed.",
 }
@@ -52,25 +59,27 @@ class MetricSample:
 
 
 def read_samples(reader: JournalReader, names: Iterable[str] | None, now_ms: int) -> Iterator[MetricSample]:
-    """Yield what the journal knows of stores, by a bounded number of queries a store.
+    """Yield what the journal knows of stores, by a fixed number of queries.
 
-    :param names: of these stores alone, by :func:`name_of` or by their ids; None: of all.
+    :param names: of these stores alone, by :func:`name_of`; None: of all.
     :raises JournalUnavailableError: the journal can't be read.
     """
     wanted = None if names is None else tuple(names)
 
-    def read(connection: Connection) -> list[tuple[StoreSummary, Standing]]:
+    def read(connection: Connection) -> list[tuple[StoreSummary, HoldRow | None, VerifiedRow | None]]:
         summaries = read_summaries(connection, None, now_ms)
-        asked = [
-            one for one in summaries if wanted is None or not {name_of(one), one.store_id}.isdisjoint(wanted)
-        ]
-        return [(one, read_standing(connection, one.store_id, now_ms)) for one in asked]
+        asked = [one for one in summaries if wanted is None or name_of(one) in wanted]
+        ids = [one.store_id for one in asked]
+        holds, verified = read_holds(connection, ids), read_verified(connection, ids, counted=False)
+        return [(one, holds.get(one.store_id), verified.get(one.store_id)) for one in asked]
 
-    for summary, standing in reader.read(read):
-        yield from samples_of(summary, standing, now_ms)
+    for summary, hold, verified in reader.read(read):
+        yield from samples_of(summary, hold, verified, now_ms)
 
 
-def samples_of(summary: StoreSummary, standing: Standing, now_ms: int) -> Iterator[MetricSample]:
+def samples_of(
+    summary: StoreSummary, hold: HoldRow | None, verified: VerifiedRow | None, now_ms: int
+) -> Iterator[MetricSample]:
     """Yield what is known of a store. What its last look found counts for an hour."""
     name = name_of(summary)
     try:
@@ -79,14 +88,17 @@ def samples_of(summary: StoreSummary, standing: Standing, now_ms: int) -> Iterat
         raise StorageEngineError(
             f"store {name}: expected a journal that this release wrote, found {unexpected(error)}."
         ) from error
-    last_run, verified, hold = line.last_run, standing.verified, standing.hold
+    last_run = line.last_run
     figures: dict[str, float | None] = {
         "look_timestamp_seconds": _seconds(summary.sampled_at_ms),
         "run_timestamp_seconds": _seconds(None if last_run is None else last_run.finished_at_ms),
         "run_failed": None
         if last_run is None or last_run.outcome is None
         else float(last_run.outcome in ("failed", "released-in-part")),
+        "validation_timestamp_seconds": _seconds(summary.validated_at_ms),
+        "validation_failed": None if not summary.validation else float(summary.validation == "FAILURE"),
         "proof_timestamp_seconds": _seconds(None if verified is None else verified.oldest_ms),
+        "last_proof_timestamp_seconds": _seconds(None if verified is None else verified.newest_ms),
         "proofs_faulty": None if verified is None else verified.faulty,
         "hold_end_timestamp_seconds": _seconds(None if hold is None else hold.ends_at_ms),
     }
@@ -117,11 +129,15 @@ def _of_look(line: StoreLine, summary: StoreSummary) -> dict[str, float | None]:
     return {
         "retention_seconds": _seconds(line.retention_ms),
         "archive_lag_bytes": line.archive_lag_bytes,
+        "archive_lag_seconds": summary.archive_lag_seconds,
+        "due_bytes": summary.due_bytes,
+        "due_unproven_bytes": summary.due_unproven_bytes,
         "time_to_full_seconds": _seconds(line.time_to_full_ms) if line.filling is Filling.YES else None,
+        "time_to_loss_seconds": _seconds(summary.time_to_loss_ms),
         "lagging_groups": line.lagging_groups,
         "urgent_findings": urgent if has_findings else None,
         "alarms": len(summary.alarms) if has_findings else None,
-        "lost_ranges": None if summary.lost is None else float(bool(summary.lost)),
+        "lost_ranges": summary.lost_ranges,
     }
 
 

@@ -72,7 +72,10 @@ def read_pipeline(
     try:
         with create_session() as session:
             found = replace(_read(session, dags), queue=_queue(session, store, of_store))
-            return (replace(found, approval=_approval(conn_id)) if asks else found), retention
+            if asks:
+                unknown = _unknown_approvers(store)
+                found = replace(found, approval=_approval(conn_id, store, unknown), unknown_approvers=unknown)
+            return found, retention
     except SQLAlchemyError as error:
         return PipelineFacts(error=str(getattr(error, "orig", None) or error)), retention
 
@@ -121,19 +124,23 @@ def _edge_workers(session: Any, queue: str) -> tuple[ComponentFacts, ...] | None
     )
 
 
-def _approval(conn_id: str) -> str:
+def _unknown_approvers(store: ConfiguredStore | None) -> tuple[str, ...]:
+    """Return the approvers of a store whom the simple auth manager doesn't know; other ones aren't asked."""
+    if store is None or "SimpleAuthManager" not in conf.get("core", "auth_manager", fallback=""):
+        return ()
+    users = {it.partition(":")[0] for it in conf.getlist("core", "simple_auth_manager_users")}
+    return tuple(one.id for one in store.approvers or () if one.id not in users)
+
+
+def _approval(conn_id: str, store: ConfiguredStore | None, unknown: Sequence[str]) -> str:
     """Return why nobody can approve a store's plans in this Airflow, as a clause; "": somebody can."""
-    store = next((one for one in configured_stores() if one.conn_id == conn_id), None)
     if store is None or store.approvers is None:
         return f"the entry of {conn_id} in the option stores names no approvers, so its DAGs ask nobody"
     simple = "SimpleAuthManager" in conf.get("core", "auth_manager", fallback="")
     if simple and conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False):
         return "simple_auth_manager_all_admins makes all users one, so that none is a second person"
-    named = [one.id for one in store.approvers]
-    if simple and named:
-        users = {it.partition(":")[0] for it in conf.getlist("core", "simple_auth_manager_users")}
-        if users.isdisjoint(named):
-            return f"none of its approvers is in simple_auth_manager_users: {', '.join(named)}"
+    if unknown and len(unknown) == len(store.approvers):
+        return f"none of its approvers is in simple_auth_manager_users: {', '.join(unknown)}"
     return ""
 
 

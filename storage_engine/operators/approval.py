@@ -11,6 +11,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
+from storage_engine.hooks.metrics import metrics_sent
 from storage_engine.hooks.notifiers import commands_named
 from storage_engine.model.plan.approval import Person, PlanQuestion, Realm, Reply, Said
 from storage_engine.operators.base import StoreOperator, run_key
@@ -89,7 +90,8 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
         quiet_libraries()
         if "error" in event:
             return super().execute_complete(context, event)
-        with commands_named(self.storage_engine_conn_id):
+        conn_id = self.storage_engine_conn_id
+        with metrics_sent(conn_id), commands_named(conn_id):
             reply = self._recorded(context, event)
         self.say([f"{reply.said.value}: {reply.person.text if reply.person else 'nobody'} {reply.detail}"])
         context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=to_jsonable(reply))

@@ -16,6 +16,7 @@ from storage_engine.assets import tell
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
+from storage_engine.hooks.metrics import metrics_sent
 from storage_engine.hooks.notifiers import Notifier, alarms_told, commands_named, with_connection
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class StoreOperator(BaseOperator):
-    """Does one step of a run for one store.
+    """Does one step of a run for one store. Where Airflow sends metrics, those of the store are among them.
 
     :param storage_engine_conn_id: connection of the store (templated).
     :param alarm_notifiers: who is told once when an alarm of this task begins, and once when it has ended.
@@ -61,7 +62,8 @@ class StoreOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         quiet_libraries()
         conn_id = self.storage_engine_conn_id
-        with alarms_told(self.alarm_notifiers, conn_id, context), commands_named(conn_id):
+        told = alarms_told(self.alarm_notifiers, conn_id, context)
+        with metrics_sent(conn_id), told, commands_named(conn_id):
             check_queue(self.store_hook, self.queue)
             check_answers(self.store.root)
             return self.do_step(context)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +12,10 @@ from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     AirflowSkipException,
     SkipMixin,
-    Stats,
-    conf,
 )
 
 from storage_engine import cycle, task_log
 from storage_engine.assets import segments_deleted
-from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError, NotApprovedError, RunStateError
@@ -189,7 +185,7 @@ class StorageEngineMonitorOperator(StoreOperator):
 
     That is: what others did to the held store, what is lost of any, a hold that can't be had, and limits of
     the policy that are exceeded. It is what a notifier hangs on, as ``on_failure_callback``. A stopped
-    broker's store is sampled. Where Airflow sends metrics, those of the store are among them.
+    broker's store is sampled.
     """
 
     ui_color = "#f5efd9"
@@ -200,7 +196,6 @@ class StorageEngineMonitorOperator(StoreOperator):
 
         with opened(self.store) as store:
             found = monitor(store, run_key(context))
-            self._send_metrics(store.record.store_id)
         unknown = f"consumer groups' lag is not known: {found.lag_error}" if found.lag_error else ""
         behind = found.archive_lag.notes if found.archive_lag else ()
         self.say(task_log.monitor_lines(found))
@@ -211,29 +206,6 @@ class StorageEngineMonitorOperator(StoreOperator):
             context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=result)
             raise AlarmException(found.alarms)
         return result
-
-    def _send_metrics(self, store_id: str) -> None:
-        """Give Airflow's metrics what the journal knows of the store. What fails there ends no task.
-
-        Plain StatsD drops tags: there the store's connection, and a disk's path, stand in the name.
-        """
-        datadog, influxdb, statsd, otel = (
-            conf.getboolean("metrics", name, fallback=False)
-            for name in ("statsd_datadog_enabled", "statsd_influxdb_enabled", "statsd_on", "otel_on")
-        )
-        if not (datadog or statsd or otel):
-            return
-        drops_tags = statsd and not (datadog or influxdb)
-        from storage_engine.console.metrics import read_samples
-        from storage_engine.journal.reading.queries import JournalReader
-
-        try:
-            for one in read_samples(JournalReader(self.store.journal_url), [store_id], clock_ms()):
-                tags = {"store": self.storage_engine_conn_id, **({"path": one.path} if one.path else {})}
-                named = (re.sub(r"[^\w-]+", "_", it) for it in tags.values()) if drops_tags else ()
-                Stats.gauge(".".join(["storage_engine", *named, one.metric]), one.value, tags=tags)
-        except Exception as error:
-            self.log.warning("metrics of the store are sent to nobody: %s", error)
 
 
 class StorageEngineValidateOperator(StoreOperator):
@@ -360,7 +332,8 @@ class StorageEngineReportOperator(StoreOperator):
         not_begun = sum(of_run.get(task_id) == "upstream_failed" for task_id in upstream)
         if not failed and not not_begun:
             return ""
-        after = f", {not_begun} tasks after it were not done" if not_begun else ""
+        verb = "was" if not_begun == 1 else "were"
+        after = f", {count_text(not_begun, 'task')} after it {verb} not done" if not_begun else ""
         return f"{', '.join(failed) or 'A task'} failed{after}."
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ from storage_engine.assets import archive_due, cleanup_due, tell
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError, StorageEngineError
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
+from storage_engine.hooks.metrics import metrics_sent
 from storage_engine.hooks.notifiers import Notifier, alarms_told, commands_named, with_connection
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
@@ -132,7 +133,7 @@ class _CauseSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         quiet_libraries()
-        with self._alarms_told(context), commands_named(self.storage_engine_conn_id):
+        with self._end_told(context), commands_named(self.storage_engine_conn_id):
             if not self.deferrable:
                 return self._poke_until_done(context)
             return self._look_or_defer(context, time.time() + self.timeout)
@@ -146,7 +147,7 @@ class _CauseSensor(BaseSensorOperator):
             return self._look_or_defer(context, deadline)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        with self._alarms_told(context):
+        with self._end_told(context):
             try:
                 return BaseOperator.resume_execution(self, next_method, next_kwargs, context)
             except TaskDeferralTimeout as error:
@@ -154,8 +155,11 @@ class _CauseSensor(BaseSensorOperator):
                     raise self._timed_out() from error
                 return self.time_is_up(context)
 
-    def _alarms_told(self, context: Context) -> AbstractContextManager[None]:
-        return alarms_told(self.alarm_notifiers, self.storage_engine_conn_id, context)
+    @contextmanager
+    def _end_told(self, context: Context) -> Iterator[None]:
+        conn_id = self.storage_engine_conn_id
+        with metrics_sent(conn_id), alarms_told(self.alarm_notifiers, conn_id, context):
+            yield
 
     def _poke_until_done(self, context: Context) -> Any:
         """Wait as Airflow's sensors do, and end the wait as a deferred one does."""

@@ -153,8 +153,8 @@ def _run(spark: SparkSession, jobs: Sequence[SegmentJob], agent: AgentAccess | N
             raise of_task from error
         reason = str(getattr(error, "java_exception", None) or error).strip().splitlines()[0]
         raise SparkJobError(
-            f"Spark could not archive {len(jobs)} segments: {reason}. Nothing was committed or deleted. See "
-            "the driver's log for the rest; running it again is safe."
+            f"Spark could not archive {count_text(len(jobs), 'segment')}: {reason}. Nothing was committed or "
+            "deleted. See the driver's log for the rest; running it again is safe."
         ) from error
     return outcomes
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import Stats
+from airflow.exceptions import AirflowRescheduleException
+from airflow.providers.common.compat.sdk import AirflowSkipException, Stats, TaskDeferred
 from airflow.sdk._shared.observability.metrics.otel_logger import SafeOtelLogger
 from airflow.sdk._shared.observability.metrics.statsd_logger import SafeStatsdLogger
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from tests.airflow.test_notifiers import run_monitor
+from storage_engine.hooks.metrics import metrics_sent
+from storage_engine.sensors.cleanup import StorageEngineCleanupSensor
+from tests.airflow.test_notifiers import run_dag, run_monitor
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -23,22 +28,35 @@ class Received:
     """Takes what Airflow sends to StatsD."""
 
     def __init__(self) -> None:
-        self.gauges: dict[str, float] = {}
+        self.sent: list[tuple[str, float]] = []
 
     def gauge(self, name: str, value: float, *_: object) -> None:
-        self.gauges[name] = value
+        self.sent.append((name, value))
+
+    @property
+    def gauges(self) -> dict[str, float]:
+        return dict(self.sent)
+
+    def times(self, metric: str) -> int:
+        return sum(name.endswith(f".{metric}") for name, _ in self.sent)
+
+
+def _monitor() -> None:
+    assert run_monitor()["monitor"] == "success"
 
 
 @pytest.fixture
 def monitored(airflow_database: Path, store_connection: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs the monitor while Airflow sends its metrics by a class of its own."""
+    """Runs the monitor, or what it is given, while Airflow sends its metrics by a class of its own."""
 
-    def run(options: tuple[str, ...], backend: Any) -> str:
-        root = str(store_connection(STORE, fileReservedTime="1000000").root)
+    def run(
+        options: tuple[str, ...], backend: Any, work: Callable[[], object] = _monitor, **sets: str
+    ) -> str:
+        root = str(store_connection(STORE, **{"fileReservedTime": "1000000", **sets}).root)
         for name in options:
             monkeypatch.setenv(f"AIRFLOW__METRICS__{name.upper()}", "True")
         monkeypatch.setattr(Stats, "gauge", staticmethod(backend.gauge))
-        assert run_monitor()["monitor"] == "success"
+        work()
         return root
 
     return run
@@ -75,3 +93,63 @@ def test_a_backend_that_fails_ends_no_task(monitored: Any) -> None:
             raise OSError("no network")
 
     monitored(("statsd_on",), Failing())
+
+
+@pytest.mark.parametrize("options", [("statsd_on",), ("statsd_on", "statsd_datadog_enabled"), ("otel_on",)])
+def test_each_task_of_a_run_sends_what_it_has_changed(monitored: Any, options: tuple[str, ...]) -> None:
+    received, reader = Received(), InMemoryMetricReader()
+    is_otel = options == ("otel_on",)
+    backend = SafeOtelLogger(MeterProvider([reader])) if is_otel else SafeStatsdLogger(received)
+    states: dict[str, str] = {}
+
+    def clean() -> None:
+        states.update(run_dag("storage_retention", {"manual": True}))
+
+    monitored(options, backend, clean, fileReservedTime="1")
+    assert {*states.values()} == {"success"}
+    assert {"plan", "archive", "release", "validate", "report"} <= {it.rpartition(".")[2] for it in states}
+    if is_otel:
+        data = reader.get_metrics_data()
+        assert data is not None
+        found = {one.name: one for of in data.resource_metrics[0].scope_metrics for one in of.metrics}
+        (point,) = found["airflow.storage_engine.validation_failed"].data.data_points
+        assert (point.value, dict(point.attributes or {})) == (0, {"store": STORE})
+        return
+    told = "" if "statsd_datadog_enabled" in options else f"{STORE}."
+    assert received.gauges[f"storage_engine.{told}validation_failed"] == 0
+    assert received.gauges[f"storage_engine.{told}run_failed"] == 0
+    # The plan takes the first sample.
+    assert received.times("look_timestamp_seconds") == len(states)
+
+
+def test_a_task_that_fails_sends_too(monitored: Any) -> None:
+    received = Received()
+
+    def fail() -> None:
+        run_monitor()
+        received.sent.clear()
+        with pytest.raises(ValueError, match="its disk"), metrics_sent(STORE):
+            raise ValueError("its disk is gone")
+
+    monitored(("statsd_on",), SafeStatsdLogger(received), fail)
+    assert received.times("look_timestamp_seconds") == 1
+
+
+def test_a_sensor_sends_when_it_ends_and_not_while_it_waits(monitored: Any) -> None:
+    received = Received()
+    sensor: Any = StorageEngineCleanupSensor(task_id="sense", storage_engine_conn_id=STORE, timeout=60)
+
+    def wait() -> None:
+        run_monitor()
+        received.sent.clear()
+        with pytest.raises(TaskDeferred) as deferred:
+            sensor.execute({})
+        with pytest.raises(AirflowRescheduleException), metrics_sent(STORE):
+            raise AirflowRescheduleException(datetime.now(UTC))
+        assert received.sent == []
+        sensor.soft_fail = True
+        with pytest.raises(AirflowSkipException):
+            sensor.resume_execution(deferred.value.method_name, {"deadline": 0.0}, {})
+
+    monitored(("statsd_on",), SafeStatsdLogger(received), wait, deleteWhen="99")
+    assert received.times("look_timestamp_seconds") == 1

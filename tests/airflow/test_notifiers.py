@@ -67,7 +67,7 @@ def run_monitor() -> dict[str, str]:
     return run_dag("storage_monitor")
 
 
-def run_dag(name: str) -> dict[str, str]:
+def run_dag(name: str, conf: dict[str, Any] | None = None) -> dict[str, str]:
     bag = DagBag(str(ROOT / "dags" / f"{name}.py"), load_op_links=False)
     assert bag.import_errors == {}
     (dag,) = bag.dags.values()
@@ -75,7 +75,7 @@ def run_dag(name: str) -> dict[str, str]:
         task.retries = 0
         if isinstance(task, StorageEngineDueSensor):
             task.timeout = 0
-    return {one.task_id: str(one.state) for one in dag.test().get_task_instances()}
+    return {one.task_id: str(one.state) for one in dag.test(run_conf=conf).get_task_instances()}
 
 
 def test_slack_and_apprise_are_told_once_when_an_alarm_begins_and_once_when_it_ends(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -181,12 +181,13 @@ def test_where_nobody_can_approve_a_stores_plans_it_is_said(
     ghost = '{"id": "ghost", "name": "ghost"}'
     assert told(f', "approvers": [{ghost}]').endswith("is in simple_auth_manager_users: ghost")
     assert told(f', "approvers": [{ghost}, {ghost.replace("ghost", "bob")}]') == ""
+    assert read_pipeline("s", asks=True)[0].unknown_approvers == ("ghost",)
     monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "True")
     assert "none is a second person" in told(', "approvers": []')
 
 
 def test_who_takes_a_stores_queue_is_read_of_edge_workers_alone(
-    session: Any, monkeypatch: pytest.MonkeyPatch
+    session: Any, store_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow.providers.edge3.models.edge_worker import EdgeWorkerModel
 
@@ -211,6 +212,15 @@ def test_who_takes_a_stores_queue_is_read_of_edge_workers_alone(
     assert "/not/here" in shown.err
     assert "queue broker-a: db1 (idle, alive" in " ".join(shown.out.split())
     assert "URGENT     Airflow knows no DAG storage_retention__s" in shown.out
+    known = run_command("doctor", "--conn-id", "s", "--json")
+    told = json.loads(known.out)
+    assert (shown.exit_code, known.exit_code, told["kind"], told["urgent"]) == (2, 2, "doctor", True)
+    assert told["pipeline"]["queue"]["name"] == "broker-a"
+    assert told["figures"] is None
+    assert {"not-here", "dag-missing"} <= {one["kind"] for one in told["findings"]}
+    here = {**there, "extra": {"root": str(store_copy("clean-stop"))}}
+    monkeypatch.setenv("AIRFLOW_CONN_S", json.dumps(here))
+    assert told.keys() == json.loads(run_command("doctor", "--conn-id", "s", "--json").out).keys()
 
 
 def test_a_host_has_seen_a_store_where_a_task_left_its_result(

@@ -168,8 +168,11 @@ print(json.dumps([ours, errors, views.count("storage-engine"), apps.count("/stor
 
 
 @pytest.mark.again
-def test_the_folder_of_a_checkout_yields_to_the_entry_point() -> None:
-    environment = {**os.environ, "AIRFLOW__CORE__PLUGINS_FOLDER": str(FOLDER)}
+@pytest.mark.parametrize("is_lazy", ["True", "False"])
+def test_the_folder_of_a_checkout_and_the_provider_yield_to_the_entry_point(is_lazy: str) -> None:
+    """Where it loads providers at once, Airflow loads the plugins that they name as well."""
+    lazy = {"AIRFLOW__CORE__LAZY_DISCOVER_PROVIDERS": is_lazy}
+    environment = {**os.environ, **lazy, "AIRFLOW__CORE__PLUGINS_FOLDER": str(FOLDER)}
     (source,), errors, views, apps = run(LOADED, environment)
     assert "airflow-provider-storage-engine==" in source
     assert (errors, views, apps) == ({}, 1, 1)

@@ -33,12 +33,60 @@ def test_metadata_fits_the_schema_that_airflow_checks_at_run_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["asset-uris", "connection-types", "config", "hooks", "operators", "sensors", "triggers"]
+    "part",
+    [
+        "asset-uris",
+        "connection-types",
+        "config",
+        "extra-links",
+        "hooks",
+        "operators",
+        "sensors",
+        "triggers",
+    ],
 )
 def test_metadata_fits_the_stricter_schema_of_provider_sources(part: str) -> None:
     schema = _airflow_schema("provider.yaml.schema.json")
     schema.pop("required")
     jsonschema.validate({part: get_provider_info()[part]}, schema)
+
+
+def test_each_key_is_one_that_airflow_knows() -> None:
+    for name in ("provider_info.schema.json", "provider.yaml.schema.json"):
+        assert get_provider_info().keys() <= _airflow_schema(name)["properties"].keys(), name
+
+
+def test_no_key_is_missing_that_fits() -> None:
+    """Named are the classes of a kind that a provider may name, and that are defined in this package."""
+    from airflow.sdk.bases.notifier import BaseNotifier
+    from airflow.sdk.bases.operatorlink import BaseOperatorLink
+
+    info = get_provider_info()
+    modules = [importlib.import_module(f"storage_engine.{name}") for name in _airflow_modules()]
+    found = {
+        kind: sorted(
+            {
+                f"{one.__module__}.{one.__name__}"
+                for module in modules
+                for one in vars(module).values()
+                if isinstance(one, type)
+                and issubclass(one, kind)
+                and one.__module__.startswith("storage_engine.")
+            }
+        )
+        for kind in (BaseOperatorLink, BaseNotifier)
+    }
+    assert info["extra-links"] == found[BaseOperatorLink]
+    assert info.get("notifications", []) == found[BaseNotifier] == []
+    # A queue is a BaseMessageQueueProvider of common.messaging, which nothing here imports.
+    assert "queues" not in info
+
+
+def _airflow_modules() -> list[str]:
+    root = Path(__file__).parents[2] / "storage_engine"
+    folders = ("hooks", "operators", "sensors", "triggers")
+    inside = (f"{folder}.{path.stem}" for folder in folders for path in (root / folder).glob("[a-z]*.py"))
+    return ["links", *inside]
 
 
 def test_entry_point_leads_to_the_metadata() -> None:

@@ -33,6 +33,7 @@ SMALL = {
     "kafka_plan": "b.run(topics=3)",
     "kafka_run": "b.run(topics=3)",
     "lag": "b.run(queues=16, groups=3)",
+    "metrics": "c = b.console; c.DAYS = 2; c.START_MS = c.NOW_MS - 2 * c.DAY_MS; b.STORES = 2; b.run()",
     "plans": "b.LOGS, b.SEGMENTS = 20, 10; sys.modules['benchmarks.common'].TURNS = 1; b.run()",
     # A broker's first cleanup begins when it has run for a minute.
     "put_latency": (

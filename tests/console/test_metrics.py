@@ -11,21 +11,30 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from sqlalchemy import event
 
 from storage_engine.cli.metrics import Collector
 from storage_engine.console.metrics import METRICS, PREFIX, MetricSample, read_samples, samples_of
 from storage_engine.exceptions import BadInputError
-from storage_engine.journal.journal import Journal
-from storage_engine.journal.reading.queries import JournalReader, read_standing
+from storage_engine.journal.journal import Journal, ReportRow
+from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.records import REPORT_VERSION
+from storage_engine.model.lag.lag import GroupLag
+from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.store.store import DiskUsage
 from tests.console.conftest import NAMES, NOW_MS
 
 HOUR_MS = 3_600_000
+GIB = 1 << 30
 OF_LOOKS = {
     "disk_used_ratio",
     "disk_usable_bytes",
     "retention_seconds",
     "archive_lag_bytes",
+    "archive_lag_seconds",
+    "due_bytes",
+    "due_unproven_bytes",
+    "time_to_loss_seconds",
     "lagging_groups",
     "urgent_findings",
     "alarms",
@@ -44,6 +53,11 @@ def test_what_the_journal_knows_of_a_store_is_told(past: JournalReader) -> None:
     assert found.keys() >= OF_LOOKS | {"look_timestamp_seconds", "run_timestamp_seconds", "run_failed"}
     assert found["urgent_findings"] > 0
     assert found["lost_ranges"] == 0
+    assert (found["due_bytes"], found["due_unproven_bytes"]) == (3 * GIB, GIB)
+    assert found["archive_lag_seconds"] > 0
+    assert found["time_to_loss_seconds"] == 5 * 3600
+    assert found["validation_failed"] == 0
+    assert 0 < NOW_MS / 1000 - found["validation_timestamp_seconds"] < 26 * 3600
     assert 72 * 3600 <= found["retention_seconds"] <= 96 * 3600
     assert 0 <= NOW_MS / 1000 - found["look_timestamp_seconds"] < 3600
     paths = {one.path for one in samples if one.metric == "disk_used_ratio"}
@@ -68,9 +82,8 @@ def test_a_run_that_refused_a_log_is_told_as_one_that_failed(
 ) -> None:
     (summary,) = past.summaries(["store_orders"], NOW_MS)
     assert summary.last_run is not None
-    ended = replace(summary, last_run=replace(summary.last_run, outcome=outcome), lost=None)
-    standing = past.read(lambda connection: read_standing(connection, summary.store_id, NOW_MS))
-    found = {one.metric: one.value for one in samples_of(ended, standing, NOW_MS)}
+    ended = replace(summary, last_run=replace(summary.last_run, outcome=outcome), lost_ranges=None)
+    found = {one.metric: one.value for one in samples_of(ended, None, None, NOW_MS)}
     assert found["run_failed"] == failed
     assert "lost_ranges" not in found
 
@@ -94,9 +107,30 @@ def test_what_is_not_known_has_no_sample(tmp_path: Path) -> None:
     journal.add_store("/data/new", "rocketmq", name="new")
     unknown = DiskUsage("/data/seen", None, None, None, "can't be measured")
     journal.add_sample(seen.store_id, (unknown,), NOW_MS, None)
+    # A group's place of an earlier look, which this one could not tell, and what couldn't be told.
+    journal.save_findings(seen.store_id, {"lag_error": ""}, (GroupLag("a", 5, 0, 9, HOUR_MS),))
+    told = {"lag_error": "no broker", "due": None, "lost": None, "lost_ranges": None, "page_errors": ("it",)}
+    journal.save_findings(seen.store_id, told, None)
+    # Its only run validated nothing.
+    run = journal.begin_run(seen.store_id, "run", PlanRequest())
+    journal.save_report(run, ReportRow(REPORT_VERSION, "done", (), 0, 0, b"{}", validation=""))
     samples = list(read_samples(JournalReader(f"sqlite:///{tmp_path / 'journal.db'}"), None, NOW_MS))
     assert of(samples, "new") == {}
-    assert of(samples, "seen") == {"look_timestamp_seconds": NOW_MS / 1000}
+    found = of(samples, "seen")
+    assert found.keys() == {"look_timestamp_seconds", "run_failed", "urgent_findings", "alarms"}
+    assert found["look_timestamp_seconds"] == NOW_MS / 1000
+
+
+def test_what_is_due_may_be_known_where_no_lake_could_be_asked(tmp_path: Path) -> None:
+    journal = Journal(f"sqlite:///{tmp_path / 'journal.db'}")
+    seen = journal.add_store("/data/seen", "rocketmq", name="seen")
+    journal.add_sample(seen.store_id, (), NOW_MS, None)
+    due = {"size_bytes": 7, "unproven_bytes": None}
+    journal.save_findings(seen.store_id, {"due": due, "lost_ranges": 3}, None)
+    found = of(
+        list(read_samples(JournalReader(f"sqlite:///{tmp_path / 'journal.db'}"), None, NOW_MS)), "seen"
+    )
+    assert (found["due_bytes"], found["lost_ranges"], "due_unproven_bytes" in found) == (7, 3, False)
 
 
 def test_prometheus_reads_what_is_given_and_the_page_names_each_metric(past: JournalReader) -> None:
@@ -137,6 +171,23 @@ def test_a_journal_that_cannot_be_read_hides_no_other(past: JournalReader, tmp_p
     readable, *others = Collector((gone, past), ()).collect()
     assert [one.value for one in readable.samples] == [0.0, 1.0]
     assert {one.labels["store"] for family in others for one in family.samples} == {*NAMES}
+
+
+def test_a_scrape_asks_as_much_of_a_journal_however_many_stores_it_has(past: JournalReader) -> None:
+    def asked(names: list[str] | None) -> int:
+        statements: list[str] = []
+
+        def keep(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+            statements.append(statement)
+
+        event.listen(past._engine, "before_cursor_execute", keep)
+        try:
+            assert list(read_samples(past, names, NOW_MS))
+        finally:
+            event.remove(past._engine, "before_cursor_execute", keep)
+        return len(statements)
+
+    assert asked(None) == asked(["store_orders"]) < 20
 
 
 def test_two_stores_of_one_name_and_an_unknown_one_are_named_at_start(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from storage_engine.console.metrics import read_samples
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.reading.queries import JournalReader
 from tests.console.conftest import NAMES, NOW_MS
@@ -35,6 +36,9 @@ def test_every_answer_is_the_same(database: Postgres, tmp_path: Path) -> None:
     for name, answer in ANSWERS.items():
         on_server, in_file = (plain(to_jsonable(answer(reader))) for reader in readers)
         assert on_server == in_file, name
+    on_server, in_file = ([*read_samples(reader, None, NOW_MS)] for reader in readers)
+    assert on_server == in_file
+    assert len(in_file) > 20 * len(NAMES) - 5
 
 
 def plain(value: Any) -> Any:

@@ -41,7 +41,9 @@ pytestmark = pytest.mark.integration
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "read-on.md"
 COMMAND = str(Path(sys.executable).with_name("storage-engine"))
 LEVELS = ("read_uncommitted", "read_committed")
-SERVED = re.compile(r"file://\S+: \d+ partitions of \d+ topics of cluster \S+ are served at (\S+:\d+)\.")
+SERVED = re.compile(
+    r"file://\S+: \d+ partitions? of \d+ topics? of cluster \S+ (?:is|are) served at (\S+:\d+)\."
+)
 Record = tuple[int, int, int, bytes | None, bytes | None]
 """Partition, offset, time in ms, key and value."""
 

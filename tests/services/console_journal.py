@@ -135,7 +135,7 @@ def _write_samples(journal: Journal, store_id: str, name: str, looks: Sequence[L
         )
 
     journal._database.write(write)
-    lag = ArchiveLag(last.at_ms, last.lag_bytes // GIB, last.lag_bytes, None, 0)
+    lag = ArchiveLag(last.at_ms, last.lag_bytes // GIB, last.lag_bytes, None, 7200)
     extent = Extent(last.min_offset, last.max_offset, last.oldest_message_ms)
     for before in reversed(_TASKS_MS):
         at_ms = last.at_ms - before
@@ -340,6 +340,8 @@ def _write_state(journal: Journal, store_id: str, number: int, now_ms: int, look
         "doctor": doctor,
         "ranges": ranges(look, troubled=number == 0),
         "lost": "",
+        "lost_ranges": 0,
+        "due": {"size_bytes": 3 * GIB, "unproven_bytes": GIB},
         "start": start(look, 90 + 25 * number),
         "shield": {
             "mode": "on",

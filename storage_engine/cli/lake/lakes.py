@@ -287,7 +287,10 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool, as_jso
         say(f"{done.location}: every file and mark is where it belongs. Nothing was changed.")
         return 0
     if done.former is not None:
-        say(f"Relocated: {done.file_count} files, {bytes_text(done.file_bytes)}, each looked at.")
+        say(
+            f"Relocated: {count_text(done.file_count, 'file')}, {bytes_text(done.file_bytes)}, "
+            "each looked at."
+        )
         say(f"Before: {done.former}")
     if done.dropped_snapshots:
         say(f"Note: {done.dropped_snapshots} older snapshots can't be read any more (no data is lost).")
@@ -335,8 +338,8 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path, a
         print_json("lake copy", done)
         return 0
     say(
-        f"Copied {done.file_count} files, {bytes_text(done.file_bytes)}; lake {done.lake_id} at "
-        f"{done.location} has {done.receipt_count} receipts of lake {done.copy_of}."
+        f"Copied {count_text(done.file_count, 'file')}, {bytes_text(done.file_bytes)}; lake {done.lake_id} "
+        f"at {done.location} has {count_text(done.receipt_count, 'receipt')} of lake {done.copy_of}."
     )
     if done.waiting:
         say(f"Note: {done.waiting} data files have no receipt yet; the next copy brings them.")
@@ -538,8 +541,9 @@ def print_rebuilt(done: Rebuilt) -> None:
         ),
     )
     say("")
-    verb = "would be proven again" if done.dry_run else "were proven again and have new receipts"
-    say(f"Lake {done.lake_id or 'without UUID'}: {len(done.brought)} segments {verb}.")
+    how = "to be proven again" if done.dry_run else "proven again, with new receipts"
+    brought = count_text(len(done.brought), "segment")
+    say(f"Lake {done.lake_id or 'without UUID'}: {brought} {how}.")
     for location in done.brought:
         say(f"  {location}")
     if done.copy_of is not None:

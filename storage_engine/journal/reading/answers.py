@@ -196,11 +196,12 @@ class LossRow:
 class VerifiedRow:
     """Checks of a store's receipts that are remembered, at any level.
 
+    :param receipts: how many; None: they weren't counted.
     :param oldest_ms: when the one that was checked longest ago was; ``newest_ms`` likewise.
     :param faulty: receipts whose last check found a fault.
     """
 
-    receipts: int
+    receipts: int | None
     oldest_ms: int
     newest_ms: int
     faulty: int

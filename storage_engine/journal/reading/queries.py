@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, Select, bindparam, column, func, inspect, select, table
+from sqlalchemy import Connection, Row, Select, bindparam, column, func, inspect, null, select, table
 from sqlalchemy.exc import SQLAlchemyError
 
 from storage_engine.core.credentials import without_secrets
@@ -45,7 +45,7 @@ from storage_engine.journal.reading.run_rows import (
     read_verdicts,
     run_row,
 )
-from storage_engine.journal.reading.store_summaries import StoreSummary, read_summaries
+from storage_engine.journal.reading.store_summaries import StoreSummary, of_stores, read_summaries
 from storage_engine.journal.records import Phase, Step
 from storage_engine.journal.tables.database import place_of, read_only_engine
 from storage_engine.journal.tables.rows import (
@@ -244,26 +244,38 @@ def read_standing(connection: Connection, store_id: str, now_ms: int) -> Standin
     )
     lease = connection.execute(query).first()
     return Standing(
-        hold=_hold(connection, store_id),
+        hold=read_holds(connection, (store_id,)).get(store_id),
         worker=None if lease is None else lease.owner,
         worker_until_ms=None if lease is None else lease.expires_at_ms,
         waivers=_waivers(connection, store_id),
         losses=_losses(connection, store_id),
-        verified=_verified(connection, store_id),
+        verified=read_verified(connection, (store_id,), counted=True).get(store_id),
     )
 
 
-def _hold(connection: Connection, store_id: str) -> HoldRow | None:
-    query = (
-        select(runs.c.run_key, events.c.payload, events.c.at_ms)
+def read_holds(connection: Connection, store_ids: Collection[str]) -> dict[str, HoldRow]:
+    """Return of stores what the hold of the newest run that held them came to."""
+    last = (
+        select(events.c.id)
         .join(runs, events.c.run_id == runs.c.id)
-        .where(runs.c.store_id == store_id, events.c.step == Step.HOLD, events.c.phase == Phase.RESULT)
-        .order_by(events.c.id.desc())
+        .where(runs.c.store_id == stores.c.store_id)
+        .where(events.c.step == Step.HOLD, events.c.phase == Phase.RESULT)
+        # By the run first: its index ends the search at the newest, where a hold is renewed all the time.
+        .order_by(runs.c.id.desc(), events.c.id.desc())
         .limit(1)
+        .correlate(stores)
+        .scalar_subquery()
     )
-    row = connection.execute(query).first()
-    if row is None:
-        return None
+    query = (
+        select(stores.c.store_id, runs.c.run_key, events.c.payload, events.c.at_ms)
+        .select_from(stores)
+        .join(events, events.c.id == last)
+        .join(runs, events.c.run_id == runs.c.id)
+    )
+    return {row.store_id: _hold(row) for row in of_stores(connection, query, stores.c.store_id, store_ids)}
+
+
+def _hold(row: Any) -> HoldRow:
     status = row.payload["result"]
     described = status["described"] if status.get("left_to_broker") else ""
     return HoldRow(status["held"], status.get("ends_at_ms"), row.run_key, row.at_ms, described)
@@ -288,18 +300,27 @@ def _losses(connection: Connection, store_id: str) -> tuple[LossRow, ...]:
     )
 
 
-def _verified(connection: Connection, store_id: str) -> VerifiedRow | None:
+def read_verified(
+    connection: Connection, store_ids: Collection[str], *, counted: bool
+) -> dict[str, VerifiedRow]:
+    """Return of stores what verification remembers, by one look at all that it does.
+
+    :param counted: whether receipts are counted, which takes as long as all else.
+    """
     if not inspect(connection).has_table(_verifications.name):
-        return None
+        return {}
     found = _verifications.c
     query = select(
-        func.count(found.receipt_hash.distinct()),
+        found.store_id,
+        func.count(found.receipt_hash.distinct()) if counted else null(),
         func.min(found.at_ms),
         func.max(found.at_ms),
         func.count(found.receipt_hash.distinct()).filter(found.fault != ""),
-    ).where(found.store_id == store_id)
-    count, oldest_ms, newest_ms, faulty = connection.execute(query).one()
-    return VerifiedRow(count, oldest_ms, newest_ms, faulty) if count else None
+    ).group_by(found.store_id)
+    return {
+        store_id: VerifiedRow(*told)
+        for store_id, *told in of_stores(connection, query, found.store_id, store_ids)
+    }
 
 
 T = TypeVar("T")

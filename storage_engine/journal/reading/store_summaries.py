@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, ScalarSelect, case, func, or_, select
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, case, func, or_, select
 
 from storage_engine.core.clock import DAY_MS
 from storage_engine.journal.reading.answers import RunRow
@@ -60,7 +60,13 @@ class StoreSummary:
     :param doctor: what doctor found at the last look, the most urgent first; None: it hasn't looked.
     :param alarms: of the last look.
     :param lost: which offsets were nowhere then, and that no person has accepted; "": none; None: that isn't
-        known.
+        known. ``lost_ranges`` is how many ranges those are.
+    :param archive_lag_seconds: of that measure, since the oldest of these was last written to.
+    :param time_to_loss_ms: of the group that loses its first unread message first; None: none of those whose
+        place is known has any.
+    :param due_bytes: what a cleanup asked for by a person would have deleted then; ``due_unproven_bytes`` of
+        it no lake had.
+    :param validated_at_ms: when the last run that validated wrote its report; ``validation`` is its verdict.
     """
 
     store_id: str
@@ -80,6 +86,13 @@ class StoreSummary:
     found_at_ms: int | None
     alarms: tuple[str, ...] = ()
     lost: str | None = None
+    lost_ranges: int | None = None
+    archive_lag_seconds: int | None = None
+    time_to_loss_ms: int | None = None
+    due_bytes: int | None = None
+    due_unproven_bytes: int | None = None
+    validated_at_ms: int | None = None
+    validation: str | None = None
 
 
 def read_summaries(
@@ -93,31 +106,59 @@ def read_summaries(
     ids = [row.store_id for row in rows]
     found_levels, lagging = _levels(connection, ids, now_ms), _lagging(connection, ids)
     last_runs, found = _last_runs(connection, ids), _findings(connection, ids)
-    last_rules = _last_rules(connection, ids)
-    # Without an error there is no group.
-    measured = {store_id for store_id, row in found.items() if row.lag_error == ""}
+    last_rules, verdicts = _last_rules(connection, ids), _last_verdicts(connection, ids)
     return tuple(
-        StoreSummary(
-            row.store_id,
-            row.name,
-            row.real_path,
-            row.host,
-            row.broker,
-            row.lineage,
-            row.sampled_at_ms,
-            row.oldest_message_ms,
-            row.archive_lag_bytes,
+        _summary(
+            row,
             # A disk that is measured no more has no level now.
             tuple(one for one in found_levels[row.store_id] if one.at_ms == row.sampled_at_ms),
-            lagging.get(row.store_id, 0 if row.store_id in measured else None),
+            lagging.get(row.store_id, (0, None)),
             last_runs.get(row.store_id),
             last_rules.get(row.store_id),
-            tuple(found[row.store_id].doctor or ()) if row.store_id in found else None,
-            found[row.store_id].at_ms if row.store_id in found else None,
-            tuple(found[row.store_id].alarms or ()) if row.store_id in found else (),
-            found[row.store_id].lost if row.store_id in found else None,
+            found.get(row.store_id),
+            verdicts.get(row.store_id),
         )
         for row in rows
+    )
+
+
+def _summary(
+    row: Any,
+    levels: tuple[DiskLevel, ...],
+    lagging: tuple[int, int | None],
+    last_run: RunRow | None,
+    last_rules: RulesRow | None,
+    found: Any,
+    verdict: Any,
+) -> StoreSummary:
+    # Groups whose lag could not be measured stay in the journal as they were.
+    is_measured = found is not None and found.lag_error == ""
+    due = (found.due if found is not None else None) or {}
+    return StoreSummary(
+        row.store_id,
+        row.name,
+        row.real_path,
+        row.host,
+        row.broker,
+        row.lineage,
+        row.sampled_at_ms,
+        row.oldest_message_ms,
+        row.archive_lag_bytes,
+        levels,
+        lagging[0] if is_measured else None,
+        last_run,
+        last_rules,
+        None if found is None else tuple(found.doctor or ()),
+        None if found is None else found.at_ms,
+        () if found is None else tuple(found.alarms or ()),
+        None if found is None else found.lost,
+        lost_ranges=None if found is None else found.lost_ranges,
+        archive_lag_seconds=row.archive_lag_seconds,
+        time_to_loss_ms=lagging[1] if is_measured else None,
+        due_bytes=due.get("size_bytes"),
+        due_unproven_bytes=due.get("unproven_bytes"),
+        validated_at_ms=None if verdict is None else verdict.at_ms,
+        validation=None if verdict is None else verdict.validation,
     )
 
 
@@ -132,26 +173,29 @@ def _stores(connection: Connection, names: Collection[str] | None, now_ms: int) 
         .correlate(stores)
         .scalar_subquery()
     )
-    lag = (
-        select(samples.c.archive_lag_bytes)
+    lag_bytes, lag_seconds = (
+        select(column)
         .where(mine, samples.c.at_ms >= now_ms - DAY_MS, samples.c.archive_lag_bytes.is_not(None))
         .order_by(samples.c.at_ms.desc())
         .limit(1)
         .correlate(stores)
         .scalar_subquery()
+        for column in (
+            samples.c.archive_lag_bytes,
+            samples.c.archive_lag["oldest_age_seconds"].as_integer(),
+        )
     )
     query = select(
         stores,
         last.label("sampled_at_ms"),
         oldest.label("oldest_message_ms"),
-        lag.label("archive_lag_bytes"),
+        lag_bytes.label("archive_lag_bytes"),
+        lag_seconds.label("archive_lag_seconds"),
     )
     if names is None:
         rows = [*connection.execute(query)]
     else:
-        rows = [
-            row for some in _chunks(names) for row in connection.execute(query.where(stores.c.name.in_(some)))
-        ]
+        rows = [*of_stores(connection, query, stores.c.name, names)]
     return sorted(rows, key=lambda row: (row.name or "", row.real_path))
 
 
@@ -182,9 +226,8 @@ def _levels(connection: Connection, ids: Sequence[str], now_ms: int) -> dict[str
         .order_by(disks.c.path)
     )
     found: dict[str, list[DiskLevel]] = defaultdict(list)
-    for some in _chunks(ids):
-        for store_id, *row in connection.execute(query.where(disks.c.store_id.in_(some))):
-            found[store_id].append(DiskLevel(*row))
+    for store_id, *row in of_stores(connection, query, disks.c.store_id, ids):
+        found[store_id].append(DiskLevel(*row))
     return found
 
 
@@ -192,14 +235,13 @@ def _at(of_disk: Any, at_ms: ScalarSelect[Any]) -> Any:
     return (of_disk.c.disk_id == disks.c.id) & (of_disk.c.at_ms == at_ms)
 
 
-def _lagging(connection: Connection, ids: Sequence[str]) -> dict[str, int]:
-    query = select(groups.c.store_id, func.count(case((groups.c.time_to_loss_ms <= DAY_MS, 1)))).group_by(
-        groups.c.store_id
-    )
+def _lagging(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[int, int | None]]:
+    """Return of stores with groups how many lose a message within a day, and in how long the first does."""
+    losing = func.count(case((groups.c.time_to_loss_ms <= DAY_MS, 1)))
+    query = select(groups.c.store_id, losing, func.min(groups.c.time_to_loss_ms)).group_by(groups.c.store_id)
     return {
-        store_id: count
-        for some in _chunks(ids)
-        for store_id, count in connection.execute(query.where(groups.c.store_id.in_(some)))
+        store_id: (count, soonest_ms)
+        for store_id, count, soonest_ms in of_stores(connection, query, groups.c.store_id, ids)
     }
 
 
@@ -220,11 +262,27 @@ def _last_runs(connection: Connection, ids: Sequence[str]) -> dict[str, RunRow]:
         .join(runs, runs.c.id == last)
         .outerjoin(reports, reports.c.run_id == runs.c.id)
     )
-    return {
-        row.store_id: run_row(row)
-        for some in _chunks(ids)
-        for row in connection.execute(query.where(stores.c.store_id.in_(some)))
-    }
+    return {row.store_id: run_row(row) for row in of_stores(connection, query, stores.c.store_id, ids)}
+
+
+def _last_verdicts(connection: Connection, ids: Sequence[str]) -> dict[str, Any]:
+    """Return of the last report whose run validated when it was written, and the verdict."""
+    other, of_other = runs.alias("other"), reports.alias("of_other")
+    last = (
+        select(other.c.id)
+        .join(of_other, of_other.c.run_id == other.c.id)
+        .where(other.c.store_id == stores.c.store_id, of_other.c.validation != "")
+        .order_by(other.c.id.desc())
+        .limit(1)
+        .correlate(stores)
+        .scalar_subquery()
+    )
+    query = (
+        select(stores.c.store_id, reports.c.at_ms, reports.c.validation)
+        .select_from(stores)
+        .join(reports, reports.c.run_id == last)
+    )
+    return {row.store_id: row for row in of_stores(connection, query, stores.c.store_id, ids)}
 
 
 def _last_rules(connection: Connection, ids: Sequence[str]) -> dict[str, RulesRow]:
@@ -237,8 +295,7 @@ def _last_rules(connection: Connection, ids: Sequence[str]) -> dict[str, RulesRo
     )
     return {
         row.store_id: RulesRow(row.at_ms, row.rules)
-        for some in _chunks(ids)
-        for row in connection.execute(query.where(stores.c.store_id.in_(some)))
+        for row in of_stores(connection, query, stores.c.store_id, ids)
     }
 
 
@@ -251,15 +308,17 @@ def _findings(connection: Connection, ids: Sequence[str]) -> dict[str, Any]:
         found["doctor"].label("doctor"),
         found["alarms"].label("alarms"),
         found["lost"].as_string().label("lost"),
+        found["lost_ranges"].as_integer().label("lost_ranges"),
+        found["due"].label("due"),
         found["lag_error"].as_string().label("lag_error"),
     )
-    return {
-        row.store_id: row
-        for some in _chunks(ids)
-        for row in connection.execute(query.where(findings.c.store_id.in_(some)))
-    }
+    return {row.store_id: row for row in of_stores(connection, query, findings.c.store_id, ids)}
 
 
-def _chunks(ids: Iterable[str]) -> Iterable[Sequence[str]]:
-    all_ids = [*ids]
-    return (all_ids[start : start + _MOST_IDS] for start in range(0, len(all_ids), _MOST_IDS))
+def of_stores(
+    connection: Connection, query: Select[Any], column: ColumnElement[Any], values: Iterable[str]
+) -> Iterator[Any]:
+    """Yield the rows of a query whose column has one of some values, however many those are."""
+    wanted = [*values]
+    for start in range(0, len(wanted), _MOST_IDS):
+        yield from connection.execute(query.where(column.in_(wanted[start : start + _MOST_IDS])))

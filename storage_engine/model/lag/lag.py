@@ -48,7 +48,7 @@ class ArchiveLag:
         if most_bytes is not None and self.size_bytes > most_bytes:
             found.append(
                 f"archive lag: expected at most {bytes_text(most_bytes)} sealed and not proven in the lake, "
-                f"found {bytes_text(self.size_bytes)} in {self.segments} segments"
+                f"found {bytes_text(self.size_bytes)} in {count_text(self.segments, 'segment')}"
             )
         if most_seconds is not None and self.oldest_age_seconds > most_seconds:
             found.append(

@@ -274,6 +274,11 @@ class MeasuredLag:
     unproven: frozenset[SegmentId]
     touched: frozenset[SegmentId] = frozenset()
 
+    @property
+    def archived(self) -> frozenset[SegmentId]:
+        """Return those that a lake has, though their files may have been touched since."""
+        return self.archivable - (self.unproven - self.touched)
+
 
 def measure_lag(context: Context) -> MeasuredLag:
     """Measure the archive lag, and return it with what the lakes prove, for who goes on with that.

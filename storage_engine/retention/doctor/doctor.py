@@ -19,7 +19,7 @@ from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.report.diagnosis import BrokerDiagnosis, Finding, Severity, by_severity
 from storage_engine.model.settings.spark_from import in_spark
 from storage_engine.model.store.store import Segment
-from storage_engine.retention.doctor.figures import Figures, due_now, take_figures
+from storage_engine.retention.doctor.figures import Figures, take_figures
 from storage_engine.retention.doctor.host_checks import (
     access_findings,
     clock_findings,
@@ -59,7 +59,7 @@ from storage_engine.retention.doctor.space_and_time import (
     space_findings,
 )
 from storage_engine.retention.ranges.seen_logs import Missing
-from storage_engine.retention.store.broker_answers import ask
+from storage_engine.retention.store.broker_answers import ask, due_now
 from storage_engine.retention.store.brokers import assumes_defaults, check_answers, open_store, settings_of
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import Stamp
@@ -367,7 +367,7 @@ def _look(
             if known.journal is not None and known.record is not None:
                 found += usage_findings(store.broker, opened, known.journal, known.record)
             if at is None:
-                due = due_now(opened, figures, now_ms)
+                due = len(due_now(opened, figures.snapshot, now_ms))
                 hold = figures.hold
                 if hold is not None and hold.ends_at_ms is not None and hold.is_half_over(now_ms):
                     from storage_engine.retention.hold.leaving_unproven import unheld_by

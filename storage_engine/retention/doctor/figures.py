@@ -275,10 +275,3 @@ def _unread(broker: BrokerStore, kind: str, snapshot: StoreSnapshot, leaving: Se
         return ask(kind, "tell what consumers have not read", lambda: broker.unread(snapshot, ends))
     except (StorageEngineError, OSError) as error:
         return Unread(error=reason_text(error))
-
-
-def due_now(opened: BrokerStore, figures: Figures, now_ms: int) -> int:
-    """Return how many segments a cleanup asked for by a person would delete now."""
-    most = sum(len(log.segments) for log in figures.snapshot.logs)
-    request = PlanRequest(manual=True, max_segments=most)
-    return len(propose(opened, figures.snapshot, now_ms, request).to_delete)

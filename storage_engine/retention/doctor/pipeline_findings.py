@@ -83,6 +83,7 @@ class PipelineFacts:
     :param import_errors: by file, the first line of why it can't be parsed.
     :param error: why Airflow's database couldn't be read; "" where it could.
     :param approval: why nobody can approve plans of the store, as a clause; "": somebody can, or need not.
+    :param unknown_approvers: ids of approvers whom Airflow doesn't know.
     :param queue: of the store's tasks; None: they are on Airflow's default one.
     """
 
@@ -92,6 +93,7 @@ class PipelineFacts:
     error: str = ""
     approval: str = ""
     queue: QueueFacts | None = None
+    unknown_approvers: tuple[str, ...] = ()
 
     def lines(self, now_ms: int) -> Iterator[tuple[str, str]]:
         """Yield what stands of it among a store's facts, each with its name."""
@@ -127,6 +129,14 @@ def pipeline_findings(found: PipelineFacts, now_ms: int) -> Iterator[Finding]:
             f"the policy asks for approval by a second person, and {found.approval}: nothing is deleted",
             "give each person an account of Airflow, and name approvers in the store's entry of the option "
             "stores, or an empty list",
+        )
+    elif found.unknown_approvers:
+        yield Finding(
+            Severity.WARNING,
+            "approver",
+            "whom the store names as approvers, and simple_auth_manager_users doesn't have, can't approve: "
+            f"{', '.join(found.unknown_approvers)}",
+            "give each an account of Airflow, or leave them out of the store's entry of the option stores",
         )
     yield from _of_queue(found.queue, now_ms)
     yield from _missing_and_paused(found.dags)

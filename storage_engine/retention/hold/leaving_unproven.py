@@ -44,12 +44,11 @@ def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple
     moments = ask(
         context.store.broker, "tell when it deletes", lambda: context.broker.deletes_at_ms(snapshot, now_ms)
     )
-    archived = measured.archivable - (measured.unproven - measured.touched)
     going = {
         segment.id: (at_ms, segment)
         for log in snapshot.logs
         for segment in log.sealed
-        if segment.id not in archived
+        if segment.id not in measured.archived
         and segment.facts.size_bytes
         and (at_ms := moments.get(segment.id)) is not None
         and at_ms <= until_ms

@@ -38,7 +38,7 @@ from storage_engine.retention.ranges.drift import loss_alarms, recorded_gone
 from storage_engine.retention.ranges.missing_logs import remember_logs
 from storage_engine.retention.ranges.offset_ranges import OffsetRange, Place
 from storage_engine.retention.shield import tend_shield
-from storage_engine.retention.store.broker_answers import ask
+from storage_engine.retention.store.broker_answers import ask, due_now
 from storage_engine.retention.store.context import AnyStore, Context, managed_of, open_context
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.seen import look_at_shield
@@ -98,10 +98,13 @@ def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[s
         return {"page_errors": errors}
     _told(errors, "which logs there are", lambda: _remember(context, snapshot))
     ranges = _told(errors, "where bytes are", lambda: store_ranges(context, snapshot, measured))
+    lost = _lost(ranges)
     return {
         "start": _told(errors, "what a simulation starts from", lambda: _start(context, snapshot)),
         "ranges": ranges,
-        "lost": _lost_text(ranges),
+        "lost": None if lost is None else _lost_text(lost),
+        "lost_ranges": None if lost is None else len(lost),
+        "due": _told(errors, "what is due", lambda: _due(context, snapshot, measured)),
         "shield": _told(errors, "the shield", lambda: _shield(context)),
         "page_errors": errors,
     }
@@ -128,11 +131,26 @@ def _start(context: Context, snapshot: StoreSnapshot) -> CourseStart | None:
     return record_rules(context, snapshot, clock_ms())
 
 
-def _lost_text(ranges: Sequence[OffsetRange] | None) -> str | None:
-    """Say which offsets are nowhere, as far as no person has accepted it; "": none; None: nobody knows."""
+def _due(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None) -> Mapping[str, Any]:
+    """Return how many bytes a cleanup asked for by a person would delete now, and of how many no lake has a
+    copy; None: that isn't known."""
+    due = due_now(context.broker, snapshot, clock_ms())
+    unproven = None if measured is None else [one for one in due if one.id not in measured.archived]
+    return {
+        "size_bytes": sum(one.disk_bytes for one in due),
+        "unproven_bytes": None if unproven is None else sum(one.disk_bytes for one in unproven),
+    }
+
+
+def _lost(ranges: Sequence[OffsetRange] | None) -> list[OffsetRange] | None:
+    """Return which offsets are nowhere, as far as no person has accepted it; None: nobody knows."""
     lost = [one for one in ranges or () if one.where is Place.LOST and one.is_missing]
-    if not lost and (ranges is None or any(one.where is Place.UNKNOWN for one in ranges)):
-        return None
+    is_unknown = ranges is None or any(one.where is Place.UNKNOWN for one in ranges)
+    return None if is_unknown and not lost else lost
+
+
+def _lost_text(lost: Sequence[OffsetRange]) -> str:
+    """Say which those are; "": none."""
     named = named_in_short([f"{one.log} [{one.start_offset}, {one.end_offset})" for one in lost])
     return f"{count_text(len(lost), 'range')} neither on disk nor in a lake: {named}" if lost else ""
 

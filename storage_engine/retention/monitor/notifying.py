@@ -285,7 +285,7 @@ def tell(
     """Tell each means what began and ended since it was told last. Never raises.
 
     :param alarms: all that stand now.
-    :param happened: what doesn't last: it is told, and not remembered.
+    :param happened: what doesn't last. It is told once; where that fails, with the next call in this process.
     :param has_failed: who looked has failed with these alarms: whether others have ended is unknown.
     :return: what could not be told, as notices.
     """
@@ -299,6 +299,7 @@ def tell(
             began, ended = changes(known, alarms, now_ms)
             todo = [
                 *((AlarmState.BEGAN, one) for one in began),
+                *((AlarmState.HAPPENED, one) for one in _untold_here.pop(subject.key(means), ())),
                 *((AlarmState.HAPPENED, Alarm(what, now_ms)) for what in happened),
                 *((AlarmState.ENDED, one) for one in ended if not has_failed),
             ]
@@ -322,6 +323,7 @@ def _tell(
 ) -> list[str]:
     notices: list[str] = []
     now_known, left, why = {id(one): one for one in known}, len(todo), ""
+    waiting = [one for state, one in todo if state is AlarmState.HAPPENED]
     ends_at = time.monotonic() + seconds
     for state, alarm in todo[:_MOST_ALARMS]:
         try:
@@ -337,6 +339,10 @@ def _tell(
             del now_known[id(alarm)]
         elif state is AlarmState.BEGAN:
             now_known[id(alarm)] = alarm
+        else:
+            waiting.remove(alarm)
+    if waiting:
+        _untold_here[subject.key(means)] = tuple(waiting[-_MOST_ALARMS:])
     if why:
         untold = f"{means.name} wasn't told of {count_text(left, 'alarm')}"
         notices.append(f"{untold} ({why}); what stands at the next look is told then")
@@ -367,6 +373,8 @@ def changes(known: Sequence[Alarm], alarms: Sequence[str], now_ms: int) -> tuple
 
 _kept_here: dict[str, tuple[Alarm, ...]] = {}
 """What this process told while the journal could not keep it."""
+_untold_here: dict[str, tuple[Alarm, ...]] = {}
+"""What happened and could not be told."""
 
 
 def _read(subject: Subject, means: Means) -> tuple[tuple[Alarm, ...], str]:

@@ -445,6 +445,12 @@ def propose(store: BrokerStore, snapshot: StoreSnapshot, now_ms: int, request: P
     return plan
 
 
+def due_now(store: BrokerStore, snapshot: StoreSnapshot, now_ms: int) -> tuple[Segment, ...]:
+    """Return the segments that a cleanup asked for by a person would delete now, by its rules."""
+    most = sum(len(log.segments) for log in snapshot.logs)
+    return propose(store, snapshot, now_ms, PlanRequest(manual=True, max_segments=most)).to_delete
+
+
 def check_plan(plan: Plan, snapshot: StoreSnapshot) -> None:
     """Make sure that a plan deletes of each log the oldest sealed segments, each once and as they are.
 

@@ -56,6 +56,7 @@ def test_a_task_that_waits_for_hours_is_normal_and_for_days_is_told() -> None:
 
 def test_where_nobody_can_approve_is_urgent_and_who_waits_for_a_person_is_not_stuck() -> None:
     assert told(replace(WELL, approval="all users are one")) == [("approval", Severity.URGENT)]
+    assert told(replace(WELL, unknown_approvers=("ghost",))) == [("approver", Severity.WARNING)]
     run = DagRunFacts("manual__1", "running", NOW_MS - 11 * 3_600_000, None)
     asked = replace(RETENTION, active=(run,), waits=(("approve", NOW_MS - 10 * 3_600_000),))
     assert told(replace(WELL, dags=(asked,))) == []

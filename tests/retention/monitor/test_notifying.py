@@ -280,6 +280,31 @@ def test_a_watch_tells_what_it_mends_and_what_stands(store: ManagedStore, posted
     assert (said, posted.bodies[0]["advice"]) == ([], "look")
 
 
+def test_a_watch_tells_what_happened_once_its_means_answers(
+    store: ManagedStore, posted: Posted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It doesn't last, so that no later look would find it. Who was told is told no second time."""
+    monkeypatch.setattr(notifying, "_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(notifying, "_LOOKS_SECONDS", 0.0)
+    said: list[str] = []
+    with webhook() as other:
+        teller = Teller(
+            [WebhookMeans(posted.url), WebhookMeans(other.url)], said.append, lambda store: "look"
+        )
+        posted.status = 500
+        teller.start()
+        teller.add(store, [], ["mended: one"])
+        until_told(other, 1)
+        deadline = time.monotonic() + 60
+        while not said and time.monotonic() < deadline:
+            time.sleep(0.05)
+        posted.status = 200
+        until_told(posted, 1)
+        teller.end(60)
+    assert [(one["state"], one["what"]) for one in posted.bodies] == [("happened", "mended: one")]
+    assert len(other.bodies) == 1
+
+
 def test_a_watch_that_stands_by_leaves_telling_to_the_other(
     store: ManagedStore, posted: Posted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
