@@ -132,16 +132,17 @@ def make_room(
 
 def _opened(managed: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
     from storage_engine.brokers import find_broker
-    from storage_engine.retention.store.broker_answers import ask
+    from storage_engine.retention.store.broker_answers import ask, asked
     from storage_engine.retention.store.brokers import settings_of
 
     broker = find_broker(managed.broker)
-    store = ask(
+    opened = ask(
         managed.broker,
         "open its store",
         lambda: broker.open_to_make_room(settings_of(managed), memory),
     )
-    ask(managed.broker, "say whether its store may be archived", store.check_manageable)
+    store = asked(opened, managed.broker)
+    store.check_manageable()
     return store
 
 

@@ -440,13 +440,12 @@ def other_logs(
     if record is not None:
         newest = {log: record.lineage_of(log) for log in newest}
     rows = by_log(row for row in receipts if row.lineage == newest[row.log])
-    doing = "tell whether a log is the archived one"
     found: dict[str, str] = {}
     with closing(open_store(replace(store, live=None))) as broker:
         there = {log.name for log in take_snapshot(broker, clock_ms(), store.broker).logs}
         for log in sorted(there & rows.keys()):
             try:
-                found[log] = ask(store.broker, doing, partial(broker.contradiction, log, rows[log]))
+                found[log] = broker.contradiction(log, rows[log])
             except StorageEngineError as error:
                 found[log] = f"nothing tells whether it is the archived one: {reason_of(error)}"
     return {log: why for log, why in found.items() if why}

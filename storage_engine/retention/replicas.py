@@ -45,7 +45,7 @@ from storage_engine.retention.proof.gate import same_files
 from storage_engine.retention.proof.history import SegmentRelease, compared_receipts, segment_subject
 from storage_engine.retention.proof.proofs import LakeProofs, OtherNodesProof, Proofs
 from storage_engine.retention.proof.unseen_writes import Reading, digest, unseen_writes
-from storage_engine.retention.store.broker_answers import answer_for_left, ask, take_archivable
+from storage_engine.retention.store.broker_answers import answer_for_left, take_archivable
 from storage_engine.retention.store.context import Context
 from storage_engine.same_bytes.settling import settle
 
@@ -68,11 +68,6 @@ class ComparedLog:
     divergence: str
 
 
-def has_replicas(broker: BrokerStore) -> bool:
-    """Return whether a broker's logs have an identity that their replicas share."""
-    return getattr(broker.range_sha256, "__func__", None) is not BrokerStore.range_sha256
-
-
 def compare_logs(
     broker: BrokerStore,
     lake: Lake,
@@ -89,13 +84,12 @@ def compare_logs(
     :param depth: to which their receipts' files are read.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    if not segments or not has_replicas(broker):
+    if not segments or not broker.has_replicas:
         return
     wanted = by_log(sorted(segments, key=attrgetter("log", "base_offset")))
     # The newest are the last that a broker deletes.
     newest = [of_log[-1] for of_log in wanted.values()]
-    doing = "tell what it knows of segments beside their files"
-    contexts = ask(record.broker, doing, lambda: broker.contexts(newest))
+    contexts = broker.contexts(newest)
     log_ids = {one.log: context.log_id for one, context in contexts.items() if context.log_id is not None}
     wanted = {log: of_log for log, of_log in wanted.items() if log in log_ids}
     files = by_log(sorted(there, key=attrgetter("log", "base_offset")))
@@ -135,8 +129,7 @@ def _compare(
     there = {one.id for one in files}
 
     def hash_range(start: int, behind: int) -> str | None:
-        doing = "read a range of offsets"
-        return ask(record.broker, doing, partial(broker.range_sha256, files, start, behind))
+        return broker.range_sha256(files, start, behind)
 
     return compare_with_replicas(
         lake,
@@ -155,8 +148,7 @@ def divergence(broker: BrokerStore, record: StoreRecord, log: str, rows: Sequenc
     """
     if not rows or record.lineage_of(log) != _FIRST_LINEAGE:
         return ""
-    doing = "tell whether a log is the archived one"
-    return ask(record.broker, doing, partial(broker.contradiction, log, rows))
+    return broker.contradiction(log, rows)
 
 
 def _other_bytes(record: StoreRecord, found: ReplicaComparison, files: Sequence[Segment]) -> str:
@@ -325,7 +317,7 @@ def with_replicas(
     :param reading: how fast files may be read, and what keeps the store ours meanwhile.
     :raises LakeUnavailableError: a lake can't be read.
     """
-    if not has_replicas(broker) or not proofs.asked:
+    if not broker.has_replicas or not proofs.asked:
         return proofs
     left = [one for one in going if not any(lake.valid(one.id) for lake in proofs.asked)]
     there = take_archivable(broker, snapshot).segments if left else ()
@@ -333,7 +325,7 @@ def with_replicas(
     left = [one for one in left if one.id in may]
     if not left:
         return proofs
-    unseen = unseen_writes(record.real_path, left, ask(record.broker, "tell its process", broker.running_pid))
+    unseen = unseen_writes(record.real_path, left, broker.running_pid())
     asked = []
     for one in proofs.asked:
         compared = _Compared(broker, record, one.lake, unseen, reading)
@@ -349,8 +341,7 @@ def has_archived_replicas(
     :param segments: of one log.
     :raises LakeUnavailableError: a lake can't be read.
     """
-    doing = "tell what it knows of segments beside their files"
-    contexts = ask(record.broker, doing, lambda: broker.contexts(segments[-1:]))
+    contexts = broker.contexts(segments[-1:])
     logs = {one.log_id: EVERY_RECORD for one in contexts.values() if one.log_id}
     return any(replica_receipts(one.lake, record.store_id, logs) for one in proofs.asked)
 

@@ -67,7 +67,7 @@ from storage_engine.model.store.store import (
 )
 from storage_engine.retention.proof.shielding import shielded_spans
 from storage_engine.retention.ranges.missing_logs import present_logs
-from storage_engine.retention.store.broker_answers import answer_for_left, ask, take_glance
+from storage_engine.retention.store.broker_answers import answer_for_left, take_glance
 from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import read_stamp
@@ -161,7 +161,7 @@ def _look(store: ManagedStore) -> StoreLook:
     with closing(open_store(store)) as broker:
         # A directory that is none need not be there, or the look itself says that it should.
         for directory in filter(Path.exists, broker.data_paths):
-            if not ask(store.broker, "tell its directories", partial(broker.is_present, directory)):
+            if not broker.is_present(directory):
                 raise StoreNotFoundError(
                     f"{directory}: expected a directory of the store with what its broker keeps there, found "
                     "none of it. Nothing was read. Check that its disk is mounted."
@@ -183,7 +183,7 @@ def _look(store: ManagedStore) -> StoreLook:
 
 def _absences(store: ManagedStore, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
     with closing(open_store(store)) as broker:
-        return ask(store.broker, "tell why logs aren't here", partial(broker.absences, logs))
+        return broker.absences(logs)
 
 
 def _contexts(store: ManagedStore, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
@@ -192,7 +192,7 @@ def _contexts(store: ManagedStore, segments: Sequence[Segment]) -> Mapping[Segme
     with closing(open_store(store)) as broker:
 
         def answer(segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-            return ask(store.broker, "tell what segments are of", partial(broker.contexts, segments))
+            return broker.contexts(segments)
 
         for of_log in by_log(segments).values():
             found |= answer_for_left(of_log, answer)[1]

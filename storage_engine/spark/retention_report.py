@@ -41,7 +41,6 @@ from storage_engine.pages.usage import usage_page
 from storage_engine.quality.facts import archived_lakes
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.doctor.journal_findings import deletion_hours
-from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.report_files import USAGE_PAGE, USAGE_TABLE, run_directory
 from storage_engine.spark.lake_rows import StoreFiles, kept, map_row_groups, united
@@ -141,7 +140,7 @@ def _deletion_hours(context: Context) -> tuple[DeletionHours | None, str]:
     """Return the hours at which the broker deletes by age, and the zone in which hours are meant."""
     kind, zone = context.store.broker, context.store.time_zone or tzlocal.get_localzone_name()
     snapshot = context.snapshot(clock_ms())
-    start = ask(kind, "say what a simulation starts from", lambda: context.broker.course_start(snapshot))
+    start = context.broker.course_start(snapshot)
     return deletion_hours(kind, context.broker), start.time_zone if start else zone
 
 

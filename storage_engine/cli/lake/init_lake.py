@@ -114,13 +114,12 @@ def _check_disks(store: ManagedStore) -> None:
 
     :raises BadInputError: a lake would lie there.
     """
-    from storage_engine.retention.store.broker_answers import ask
     from storage_engine.retention.store.broker_disks import check_new_lake
     from storage_engine.retention.store.brokers import open_store
 
     try:
         with closing(open_store(store)) as broker:
-            data_paths = tuple(ask(store.broker, "tell where it writes", lambda: broker.data_paths))
+            data_paths = tuple(broker.data_paths)
     except StorageEngineError as error:
         say(f"Note: whether it shares a disk with its store can't be told: {error}", err=True)
         return

@@ -399,6 +399,11 @@ class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
         """
         return Archivable(tuple(segment for log in snapshot.logs for segment in log.sealed))
 
+    @property
+    def keeps_out(self) -> bool:
+        """Return whether :meth:`archivable` may keep sealed segments out."""
+        return type(self).archivable is not BrokerStore.archivable
+
     def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
         """Return what is known of segments beside their files; asked of those that are about to be archived.
 
@@ -408,6 +413,11 @@ class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
         :raises OSError: a file can't be read.
         """
         return {}
+
+    @property
+    def has_replicas(self) -> bool:
+        """Return whether its logs have an identity that their replicas share."""
+        return type(self).range_sha256 is not BrokerStore.range_sha256
 
     def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
         """Return the SHA-256, in hex, of a log's bytes at the offsets [first, end), whatever files have them.

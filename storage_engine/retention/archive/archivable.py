@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable
@@ -23,7 +22,7 @@ from storage_engine.retention.proof.gate import same_files
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.proof.proofs import LakeProofs, Proofs, read_proofs
 from storage_engine.retention.replicas import NOTHING, archived_by_replicas
-from storage_engine.retention.store.broker_answers import ask, take_archivable
+from storage_engine.retention.store.broker_answers import take_archivable
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.known_heads import known_heads
 
@@ -190,11 +189,7 @@ def refuse_other_logs(context: Context, asked: Sequence[LakeProofs], segments: S
         return
     for log in dict.fromkeys(segment.log for segment in segments):
         rows = [row for proofs in asked for row in proofs.of_logs.get(log, ())]
-        why = ask(
-            context.store.broker,
-            "tell whether a log is the archived one",
-            partial(context.broker.contradiction, log, rows),
-        )
+        why = context.broker.contradiction(log, rows)
         if why:
             raise LakeConflictError(
                 f"{context.store.root}: log {log}: expected the log that is archived, found another: {why}. "

@@ -34,7 +34,6 @@ from storage_engine.lake.archive.threads import threads_for
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.soundness.soundness import Depth
-from storage_engine.model.broker.broker_store import BrokerStore
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.deleted_range import DELETION
 from storage_engine.model.proof.receipt import Receipt
@@ -67,7 +66,7 @@ from storage_engine.retention.proof.proofs import (
 )
 from storage_engine.retention.proof.refusing import REFUSED, RefusedLog, refusal, refused_logs
 from storage_engine.retention.replicas import without_replicas_work
-from storage_engine.retention.store.broker_answers import answer_for_left, ask
+from storage_engine.retention.store.broker_answers import answer_for_left
 from storage_engine.retention.store.context import (
     AnyStore,
     Context,
@@ -139,7 +138,7 @@ def planned_segments(context: Context, run: Run) -> Planned:
 
 def look_at_archivable(context: Context) -> Listed | None:
     """Return what may be archived by now; None: whatever is sealed, as the broker keeps nothing out."""
-    if type(context.broker).archivable is BrokerStore.archivable:
+    if not context.broker.keeps_out:
         return None
     return list_segments(context)
 
@@ -618,8 +617,7 @@ def _with_contexts(
     contexts: dict[SegmentId, SegmentContext] = {}
 
     def answer(segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        doing = "tell what it knows of segments beside their files"
-        return ask(context.store.broker, doing, partial(context.broker.contexts, segments))
+        return context.broker.contexts(segments)
 
     for of_log in by_log(segments).values():
         left, answered = answer_for_left(of_log, answer)

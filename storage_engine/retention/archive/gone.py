@@ -28,7 +28,6 @@ from storage_engine.retention.proof.refusing import Refusal, refusal
 from storage_engine.retention.proof.shielding import kept_text
 from storage_engine.retention.ranges.missing_logs import kept_logs, present_logs
 from storage_engine.retention.replicas import NOTHING
-from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.stamp import missing_stamps
 
@@ -339,20 +338,14 @@ def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> 
     if store.live is not None and store.live.deletes == WE_DELETE:
         return False
     if store.is_live and not store.cleans_up:
-        return not ask(store.broker, "tell what it holds", lambda: broker.holds(log))
+        return not broker.holds(log)
     if hold_memory(context.journal, context.record.store_id).load() is not None:
         return False
-    held_until_ms = ask(store.broker, "tell until when it is held", broker.held_until_ms)
+    held_until_ms = broker.held_until_ms()
     if held_until_ms is not None and held_until_ms > clock_ms():
         # By another journal, or by one that is lost.
         return False
-    return (
-        is_over
-        or broker.is_live
-        or ask(
-            store.broker, "tell who uses its store", lambda: bool(broker.used_by) and not broker.is_used_by_us
-        )
-    )
+    return is_over or broker.is_live or (bool(broker.used_by) and not broker.is_used_by_us)
 
 
 def _ranges(segments: Sequence[Segment]) -> Iterator[tuple[str, int, int]]:

@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from storage_engine.brokers import has_companions
@@ -38,8 +37,8 @@ from storage_engine.retention.hold.leaving_unproven import Acceptance, check_hol
 from storage_engine.retention.proof.approvals import recorded_policy
 from storage_engine.retention.proof.gate import is_proven_file
 from storage_engine.retention.proof.proofs import current_receipts
-from storage_engine.retention.replicas import compare_logs, has_replicas
-from storage_engine.retention.store.broker_answers import ask, take_archivable, take_snapshot
+from storage_engine.retention.replicas import compare_logs
+from storage_engine.retention.store.broker_answers import take_archivable, take_snapshot
 from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.identity import (
     add_to_journal,
@@ -174,12 +173,11 @@ def _contradicted_logs(
     opened = map(open_lake, lakes)
     rows = by_log(row for lake in opened for row in current_receipts(lake, record, with_ended=True))
     archived = [one.name for one in logs if one.name in rows]
-    doing = "tell whether a log is the archived one"
     with closing(open_store(store)) as broker:
         for log in archived:
-            if ask(store.broker, doing, partial(broker.contradiction, log, rows[log])):
+            if broker.contradiction(log, rows[log]):
                 found.add(log)
-        if has_replicas(broker):
+        if broker.has_replicas:
             found |= _diverged_logs(store, record, broker, lakes, {one.name for one in logs} - found)
     return found, set(archived) - found
 

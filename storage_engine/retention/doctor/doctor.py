@@ -356,7 +356,7 @@ def _look(
     found, due, missing, unheld = known.findings, 0, tuple[Missing, ...](), None
     try:
         with closing(open_store(store, known.memory)) if at is None else nullcontext(at) as opened:
-            data_paths = tuple(ask(store.broker, "tell where it writes", lambda: opened.data_paths))
+            data_paths = tuple(opened.data_paths)
             found += access_findings(look_at_access(store.real_root, data_paths))
             aside = _known_quarantines(known)
             remains, stamp = look_at_remains(

@@ -26,7 +26,6 @@ from storage_engine.model.store.store import (
 )
 from storage_engine.retention.plan.deciding import with_disk_levels
 from storage_engine.retention.store.broker_answers import (
-    ask,
     propose,
     take_archivable,
     take_glance,
@@ -216,12 +215,12 @@ def take_figures(
     :raises OSError: a file can't be read.
     """
     snapshot = take_glance(broker, now_ms, kind)
-    deletes_at = ask(kind, "tell when it deletes", lambda: broker.deletes_at_ms(snapshot, now_ms))
+    deletes_at = broker.deletes_at_ms(snapshot, now_ms)
     plan = propose(broker, snapshot, now_ms, PlanRequest())
     leaving, span_ms = _leaving(snapshot, deletes_at, plan.to_delete, now_ms)
     oldest_ms = None
     with suppress(OSError):
-        oldest_ms = ask(kind, "tell its oldest message", lambda: broker.oldest_message_ms(snapshot))
+        oldest_ms = broker.oldest_message_ms(snapshot)
     return Figures(
         now_ms=now_ms,
         snapshot=snapshot,
@@ -233,7 +232,7 @@ def take_figures(
         going=plan.to_delete,
         leaving=leaving,
         leaves_in_ms=span_ms,
-        pending=ask(kind, "tell what it still has to deliver", lambda: broker.pending(snapshot)),
+        pending=broker.pending(snapshot),
         unread=_unread(broker, kind, snapshot, leaving),
         archivable=take_archivable(broker, snapshot),
         hold=broker.hold_status(now_ms) if broker.is_live else None,
@@ -272,6 +271,6 @@ def _unread(broker: BrokerStore, kind: str, snapshot: StoreSnapshot, leaving: Se
     if not ends:
         return Unread()
     try:
-        return ask(kind, "tell what consumers have not read", lambda: broker.unread(snapshot, ends))
+        return broker.unread(snapshot, ends)
     except (StorageEngineError, OSError) as error:
         return Unread(error=reason_text(error))

@@ -38,7 +38,6 @@ from storage_engine.retention.hold.recording_drift import (
 from storage_engine.retention.hold.shield_removal import make_removable, remove_all
 from storage_engine.retention.proof.proofs import Proofs
 from storage_engine.retention.ranges.drift import gone_ranges, ranges_of_drift
-from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.shield.index import shield_path
@@ -57,8 +56,7 @@ def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int
         return HoldStatus(False, left_to_broker=True, described="nothing of it is archived (archive: off)")
     proven, unknown = _proven(context, measured)
     margin_ms = context.store.policy.archive_margin_hours * HOUR_MS
-    doing = "hold what goes soon"
-    status = ask(context.store.broker, doing, lambda: context.broker.hold_due(proven, margin_ms, now_ms))
+    status = context.broker.hold_due(proven, margin_ms, now_ms)
     # With what a look found that ended before it could tell.
     found = (*drift_since_renewal(context.journal, context.record), *status.disturbances)
     marked = with_rules_word(context, replace(status, disturbances=tuple(dict.fromkeys(found))))

@@ -26,7 +26,6 @@ from storage_engine.retention.archive.archiving import begin_background_run, slo
 from storage_engine.retention.archive.sealed import MeasuredLag
 from storage_engine.retention.hold.hold_text import hold_end_text
 from storage_engine.retention.proof.proofs import read_proofs
-from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.context import WHOLE, Context
 from storage_engine.retention.store.known_heads import known_heads
@@ -41,9 +40,7 @@ def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple
     :raises OSError: a file can't be read.
     """
     snapshot, until_ms = measured.snapshot, now_ms + context.store.policy.archive_margin_hours * HOUR_MS
-    moments = ask(
-        context.store.broker, "tell when it deletes", lambda: context.broker.deletes_at_ms(snapshot, now_ms)
-    )
+    moments = context.broker.deletes_at_ms(snapshot, now_ms)
     going = {
         segment.id: (at_ms, segment)
         for log in snapshot.logs
@@ -122,9 +119,8 @@ class UnprovenSegments:
 
 def unheld_by(store: ManagedStore, broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments:
     """Ask a store's broker what goes by a moment if the store is held no more from now on."""
-    doing = "tell what it deletes of a store that isn't held"
     try:
-        return ask(store.broker, doing, lambda: broker.unheld_segments(now_ms, until_ms))
+        return broker.unheld_segments(now_ms, until_ms)
     except (StorageEngineError, OSError) as error:
         return UnheldSegments((), (f"what its broker deletes ({_clause(error)})",))
 
@@ -195,7 +191,7 @@ def check_hold_of_other_journal(
     if hold_memory(journal, record.store_id).load() is not None:
         return
     with closing(open_store(store)) as broker:
-        held_until_ms = ask(store.broker, "tell until when it is held", broker.held_until_ms)
+        held_until_ms = broker.held_until_ms()
         if held_until_ms is None or held_until_ms <= now_ms:
             return
         unheld = unheld_by(store, broker, now_ms, now_ms + DAY_MS)

@@ -19,7 +19,7 @@ from storage_engine.model.broker.broker_store import BrokerStore
 from storage_engine.model.lag.lag import Unread, UnreadMessages
 from storage_engine.model.settings.policy import ArchiveMode, LagPolicy
 from storage_engine.model.store.store import Segment, SegmentState, StoreSnapshot
-from storage_engine.retention.store.broker_answers import ask, package_errors
+from storage_engine.retention.store.broker_answers import package_errors
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.seen import look_at_shield
 
@@ -143,8 +143,7 @@ def find_unread(
     begin = {log.name: log.min_offset for log in snapshot.logs}
     if any(offset > begin.get(log, -1) for log, offset in new_min_offsets.items()):
         try:
-            doing = "tell what consumers have not read"
-            found = ask(snapshot.broker, doing, lambda: broker.unread(snapshot, new_min_offsets))
+            found = broker.unread(snapshot, new_min_offsets)
         except (StorageEngineError, OSError) as error:
             found = Unread(error=reason_text(error))
     return replace(
@@ -164,9 +163,8 @@ def find_unread_by_log(
 
     :param new_min_offsets: by the name of the log.
     """
-    doing = "tell what consumers have not read of each log"
     try:
-        return ask(snapshot.broker, doing, lambda: broker.unread_by_log(snapshot, new_min_offsets))
+        return broker.unread_by_log(snapshot, new_min_offsets)
     except (StorageEngineError, OSError) as error:
         return dict.fromkeys(new_min_offsets, Unread(error=reason_text(error)))
 

@@ -35,7 +35,7 @@ from storage_engine.retention.proof.proofs import Proofs
 from storage_engine.retention.proof.stamping import witness_release
 from storage_engine.retention.proof.unseen_writes import Reading, digest
 from storage_engine.retention.release.judging import read_proofs_to_delete
-from storage_engine.retention.store.broker_answers import ask, package_errors
+from storage_engine.retention.store.broker_answers import package_errors
 from storage_engine.retention.store.context import WHOLE, AnyStore, Context, open_context
 from storage_engine.retention.store.known_heads import KnownHeads, known_heads
 from storage_engine.retention.store.stamp import missing_stamps
@@ -58,8 +58,7 @@ def check_topic_words(store: AnyStore, run_key: str, words: Mapping[str, str]) -
     context = open_context(store)
     if not words or _has_begun(context, run_key):
         return ()
-    doing = "tell which topics are there"
-    return ask(context.store.broker, doing, lambda: context.broker.check_deleted_topics(tuple(words)))
+    return context.broker.check_deleted_topics(tuple(words))
 
 
 def _has_begun(context: Context, run_key: str) -> bool:
@@ -113,7 +112,7 @@ def settle_removals(context: Context, run: Run, tasks: Collection[str], lease: L
 def settle_alone(context: Context, run: Run, tasks: Collection[str], now_ms: int) -> Notes:
     """Settle where nothing else is to be removed: what keeps from it is told, and ends nothing."""
     broker = context.broker
-    if broker.is_live or ask(context.store.broker, "tell whether it runs", lambda: broker.used_by):
+    if broker.is_live or broker.used_by:
         why = "its broker runs"
     else:
         try:
@@ -152,7 +151,7 @@ def _flushed(context: Context, event: Event, lacking: Collection[Path]) -> str:
     home = max((one for one in context.data_paths if path.is_relative_to(one)), key=_depth, default=None)
     if home is None:
         return f"{path} is in no directory of the store any more"
-    if not ask(context.store.broker, "tell its directories", lambda: context.broker.is_present(home)):
+    if not context.broker.is_present(home):
         return f"{home} isn't what it was: is its disk mounted?"
     if home in lacking:
         return f"{home} lacks the store's stamp: was its disk replaced?"
@@ -253,8 +252,7 @@ def run_broker_tasks(
 def _look(context: Context, now_ms: int) -> tuple[BrokerTask, ...]:
     policy = context.store.policy
     limits = TaskLimits(policy.checkpoint_alarm_seconds * 1000, policy.flush_alarm_bytes)
-    looking = "tell how far its tasks are"
-    return ask(context.store.broker, looking, lambda: context.broker.background_tasks(now_ms, limits))
+    return context.broker.background_tasks(now_ms, limits)
 
 
 def _done(context: Context, run: Run) -> dict[str, TaskResult]:

@@ -51,8 +51,7 @@ def record_rules(context: Context, snapshot: StoreSnapshot, now_ms: int) -> Cour
     :raises StorageEngineError: the rules can't be told, or not be recorded.
     :raises OSError: a file can't be read.
     """
-    kind = context.store.broker
-    start = ask(kind, "say what a simulation starts from", lambda: context.broker.course_start(snapshot))
+    start = context.broker.course_start(snapshot)
     found = rules_of(context, snapshot, None if start is None else start.time_zone, now_ms)
     context.journal.save_rules(context.record.store_id, found)
     return start

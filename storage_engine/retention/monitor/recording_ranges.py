@@ -51,7 +51,6 @@ from storage_engine.retention.ranges.range_memory import (
     joined,
     look_at_lakes,
 )
-from storage_engine.retention.replicas import has_replicas
 from storage_engine.retention.store.broker_answers import propose, take_archivable
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.known_heads import known_heads
@@ -186,7 +185,7 @@ def _of_replicas(
     :raises LakeUnavailableError: a lake can't be read any more.
     """
     lost = [one for one in ranges if one.where is Place.LOST or one.is_missing]
-    if not lost or not has_replicas(context.broker):
+    if not lost or not context.broker.has_replicas:
         return ()
     lineages = {one.log: one.lineage for one in lost}
     store_id = context.record.store_id

@@ -25,7 +25,6 @@ from storage_engine.retention.lag.unread import find_unread
 from storage_engine.retention.plan.pending_policy import apply_pending_policy, pending_notices
 from storage_engine.retention.proof.refusing import refuse_in_plan
 from storage_engine.retention.store.broker_answers import (
-    ask,
     list_dependents,
     propose,
     take_checkpoint,
@@ -63,8 +62,7 @@ def find_dependents(
 
 def unread_dependents_notices(broker: BrokerStore, broker_name: str) -> tuple[str, ...]:
     """Say which files were left out when dependents were found last: they stay, as they can't be read."""
-    doing = "tell what it left out of segments' dependents"
-    unread = ask(broker_name, doing, lambda: [*map(str, broker.unread_dependents)])
+    unread = [*map(str, broker.unread_dependents)]
     if not unread:
         return ()
     more = f", and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
@@ -258,8 +256,7 @@ def sealed_by(broker: BrokerStore, snapshot: StoreSnapshot, policy: Policy) -> M
     """Return when segments were written to last by what they hold; nothing is read where nobody asks."""
     if policy.minimum_retention_hours is None:
         return {}
-    doing = "tell when segments were written to last"
-    return ask(snapshot.broker, doing, lambda: broker.sealed_at_ms(snapshot))
+    return broker.sealed_at_ms(snapshot)
 
 
 def pending_by(
@@ -268,8 +265,7 @@ def pending_by(
     """Return what a broker still has to deliver or to decide; nothing is read where nobody asks."""
     if pending_policy is PendingPolicy.IGNORE:
         return ()
-    doing = "tell what it still has to deliver"
-    return ask(snapshot.broker, doing, lambda: broker.pending(snapshot))
+    return broker.pending(snapshot)
 
 
 def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided: Decided) -> None:

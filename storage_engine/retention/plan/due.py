@@ -24,7 +24,7 @@ from storage_engine.retention.plan.deciding import check_quarantine, decide
 from storage_engine.retention.plan.planning import identified
 from storage_engine.retention.proof.approvals import open_questions, was_refused
 from storage_engine.retention.quarantine.emptying import expired_or_in_the_way
-from storage_engine.retention.store.broker_answers import ask, take_progress, take_triggers
+from storage_engine.retention.store.broker_answers import take_progress, take_triggers
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 
 
@@ -86,8 +86,7 @@ def look_at_hold(context: Context, now_ms: int) -> HoldStatus | None:
     """Record drift of a hold and return its status; None where no broker runs."""
     if not context.broker.is_live:
         return None
-    doing = "tell what is held"
-    status = ask(context.store.broker, doing, lambda: context.broker.hold_status(now_ms))
+    status = context.broker.hold_status(now_ms)
     record_hold_drift(context, status)
     return with_lakes_word(context, status)
 

@@ -31,7 +31,6 @@ from storage_engine.retention.quarantine.look import unknown_notices
 from storage_engine.retention.quarantine.records import known_directories
 from storage_engine.retention.ranges.missing_logs import remember_logs
 from storage_engine.retention.shield import asked_notices
-from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.brokers import refuse_cleanup, refuse_in_use
 from storage_engine.retention.store.context import AnyStore, Context, approved_plan, managed_of, open_context
 from storage_engine.retention.store.store_moves import move_notice
@@ -89,7 +88,7 @@ def make_plan(
     if managed.policy.archive is ArchiveMode.REQUIRED:
         check_any_catalog_file(managed.lakes)
     context = open_context(store)
-    if why := ask(managed.broker, "tell whether it may be deleted from", lambda: context.broker.archive_only):
+    if why := context.broker.archive_only:
         raise UnsupportedLayoutError(why)
     request = request or PlanRequest()
     run = context.journal.begin_run(context.record.store_id, run_key, request)

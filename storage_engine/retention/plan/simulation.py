@@ -15,7 +15,7 @@ from storage_engine.core.nearest import meant
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.course.course import Advice, BrokerRules, Course, CourseStart, Ingest, RuleLevels
 from storage_engine.model.course.ingest import ingest_from
-from storage_engine.retention.store.broker_answers import ask, take_glance
+from storage_engine.retention.store.broker_answers import take_glance
 from storage_engine.retention.store.brokers import open_to_look
 from storage_engine.retention.store.managed_store import ManagedStore
 
@@ -159,7 +159,7 @@ def _start(
         if why:
             raise BadInputError(f"{store.root}: expected a store that can be simulated, but {why}.")
         snapshot = take_glance(opened, now_ms, store.broker)
-        start = ask(store.broker, "tell its course", lambda: opened.course_start(snapshot))
+        start = opened.course_start(snapshot)
         if start is None:
             raise BadInputError(
                 f"{store.root}: expected a disk that is known and a log with segments, found none. "

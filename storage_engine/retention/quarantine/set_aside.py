@@ -26,7 +26,6 @@ from storage_engine.retention.quarantine.records import (
     record_place,
 )
 from storage_engine.retention.quarantine.tree import make_place, move_in
-from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import Context
 
 _NOTHING = "no file"
@@ -123,7 +122,7 @@ def remover(
 
 def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
     broker = context.broker
-    return signs_of(ask(context.store.broker, _TELL_SIGNS, lambda: broker.signs_of_a_run(directories)))
+    return signs_of(broker.signs_of_a_run(directories))
 
 
 def frees_nothing(found: Quarantine | None) -> bool:

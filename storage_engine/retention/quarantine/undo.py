@@ -36,7 +36,6 @@ from storage_engine.retention.quarantine.records import (
 )
 from storage_engine.retention.quarantine.set_aside import refuse_after_a_run
 from storage_engine.retention.quarantine.tree import Place, move_back, remove_empty_below, stat_in
-from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.managed_store import ManagedStore
 
@@ -108,7 +107,7 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
             context.journal.record(run, Step.UNDO, Phase.INTENT, said, lease=held.lease)
         back = (Path(file.path) for one in reversed(gone) for file in reversed(one.segment.files))
         for path in (*sorted(files, reverse=True), *(path for path in back if str(path) in aside)):
-            ask(context.store.broker, "look at its lock", context.broker.check_lock)
+            context.broker.check_lock()
             move_back(aside[str(path)], path)
             context.journal.renew(held.lease)
         for place in quarantine.places:

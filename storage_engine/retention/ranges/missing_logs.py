@@ -9,7 +9,6 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.wording import count_text
@@ -33,7 +32,6 @@ from storage_engine.retention.ranges.seen_logs import (
     missing_ranges,
     remembered,
 )
-from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.managed_store import ManagedStore
 
 _ADVICE = "see why: storage-engine verify; then bring it back, or accept the loss: storage-engine accept-loss"
@@ -156,7 +154,7 @@ def present_logs(broker: BrokerStore, broker_name: str, snapshot: StoreSnapshot)
 
     :raises OSError: a file can't be read.
     """
-    identities = ask(broker_name, "tell which logs it has", lambda: broker.log_identities(snapshot))
+    identities = broker.log_identities(snapshot)
     return {log: one.log_id for log, one in identities.items()}
 
 
@@ -177,7 +175,7 @@ def _here(
     snapshot: StoreSnapshot,
     known: tuple[SeenLog, ...],
 ) -> tuple[SeenLog, ...]:
-    identities = ask(store.broker, "tell which logs it has", lambda: broker.log_identities(snapshot))
+    identities = broker.log_identities(snapshot)
     return logs_of_snapshot(snapshot, identities, record.lineages, known)
 
 
@@ -190,7 +188,7 @@ def _absences(store: ManagedStore, broker: BrokerStore, absent: Iterable[SeenLog
         for one in left:
             batch.setdefault(one.log, one)
         identities: dict[str, LogIdentity] = {log: one.identity for log, one in batch.items()}
-        said = ask(store.broker, "tell why logs aren't here", partial(broker.absences, identities))
+        said = broker.absences(identities)
         found |= {one: said.get(log, _NOTHING_TOLD) for log, one in batch.items()}
         left = [one for one in left if batch[one.log] is not one]
     return found

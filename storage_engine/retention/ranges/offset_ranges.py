@@ -29,7 +29,7 @@ from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt
 from storage_engine.model.report.validation import Where
 from storage_engine.model.store.known_logs import Lineages
 from storage_engine.model.store.store import Segment, SegmentId, SegmentState, StoreSnapshot, by_log
-from storage_engine.retention.store.broker_answers import ask, take_archivable
+from storage_engine.retention.store.broker_answers import take_archivable
 from storage_engine.same_bytes.own_acts import OwnActs
 
 
@@ -59,7 +59,7 @@ def own_ends(
         return {}
     known = _sealed(broker, snapshot)
     unread = [one for segment_id, one in known.items() if segment_id not in proven]
-    found = ask(snapshot.broker, "tell where segments end", lambda: broker.own_ends(unread))
+    found = broker.own_ends(unread)
     ends = {**proven, **found}
     return {one: ends[one] for one in known if one in ends and ends[one] < known[one].end_offset}
 

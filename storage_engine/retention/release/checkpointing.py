@@ -23,7 +23,7 @@ from storage_engine.model.hold.hold import BrokerProgress
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.hold.progress_alarms import progress_alarms
 from storage_engine.retention.release.dependents import deleted_dependents
-from storage_engine.retention.store.broker_answers import ask, take_checkpoint, take_progress
+from storage_engine.retention.store.broker_answers import take_checkpoint, take_progress
 from storage_engine.retention.store.context import AnyStore, Context, flush_paths, open_context
 
 
@@ -65,7 +65,7 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.CHECKPOINT):
         now_ms = clock_ms()
-        flushed = ask(context.store.broker, "flush its store", context.broker.flush_now)
+        flushed = context.broker.flush_now()
         if flushed is not None:
             result = _flushed(context, run_key, now_ms, flushed)
             context.save(run, Step.CHECKPOINT, result, started_ns)

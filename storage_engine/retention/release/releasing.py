@@ -83,7 +83,7 @@ from storage_engine.retention.release.judging import (
 )
 from storage_engine.retention.replicas import has_archived_replicas, replicas_prove, with_replicas
 from storage_engine.retention.shield import drop_released
-from storage_engine.retention.store.broker_answers import MEND, ask, package_errors, propose
+from storage_engine.retention.store.broker_answers import MEND, package_errors, propose
 from storage_engine.retention.store.context import (
     AnyStore,
     Context,
@@ -214,8 +214,7 @@ def deleted_of(context: Context, segments: Sequence[Segment]) -> frozenset[Segme
 
     :raises BrokerError: a running broker has to say it, and can't be asked.
     """
-    doing = "tell what is deleted"
-    return ask(context.store.broker, doing, lambda: context.broker.deleted(segments))
+    return context.broker.deleted(segments)
 
 
 def left_of(context: Context, segments: Sequence[Segment]) -> tuple[Segment, ...]:
@@ -479,7 +478,7 @@ def _went(going: Sequence[Decision], judged: Judged) -> bool:
 
 
 def _unseen(context: Context, segments: Sequence[Segment]) -> dict[str, str]:
-    pid = ask(context.store.broker, "tell its process", context.broker.running_pid)
+    pid = context.broker.running_pid()
     return unseen_writes(context.record.real_path, segments, pid)
 
 
@@ -569,8 +568,7 @@ def _delete(
     def is_replicated() -> bool:
         return has_archived_replicas(context.broker, context.record, proofs, segments)
 
-    doing = "say whether its segments may be deleted"
-    ask(context.store.broker, doing, lambda: context.broker.check_deletable(is_replicated))
+    context.broker.check_deletable(is_replicated)
     entries = [_entry(verdict, proofs, log_ids, context.record) for verdict in verdicts]
     said = [(entry.subject, to_jsonable(entry)) for entry in entries]
     context.journal.record(run, Step.RELEASE, Phase.INTENT, said, lease=lease)

@@ -11,10 +11,11 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
+from functools import partial
 from operator import attrgetter, le, lt
 from stat import S_ISREG
 from types import NoneType
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import BadInputError, BrokerPackageError, FileGoneError, StorageEngineError
@@ -193,6 +194,69 @@ def refuse(where: str, expected: str, found: str = "", then: str = UNCHANGED) ->
 
 T = TypeVar("T")
 
+QUESTIONS: Final[Mapping[str, str]] = {
+    "absences": "tell why logs aren't here",
+    "archivable": "tell what may be archived",
+    "archive_only": "tell whether it may be deleted from",
+    "background_tasks": "tell how far its tasks are",
+    "check_deletable": "say whether its segments may be deleted",
+    "check_deleted_topics": "tell which topics are there",
+    "check_lock": "look at its lock",
+    "check_manageable": "say whether its store may be archived",
+    "checkpoint": "read its checkpoint",
+    "contexts": "tell what it knows of segments beside their files",
+    "contradiction": "tell whether a log is the archived one",
+    "course_start": "say what a simulation starts from",
+    "data_paths": "tell where it writes",
+    "deleted": "tell what is deleted",
+    "deletes_at_ms": "tell when it deletes",
+    "dependents": "list what depends on segments",
+    "end_force": "end a forced deletion",
+    "end_hold": "end its hold",
+    "flush_now": "flush its store",
+    "flush_paths": "tell what has to be flushed",
+    "glance": "tell what its store is",
+    "has_replicas": "tell whether its logs have replicas",
+    "held_until_ms": "tell until when it is held",
+    "hold_due": "hold what goes soon",
+    "hold_status": "tell what is held",
+    "holds": "tell what it holds",
+    "is_live": "tell whether its broker runs",
+    "is_present": "tell its directories",
+    "is_used_by_us": "tell who uses its store",
+    "keeps_out": "tell whether it keeps segments out",
+    "log_identities": "tell which logs it has",
+    "max_delete_batch": "tell how much it deletes at once",
+    "oldest_message_ms": "tell when its oldest message was stored",
+    "own_ends": "tell where segments end",
+    "pending": "tell what it still has to deliver",
+    "plan": "plan for its store",
+    "progress": "tell how far it is",
+    "range_sha256": "read a range of offsets",
+    "removes_files_later": "tell whether files go later",
+    "renew_hold": "hold its store",
+    "renewed": "open its store again",
+    "rule_config": "tell its rules",
+    "running_pid": "tell its process",
+    "sealed_at_ms": "tell when segments were written to last",
+    "sealed_files": "list its sealed files",
+    "shield_need": "tell how large a shield has to be",
+    "signs_of_a_run": "tell by which files it shows that its broker has run",
+    "snapshot": "tell what its store is",
+    "tells_absences": "tell whether it says why logs are not here",
+    "tells_logs_apart": "tell whether it tells logs apart",
+    "triggers": "tell which causes hold",
+    "unheld_segments": "tell what it deletes of a store that isn't held",
+    "unread": "tell what consumers have not read",
+    "unread_by_log": "tell what consumers have not read of each log",
+    "unread_dependents": "tell what it left out of segments' dependents",
+    "used_by": "tell who uses its store",
+    "watch": "look at clock and disks",
+}
+"""What a store is asked, and what it is then to do, as in "expected its package to <do>". What locks it or
+deletes isn't among them: what is known of the store after an error, the caller says.
+"""
+
 _MAX_OFFSET: Final = (1 << 63) - 1
 
 
@@ -229,6 +293,36 @@ def ask(broker: str, doing: str, question: Callable[[], T]) -> T:
     """
     with package_errors(broker, doing):
         return question()
+
+
+class _AskedStore:
+    """A store of a package, whose errors in answers to ``QUESTIONS`` are one kind."""
+
+    __slots__ = ("_broker", "_store")
+
+    def __init__(self, store: BrokerStore, broker: str) -> None:
+        self._store, self._broker = store, broker
+
+    def __getattr__(self, name: str) -> Any:
+        doing = QUESTIONS.get(name)
+        if doing is None:
+            return getattr(self._store, name)
+        answer = ask(self._broker, doing, partial(getattr, self._store, name))
+        return partial(_ask_with, self._broker, doing, answer) if callable(answer) else answer
+
+
+def _ask_with(broker: str, doing: str, question: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """Return the answer of :func:`ask` to a question with arguments."""
+    with package_errors(broker, doing):
+        return question(*arguments, **named)
+
+
+def asked(store: BrokerStore, broker: str) -> BrokerStore:
+    """Return a store whose answers come, or are a :class:`BrokerPackageError`.
+
+    :param broker: its name.
+    """
+    return cast(BrokerStore, _AskedStore(store, broker))
 
 
 def answer_for_left(
@@ -301,7 +395,7 @@ def take_archivable(store: BrokerStore, snapshot: StoreSnapshot) -> Archivable:
     :raises BrokerPackageError: it isn't sealed, or none of the snapshot's.
     :raises OSError: a file can't be read.
     """
-    found = ask(snapshot.broker, "tell what may be archived", lambda: store.archivable(snapshot))
+    found = store.archivable(snapshot)
     sealed = {segment.id: segment for log in snapshot.logs for segment in log.sealed}
     for segment in found.segments:
         if sealed.pop(segment.id, None) != segment:
@@ -420,7 +514,7 @@ def _check_said(triggers: object, notices: object, where: str) -> None:
 def take_checkpoint(store: BrokerStore, broker: str) -> tuple[Mapping[str, int], tuple[str, ...]]:
     """Return what a store's checkpoint says, and why that isn't known; (): it is. No deletion rests on it."""
     try:
-        return ask(broker, "read its checkpoint", store.checkpoint), ()
+        return store.checkpoint(), ()
     except BrokerPackageError:
         raise
     except (BadInputError, FileGoneError, OSError) as error:
@@ -429,7 +523,7 @@ def take_checkpoint(store: BrokerStore, broker: str) -> tuple[Mapping[str, int],
 
 def take_progress(store: BrokerStore, now_ms: int, broker: str) -> BrokerProgress | None:
     """Return how far a running broker is; None: its store has none that runs."""
-    return ask(broker, "tell how far it is", lambda: store.progress(now_ms))
+    return store.progress(now_ms)
 
 
 def propose(store: BrokerStore, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:

@@ -16,7 +16,6 @@ from storage_engine.lake.catalog.nesting import (
     sqlite_file,
 )
 from storage_engine.model.broker.broker_store import BrokerStore
-from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.managed_store import ManagedStore
 
 
@@ -29,7 +28,7 @@ def checked_data_paths(
     :raises BadInputError: as :func:`check_places` and :func:`check_disks` do.
     :raises BrokerPackageError: its package can't tell.
     """
-    data_paths = tuple(ask(store.broker, "tell where it writes", lambda: broker.data_paths))
+    data_paths = tuple(broker.data_paths)
     if not any_place:
         check_places(store, data_paths)
         check_disks(store, data_paths)
@@ -100,7 +99,7 @@ def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Seq
     """
     if store.is_live or not (shared := shared_disks(store, data_paths)):
         return ""
-    if not ask(store.broker, "tell whether a broker uses its store", lambda: broker.used_by):
+    if not broker.used_by:
         return ""
     what = ", ".join(f"{name} ({path})" for name, path in shared)
     return (

@@ -13,7 +13,7 @@ from storage_engine.exceptions import BadInputError, DiskUnavailableError, Store
 from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
 from storage_engine.model.hold.hold import HoldMemory
-from storage_engine.retention.store.broker_answers import ask
+from storage_engine.retention.store.broker_answers import ask, asked
 from storage_engine.retention.store.managed_store import ManagedStore
 
 ANSWER_SECONDS = 30.0
@@ -64,7 +64,7 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
             f"{store.root}: expected a broker whose stores are managed while it runs, found {broker.title}. "
             "Nothing was changed. Stop it, and leave its address out."
         )
-    return opened
+    return asked(opened, store.broker)
 
 
 def open_to_look(store: ManagedStore) -> BrokerStore:
@@ -124,9 +124,9 @@ def refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[
 
 
 def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[[], bool]) -> None:
-    if broker.is_live or not (who := ask(store.broker, "tell who uses its store", lambda: broker.used_by)):
+    if broker.is_live or not (who := broker.used_by):
         return
-    if is_leased() or ask(store.broker, "tell who uses its store", lambda: broker.is_used_by_us):
+    if is_leased() or broker.is_used_by_us:
         raise TurnTakenError(
             f"{store.root}: expected a store that no other run changes, found that {who}, another run of "
             "storage-engine. Nothing was changed. Wait until it is done."

@@ -35,7 +35,7 @@ from storage_engine.model.lag.lag import ArchiveLag
 from storage_engine.model.plan.plan import Plan
 from storage_engine.model.settings.policy import ArchiveMode, archive_limit
 from storage_engine.model.store.store import StoreSnapshot
-from storage_engine.retention.store.broker_answers import MEND, ask, package_errors, take_snapshot
+from storage_engine.retention.store.broker_answers import MEND, asked, package_errors, take_snapshot
 from storage_engine.retention.store.broker_disks import checked_data_paths
 from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.identity import identify
@@ -103,7 +103,7 @@ class Context:
 
     def watch(self, now_ms: int) -> Watch:
         """Return the causes that hold now by clock and disks alone."""
-        return ask(self.store.broker, "look at clock and disks", lambda: self.broker.watch(now_ms))
+        return self.broker.watch(now_ms)
 
     def run(self, run_key: str) -> Run:
         """
@@ -134,11 +134,7 @@ class Context:
         oldest_message_ms = None
         # A chart's figure: what can't be read here is for who decides or archives to say.
         with suppress(OSError, FileGoneError):
-            oldest_message_ms = ask(
-                self.store.broker,
-                "tell when its oldest message was stored",
-                lambda: self.broker.oldest_message_ms(snapshot),
-            )
+            oldest_message_ms = self.broker.oldest_message_ms(snapshot)
         extent = Extent(
             min_offset=sum(log.min_offset for log in snapshot.logs),
             max_offset=sum(log.max_offset for log in snapshot.logs),
@@ -253,7 +249,7 @@ def open_context(
     with ExitStack() as opening:
         broker = open_store(store) if broker is None else broker
         opening.callback(broker.close)
-        ask(store.broker, "say whether its store may be archived", broker.check_manageable)
+        broker.check_manageable()
         data_paths = checked_data_paths(store, broker, any_place=only_gives_back)
         if store.policy.archive is ArchiveMode.REQUIRED and missing_sqlite_file(store.journal_url):
             # Where there is no lake no journal is made, as at the place of a disk that isn't mounted.
@@ -270,17 +266,16 @@ def open_context(
 
 def _renewed(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> BrokerStore:
     """Return a store by the settings of this moment."""
-    renewed = ask(store.broker, "open its store again", lambda: broker.renewed(memory))
+    renewed = broker.renewed(memory)
     if renewed is None:
         broker.close()
         return open_store(store, memory)
-    return renewed
+    return asked(renewed, store.broker)
 
 
 def flush_paths(context: Context, snapshot: StoreSnapshot) -> tuple[Path, ...]:
     """Return what matters to a start of the broker after a cleanup."""
-    doing = "tell what has to be flushed"
-    return ask(context.store.broker, doing, lambda: context.broker.flush_paths(snapshot))
+    return context.broker.flush_paths(snapshot)
 
 
 def managed_of(store: AnyStore) -> ManagedStore:

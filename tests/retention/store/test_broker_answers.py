@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import BrokerPackageError, StoreBusyError
+from storage_engine.model.broker.broker_store import BrokerStore
 from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.store.store import (
     DiskUsage,
@@ -22,6 +23,8 @@ from storage_engine.model.store.store import (
 )
 from storage_engine.retention.proof.deletion_checks import check_gone
 from storage_engine.retention.store.broker_answers import (
+    QUESTIONS,
+    asked,
     list_dependents,
     propose,
     take_sealed_files,
@@ -352,3 +355,28 @@ def test_what_is_there_is_not_gone(snapshot: StoreSnapshot) -> None:
         check_gone("says", [first])
     Path(first.facts.path).unlink()
     check_gone("says", [first])
+
+
+def test_each_question_of_the_contract_is_asked_by_the_adapter() -> None:
+    members = {name for name in dir(BrokerStore) if not name.startswith("_")}
+    changing = {"lock", "delete_segments", "delete_dependents", "delete_left_over", "close"}
+    assert members - changing == {*QUESTIONS}
+
+
+@pytest.mark.parametrize("name", sorted(QUESTIONS))
+def test_what_a_package_raises_in_an_answer_is_one_error(root: Path, name: str) -> None:
+    store = asked(_Says(root, **{name: KeyError("x")}), "says")  # type: ignore[arg-type]
+    busy = asked(_Says(root, **{name: StoreBusyError("x")}), "says")  # type: ignore[arg-type]
+    if name == "data_paths":
+        assert store.data_paths == (root,)
+        return
+    with pytest.raises(BrokerPackageError, match=f"expected its package to .*{QUESTIONS[name]}"):
+        getattr(store, name)()
+    with pytest.raises(StoreBusyError):
+        getattr(busy, name)()
+
+
+def test_a_property_that_fails_is_the_same_error(root: Path) -> None:
+    store = asked(_Says(root), "says")  # type: ignore[arg-type]
+    with pytest.raises(BrokerPackageError, match="tell whether its broker runs, found KeyError: 'is_live'"):
+        _ = store.is_live
