@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 from benchmarks.agent import agent_of
@@ -289,7 +290,7 @@ def run(kinds: Sequence[str] = KINDS) -> list[Bench]:
         with (
             interruptible(),
             RocketMQ(directory, find_jars(directory), SETTINGS) as mq,
-            agent_of(mq.root, "tls", *certificate(directory)) as (_, agent),
+            agent_of(mq.root, "tls", *certificate(directory, timedelta(days=1))) as (_, agent),
         ):
             puts = measure(mq, directory, kinds, agent)
     finally:

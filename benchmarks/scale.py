@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
@@ -168,7 +169,7 @@ def measure_workers(
 
 def measure_workers_by_agent(directory: Path, lake: Lake, paths: list[Path], warm_up: list[Path]) -> Bench:
     directory.mkdir()
-    with agent_of(paths[0].parents[1], "tls", *certificate(directory)) as (_, agent):
+    with agent_of(paths[0].parents[1], "tls", *certificate(directory, timedelta(days=1))) as (_, agent):
         return measure_workers(directory / "cluster", lake, paths, warm_up, agent)
 
 

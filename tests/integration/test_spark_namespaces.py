@@ -1,13 +1,14 @@
 """A broker's host, a Spark cluster and an object store that reach each other by a slow network alone.
 
-Each has its network namespace. Executors see no file of the store, whose mode is 700. On the broker's host its
-owner runs the command line and the edge worker, and the agent is a user who may read any file and write none.
+Each has its network namespace. Executors see no file of the store, whose mode is 700. Its owner runs
+the edge worker and the command line on the broker's host. A user who may read any file and write none
+runs the agent.
 """
 
 from __future__ import annotations
 
-import json
 import grp
+import json
 import os
 import pwd
 import random
@@ -21,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -212,7 +214,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         token.chmod(0o600)
         for path in (token, token.parent):
             shutil.chown(path, user)
-    shutil.chown(certificate(work, host=BROKER)[1], READER)
+    shutil.chown(certificate(work, timedelta(days=1), BROKER)[1], READER)
     (work / "conf").mkdir()
     settings = {
         "spark.driver.host": BROKER,

@@ -532,7 +532,17 @@ def test_bad_input_is_named_before_anything_starts(store: Path, lake: Lake, tmp_
     access = AgentAccess(f"127.0.0.1:{agent.port}", TOKEN, pem.read_text())
     with pytest.raises(AgentError, match="certificate has expired"), run_of(access, jobs_of(lake, store)):
         pass
+    own = tmp_path / "own.pem"
+    own.write_bytes(pem.read_bytes() + key.read_bytes())
     renewed = certificate(tmp_path / "old")[0].read_text()
+    asks_for_one = Agent({}, AgentListening("127.0.0.1", 0, pem, key, own), lease_seconds=1)
+    threading.Thread(target=asks_for_one.serve, daemon=True).start()
+    with (
+        pytest.raises(AgentError, match=r"certificate expired .* It doesn't take our certificate"),
+        run_of(AgentAccess(f"127.0.0.1:{asks_for_one.port}", "", renewed, str(own)), jobs_of(lake, store)),
+    ):
+        pass
+    asks_for_one.close()
     with (
         pytest.raises(BadInputError, match="expected a store that it serves"),
         run_of(replace(access, authorities=renewed), jobs_of(lake, store)),
