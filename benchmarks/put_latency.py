@@ -4,7 +4,7 @@ pace that is usual beside a broker, or a quarantine of large files that is empti
 
 A steady producer sends all the while. Spans of nothing else and of these take turns, so that a busy machine
 slows both; each cycle archives as much again, which is sent before the clock runs. What the agent serves is
-received in this process and let go, as by an executor on another host. Figures are those of the
+received in this process and forgotten, as by an executor on another host. Figures are those of the
 producer, from its call to the broker's answer. The ratio is the p99 without over the p99 with it.
 """
 
@@ -192,7 +192,7 @@ def watch(store: ManagedStore) -> None:
 
 
 def read_by_agent(root: Path, agent: AgentAccess) -> int:
-    """Read as much as a cycle archives, by an agent, and let it go.
+    """Receive as much as a cycle archives from an agent, and keep none of it.
 
     :return: bytes that came.
     """

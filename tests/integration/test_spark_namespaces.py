@@ -375,7 +375,10 @@ def kill(victim: str, hosts: Hosts, archiving: subprocess.Popen[bytes]) -> None:
     if victim == "agent":
         hosts.stop_agent()
     elif victim == "executor":
-        subprocess.run(["pkill", "-KILL", "-f", "CoarseGrainedExecutorBackend"], check=False)
+        for pid in run("ip", "netns", "pids", "se-spark").split():
+            with suppress(OSError):
+                if b"CoarseGrainedExecutorBackend" in Path("/proc", pid, "cmdline").read_bytes():
+                    os.kill(int(pid), signal.SIGKILL)
     elif victim == "driver":
         with suppress(ProcessLookupError):
             os.killpg(archiving.pid, signal.SIGKILL)
