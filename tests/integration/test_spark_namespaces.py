@@ -72,7 +72,8 @@ def as_user(user: str, work: Path, *more: str) -> list[str]:
     needed = [Path(each).resolve() for each in (sys.base_prefix, sys.prefix, ROOT, work)]
     is_closed = {path: [it for it in path.parents if not it.stat().st_mode & 1][-1:] for path in needed}
     hidden = {path: closed[0] for path, closed in is_closed.items() if closed}
-    lines = ["mount -t tmpfs none /mnt"]
+    # Brokers of other tests don't run on this host.
+    lines = ["mount -t proc -o hidepid=invisible none /proc", "mount -t tmpfs none /mnt"]
     for number, path in enumerate(hidden):
         lines.append(f"mkdir /mnt/{number} && mount --bind {path} /mnt/{number}")
     lines += [f"mount -t tmpfs -o mode=755 none {directory}" for directory in sorted(set(hidden.values()))]
