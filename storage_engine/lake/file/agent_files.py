@@ -366,7 +366,7 @@ class _Agent:
         with self.understood():
             try:
                 self.wire.send(question)
-            except OSError:
+            except (ConnectionError, ssl.SSLError):
                 # Why the other end is gone may have come before.
                 self.wire.receive()
                 raise
