@@ -1,13 +1,16 @@
 """A running broker's puts, without and with something beside it: a whole archive cycle (plan, archive, prove,
-release), a watch that tends fence and shield of a held store, or a quarantine of large files that is emptied.
+release), a watch that tends fence and shield of a held store, an agent that serves segments with TLS at the
+pace that is usual beside a broker, or a quarantine of large files that is emptied.
 
 A steady producer sends all the while. Spans of nothing else and of these take turns, so that a busy machine
-slows both; each cycle archives as much again, which is sent before the clock runs. Figures are those of the
+slows both; each cycle archives as much again, which is sent before the clock runs. What the agent serves is
+received in this process and forgotten, as by an executor on another host. Figures are those of the
 producer, from its call to the broker's answer. The ratio is the p99 without over the p99 with it.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import shutil
@@ -15,18 +18,22 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
+from benchmarks.agent import agent_of
 from benchmarks.common import Bench, report
 from demo.brokers.rocketmq import Load, RocketMQ, find_jars
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
-from storage_engine.lake.file.jobs import SegmentJob
+from storage_engine.lake.file.agent_files import AgentFiles, begin_run
+from storage_engine.lake.file.jobs import AgentAccess, SegmentJob
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.settings.policy import LagPolicy, PendingPolicy, Policy
+from storage_engine.model.settings.policy import GENTLE_BYTES_PER_SECOND, LagPolicy, PendingPolicy, Policy
+from storage_engine.model.store.store import FileFacts
 from storage_engine.project.local_airflow import interruptible
 from storage_engine.retention import steps
 from storage_engine.retention.hold.leaving_unproven import Acceptance
@@ -34,6 +41,7 @@ from storage_engine.retention.monitor.store_watch import HostWatch
 from storage_engine.retention.quarantine.tree import Place, make_place, remove
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.seen import look_at_shield
+from tests.integration.secured import certificate
 
 MUST = 0.1
 """An aim: beside a cycle that takes all it can get, a put's p99 is at most ten times as long on two cores."""
@@ -42,6 +50,9 @@ MUST_LIMITED = 0.5
 
 MUST_WATCHED = 0.7
 """An aim: beside a watch with its shield, less than half as long again."""
+
+MUST_SERVED = 0.9
+"""Beside an agent."""
 
 MUST_LEAVING = 0.8
 """Beside files that leave the disk in steps."""
@@ -59,7 +70,15 @@ SEGMENT_BYTES = 32 << 20
 SEGMENTS_A_CYCLE = 16
 LIMIT_BYTES_PER_SECOND = 50_000_000
 
-_MUSTS = {"limited": MUST_LIMITED, "watched": MUST_WATCHED, "leaving": MUST_LEAVING}
+KINDS = ("watched", "unlimited", "limited", "served", "leaving")
+_MUSTS = {
+    "limited": MUST_LIMITED,
+    "watched": MUST_WATCHED,
+    "served": MUST_SERVED,
+    "leaving": MUST_LEAVING,
+}
+
+_LIMITS = {"unlimited": 0, "limited": LIMIT_BYTES_PER_SECOND}
 
 RATE = 1000
 BODY_BYTES = 1024
@@ -172,6 +191,24 @@ def watch(store: ManagedStore) -> None:
     host.end()
 
 
+def read_by_agent(root: Path, agent: AgentAccess) -> int:
+    """Receive as much as a cycle archives from an agent, and keep none of it.
+
+    :return: bytes that came.
+    """
+    paths = sorted((root / "commitlog").iterdir())[-SEGMENTS_A_CYCLE - 1 : -1]
+    run = begin_run(agent, {str(root): [FileFacts.of(path) for path in paths]}, GENTLE_BYTES_PER_SECOND)
+    files, into = AgentFiles(run), memoryview(bytearray(SEGMENT_BYTES))
+    try:
+        for path in map(str, paths):
+            files.settled(path)
+            if files.read(path, into, lambda _block: None)[0] != SEGMENT_BYTES:
+                raise AssertionError(f"expected all of {path}")
+    finally:
+        files.close()
+    return len(paths) * SEGMENT_BYTES
+
+
 def set_aside(directory: Path) -> Place:
     """Write large files into a quarantine."""
     place = Place(str(directory), ("quarantine", "leaving"))
@@ -185,14 +222,13 @@ def set_aside(directory: Path) -> Place:
     return place
 
 
-def measure(mq: RocketMQ, directory: Path) -> dict[str, Puts]:
-    """Rounds of a span alone, and then a watch, a cycle without a limit or with one, or files that leave."""
-    kinds = {"alone": None, "watched": None, "unlimited": 0, "limited": LIMIT_BYTES_PER_SECOND, "leaving": 0}
-    puts = {kind: Puts() for kind in kinds}
+def measure(mq: RocketMQ, directory: Path, kinds: Sequence[str], agent: AgentAccess) -> dict[str, Puts]:
+    """Measure rounds of a span alone, and then one of each kind."""
+    puts = {kind: Puts() for kind in ("alone", *kinds)}
     # A broker deletes nothing before, and a release would only wait.
     time.sleep(FIRST_PASS_SECONDS)
     for number in range(ROUNDS):
-        for kind in ("watched", "unlimited", "limited", "leaving"):
+        for kind in kinds:
             leaving = None
             if kind == "leaving":
                 leaving = set_aside(directory)
@@ -211,16 +247,18 @@ def measure(mq: RocketMQ, directory: Path) -> dict[str, Puts]:
             begin_ms = now_ms()
             time.sleep(ALONE_SECONDS)
             middle_ms = now_ms()
-            store = managed(directory, mq, kinds[kind])
+            store = managed(directory, mq, _LIMITS.get(kind))
             if leaving is not None:
                 remove(leaving, lambda: None)
+            elif kind == "served":
+                puts[kind].archived_bytes += read_by_agent(mq.root, agent)
             elif kind == "watched":
                 watch(store)
             else:
                 puts[kind].archived_bytes += cycle(store, f"{number}-{kind}")
             end_ms = now_ms()
             load.stop()
-            if leaving is None:
+            if kind not in ("leaving", "served"):
                 # What is dated back next must not be what the hold has set and remembers.
                 steps.unmanage(store, acceptance=Acceptance(1_000_000, "benchmark", "the load has ended"))
             count(load, [Span("alone", begin_ms, middle_ms), Span(kind, middle_ms, end_ms)], puts)
@@ -244,13 +282,17 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def run() -> list[Bench]:
-    """Measure with and without a limit."""
+def run(kinds: Sequence[str] = KINDS) -> list[Bench]:
+    """Measure beside each of some kinds of work."""
     directory = Path(tempfile.mkdtemp(prefix="bench-put-latency-"))
     try:
         # So that no broker lives on when this is ended.
-        with interruptible(), RocketMQ(directory, find_jars(directory), SETTINGS) as mq:
-            puts = measure(mq, directory)
+        with (
+            interruptible(),
+            RocketMQ(directory, find_jars(directory), SETTINGS) as mq,
+            agent_of(mq.root, "tls", *certificate(directory, timedelta(days=1))) as (_, agent),
+        ):
+            puts = measure(mq, directory, kinds, agent)
     finally:
         shutil.rmtree(directory)
     for kind, seen in puts.items():
@@ -277,5 +319,15 @@ def run() -> list[Bench]:
     ]
 
 
+def main() -> None:
+    global ROUNDS  # as smaller runs set it
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
+    options = parser.parse_args()
+    ROUNDS = options.rounds
+    report(run(options.kinds))
+
+
 if __name__ == "__main__":
-    report(run())
+    main()

@@ -7,6 +7,7 @@ measured; each worker has archived small segments before, and the best round cou
 
 ``spark-workers`` is the speed of two workers of a standalone master over that of one, over 3 GiB: the
 segments of several stores. Beside it stands the machine's own limit: two processes that hash over one.
+``spark-workers-agent`` is the same where they read from an agent with TLS, which has the same two cores.
 ``spark-threads`` is the speed of ``local[N]`` over that of this process with N threads. ``spark-job`` has
 small segments archived by spark-submit and by a Python process, both from their start to their end: 20 s over
 what the job takes longer.
@@ -26,10 +27,12 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
 
+from benchmarks.agent import agent_of
 from benchmarks.archive import WARM_UP_BYTES, jobs_of
 from benchmarks.common import Bench, report
 from benchmarks.generate import Shape, write_store
@@ -37,11 +40,13 @@ from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.archive.threads import threads_for
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.file.jobs import AgentAccess
 from storage_engine.lake.move.making import make_lake
 from storage_engine.resources import project_path
 from storage_engine.spark.archive_segments import ArchiveRequest, archive_segments
 from storage_engine.spark.job_io import write_request
 from storage_engine.spark.session import environment, spark_environment, spark_session, spark_settings
+from tests.integration.secured import certificate
 from tests.integration.spark_cluster import CLUSTER_SETTINGS, standalone
 
 ROUNDS = 2
@@ -106,16 +111,18 @@ def measure(
     settings: Mapping[str, str] | None = None,
     name: str = "",
     stores: int = 1,
+    agent: AgentAccess | None = None,
 ) -> Spent:
     """Return what the best round took.
 
     :param stores: how many stores have the segments.
+    :param agent: that all but the first small ones are read from.
     """
     name = name or master
     with spark_session("bench scale", master, settings) as spark:
         for number in range(ROUNDS):
             archive_segments(spark, jobs_of(lake, warm_up, f"{name}-warm-up-{number}"))
-        return _best(lambda jobs: archive_segments(spark, jobs), lake, paths, name, stores)
+        return _best(lambda jobs: archive_segments(spark, jobs, agent), lake, paths, name, stores)
 
 
 def _best(archive: Callable[..., object], lake: Lake, paths: list[Path], name: str, stores: int = 1) -> Spent:
@@ -126,7 +133,9 @@ def _best(archive: Callable[..., object], lake: Lake, paths: list[Path], name: s
     return min(Spent.by(lambda jobs=jobs: archive(jobs)) for jobs in rounds)  # type: ignore[misc]
 
 
-def measure_workers(directory: Path, lake: Lake, paths: list[Path], warm_up: list[Path]) -> Bench:
+def measure_workers(
+    directory: Path, lake: Lake, paths: list[Path], warm_up: list[Path], agent: AgentAccess | None = None
+) -> Bench:
     """Compare two workers of a standalone master with one, over so much that it isn't planning and commit.
 
     Those take a second or two, which no worker shares.
@@ -135,6 +144,7 @@ def measure_workers(directory: Path, lake: Lake, paths: list[Path], warm_up: lis
     size_bytes = sum(path.stat().st_size for path in paths)
     stores = -(-WORKERS_BYTES // size_bytes)
     spent = []
+    name, must = ("spark-workers", 1.8) if agent is None else ("spark-workers-agent", 1.6)
     with environment({"PYSPARK_PYTHON": sys.executable}), standalone(directory) as url:
         for cores in (1, 2):
             settings = {
@@ -142,7 +152,8 @@ def measure_workers(directory: Path, lake: Lake, paths: list[Path], warm_up: lis
                 "spark.cores.max": str(cores),
                 "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             }
-            spent.append(measure(url, lake, paths, warm_up, settings, f"workers-{cores}", stores))
+            kind = f"{name}-{cores}"
+            spent.append(measure(url, lake, paths, warm_up, settings, kind, stores, agent))
     one, two = spent
     limit = measure_machine(directory / "hashed")
     detail = {
@@ -153,7 +164,13 @@ def measure_workers(directory: Path, lake: Lake, paths: list[Path], warm_up: lis
         "one_worker_processor_seconds": round(one.processor, 2),
         "two_workers_processor_seconds": round(two.processor, 2),
     }
-    return Bench("spark-workers", one.wall / two.wall, 1.8, detail)
+    return Bench(name, one.wall / two.wall, must, detail)
+
+
+def measure_workers_by_agent(directory: Path, lake: Lake, paths: list[Path], warm_up: list[Path]) -> Bench:
+    directory.mkdir()
+    with agent_of(paths[0].parents[1], "tls", *certificate(directory, timedelta(days=1))) as (_, agent):
+        return measure_workers(directory / "cluster", lake, paths, warm_up, agent)
 
 
 def measure_machine(path: Path) -> float:
@@ -245,6 +262,7 @@ def run(directory: Path | None = None, segments: int = 5, segment_bytes: int = 1
         return [
             *benches,
             measure_workers(Path(work, "cluster"), lake, paths, warm_up),
+            measure_workers_by_agent(Path(work, "by-agent"), lake, paths, warm_up),
             measure_threads(lake, paths, warm_up),
             measure_job(Path(work), lake, warm_up),
         ]

@@ -80,8 +80,14 @@ def crc32c_of(data: bytes | memoryview) -> int:
     function = _crc32c_function()
     if function is None:
         return _crc32c_by_bytes(bytes(data))
-    address = np.frombuffer(data, np.uint8).ctypes.data if len(data) else 0
-    return int(function(address, len(data), _ALL)) ^ _ALL
+    return int(function(_address_of(data), len(data), _ALL)) ^ _ALL
+
+
+def _address_of(data: bytes | memoryview) -> int:
+    if isinstance(data, memoryview) and not data.readonly and len(data):
+        # NumPy takes three times as long, and half as long as the CRC of a block that is sent.
+        return ctypes.addressof(ctypes.c_char.from_buffer(data))
+    return int(np.frombuffer(data, np.uint8).ctypes.data) if len(data) else 0
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -62,14 +63,21 @@ class EdgeAirflow:
 
     @contextmanager
     def worker(
-        self, name: str, queue: str, via: Sequence[str], environment: Mapping[str, str]
+        self,
+        name: str,
+        queue: str,
+        via: Sequence[str],
+        environment: Mapping[str, str],
+        user: str = "root",
     ) -> Iterator[None]:
         """Run an edge worker with a home of its own.
 
         :param environment: what ``init --edge`` says that it needs, and Spark's driver.
+        :param user: whose that home is.
         """
         home, tree = self.home / name, ProcessTree()
         home.mkdir()
+        shutil.chown(home, user)
         secret = "AIRFLOW__API_AUTH__JWT_SECRET"
         own = {
             "AIRFLOW_HOME": str(home),

@@ -1,12 +1,16 @@
 """A broker's host, a Spark cluster and an object store that reach each other by a slow network alone.
 
-Each has its network namespace. Executors see no file of the store; the store is another user's alone.
+Each has its network namespace. Executors see no file of the store, whose mode is 700. Its owner runs
+the edge worker and the command line on the broker's host. A user who may read any file and write none
+runs the agent.
 """
 
 from __future__ import annotations
 
+import grp
 import json
 import os
+import pwd
 import random
 import shlex
 import shutil
@@ -18,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -37,8 +42,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.timeout(36
 
 LAKE, BROKER, SPARK, AIRFLOW = "10.77.0.1", "10.77.0.2", "10.77.1", "10.77.2.1"
 AGENT_PORT = 7443
+ROOT = Path(__file__).parents[2]
 PROGRAM = str(Path(sysconfig.get_path("scripts"), "storage-engine"))
-OWNER = 12345
+OWNER, READER = "nobody", "daemon"
 KILLS = rounds("STORAGE_ENGINE_NAMESPACE_KILLS", 4, 20)
 VICTIMS = ("agent", "executor", "driver", "link")
 
@@ -54,6 +60,28 @@ def inside(namespace: str, *words: object) -> list[str]:
 def without(stores: Path) -> list[str]:
     """Return the words of a command that runs another one, which finds no store."""
     return ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(stores)]
+
+
+def as_user(user: str, work: Path, *more: str) -> list[str]:
+    """Return the words of a command that runs another one as a user, who finds Python and what a test makes.
+
+    Of directories that are closed to others, as root's home is, there is nothing else in its mount namespace.
+
+    :param more: options of setpriv.
+    """
+    needed = [Path(each).resolve() for each in (sys.base_prefix, sys.prefix, ROOT, work)]
+    is_closed = {path: [it for it in path.parents if not it.stat().st_mode & 1][-1:] for path in needed}
+    hidden = {path: closed[0] for path, closed in is_closed.items() if closed}
+    lines = ["mount -t tmpfs none /mnt"]
+    for number, path in enumerate(hidden):
+        lines.append(f"mkdir /mnt/{number} && mount --bind {path} /mnt/{number}")
+    lines += [f"mount -t tmpfs -o mode=755 none {directory}" for directory in sorted(set(hidden.values()))]
+    for number, path in enumerate(hidden):
+        lines.append(f"mkdir -p {path} && mount --move /mnt/{number} {path}")
+    group = grp.getgrgid(pwd.getpwnam(user).pw_gid).gr_name
+    ids = (f"--reuid={user}", f"--regid={group}", "--clear-groups", *more)
+    script = "\n".join([*lines, 'exec "$@"'])
+    return ["unshare", "-m", "sh", "-ec", script, "sh", "setpriv", *ids, "env", f"HOME={work / user}"]
 
 
 @contextmanager
@@ -88,10 +116,13 @@ def network() -> Iterator[None]:
 
 @dataclass
 class Hosts:
-    """:param stores: of the broker's host; executors find nothing there."""
+    """:param stores: of the broker's host; executors find nothing there.
+    :param own: a directory of the stores' owner.
+    """
 
     work: Path
     stores: Path
+    own: Path
     objects: ObjectStore
     master: str = ""
     agent: Server | None = None
@@ -101,8 +132,9 @@ class Hosts:
 
         :param catalog: URL of its catalog's database; "": a file on the broker's host.
         """
-        directory = self.work / f"lake-{number}"
+        directory = self.own / f"lake-{number}"
         directory.mkdir()
+        shutil.chown(directory, OWNER)
         properties = {
             **self.objects.properties(),
             "type": "sql",
@@ -113,6 +145,7 @@ class Hosts:
         }
         (directory / "lake.json").write_text(json.dumps(properties))
         (directory / "lake.json").chmod(0o600)
+        shutil.chown(directory / "lake.json", OWNER)
         self.shell("init-lake", "--lake", directory)
         return directory
 
@@ -120,7 +153,7 @@ class Hosts:
         store = self.stores / f"store-{number}"
         shutil.copytree(sample, store)
         for path in (store, *store.rglob("*")):
-            os.chown(path, OWNER, OWNER)
+            shutil.chown(path, OWNER)
         store.chmod(0o700)
         return store
 
@@ -133,7 +166,15 @@ class Hosts:
         return done
 
     def words(self, *words: object) -> list[str]:
-        return inside("se-broker", PROGRAM, *words)
+        # Brokers of other tests, which a command would look for, don't run on this host.
+        hide = 'mount -t proc -o hidepid=invisible none /proc && exec "$@"'
+        alone = ["unshare", "-m", "sh", "-ec", hide, "sh"]
+        return inside("se-broker", *alone, *as_user(OWNER, self.work), PROGRAM, *words)
+
+    def on_broker(self, user: str, *words: object) -> list[str]:
+        """Return the words of a command on the broker's host."""
+        reads = () if user == OWNER else ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+        return inside("se-broker", *as_user(user, self.work, *reads), *words)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -141,16 +182,20 @@ class Hosts:
         return {**os.environ, **python, "SPARK_CONF_DIR": str(self.work / "conf"), "SPARK_LOCAL_IP": BROKER}
 
     def archive(self, store: Path, lake: Path) -> list[str]:
-        reach = ("--agent", f"{BROKER}:{AGENT_PORT}", "--agent-token", self.work / "token")
+        reach = ("--agent", f"{BROKER}:{AGENT_PORT}", "--agent-token", self.token_of(OWNER))
         to = ("--lake", lake, "--spark", self.master, "--agent-ca", self.work / "broker.pem")
         return self.words("archive", store, *to, *reach)
 
     def start_agent(self, *stores: Path) -> None:
         self.stop_agent()
-        options = ("--listen", f"{BROKER}:{AGENT_PORT}", "--token-file", self.work / "token")
+        options = ("--listen", f"{BROKER}:{AGENT_PORT}", "--token-file", self.token_of(READER))
         tls = ("--tls-cert", self.work / "broker.pem", "--tls-key", self.work / "broker.key")
-        self.agent = Server(self.words("agent", *stores, *options, *tls), self.work / "agent.log")
+        words = self.on_broker(READER, PROGRAM, "agent", *stores, *options, *tls)
+        self.agent = Server(words, self.work / "agent.log")
         self.agent.wait_until(lambda: listens(AGENT_PORT, BROKER))
+
+    def token_of(self, user: str) -> Path:
+        return self.work / user / "token"
 
     def stop_agent(self) -> None:
         if self.agent is not None:
@@ -165,9 +210,14 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     work = tmp_path_factory.mktemp("namespaces")
     stores = work / "stores"
     stores.mkdir()
-    (work / "token").write_text("0123456789abcdef0123456789abcdef")
-    (work / "token").chmod(0o600)
-    certificate(work, host=BROKER)
+    work.chmod(0o711)
+    for user in (OWNER, READER):
+        token = _made(work / user) / "token"
+        token.write_text("0123456789abcdef0123456789abcdef")
+        token.chmod(0o600)
+        for path in (token, token.parent):
+            shutil.chown(path, user)
+    shutil.chown(certificate(work, timedelta(days=1), BROKER)[1], READER)
     (work / "conf").mkdir()
     settings = {
         "spark.driver.host": BROKER,
@@ -184,7 +234,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         object_store(work / "objects", LAKE) as objects,
         standalone(_made(work / "cluster"), [worker] * 2, via=inside("se-spark"), network=SPARK) as master,
     ):
-        found = Hosts(work, stores, objects, master)
+        found = Hosts(work, stores, work / OWNER, objects, master)
         try:
             yield found
         finally:
@@ -194,7 +244,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 @pytest.fixture(scope="module")
 def sample(hosts: Hosts) -> Path:
     """A store of eight sealed segments, all of them expired."""
-    made = hosts.work / "sample"
+    made = hosts.own / "sample"
     hosts.shell(
         "sample",
         made,
@@ -229,7 +279,7 @@ def assert_each_is_there_once(hosts: Hosts, lake_dir: Path, sealed: dict[str, by
     rows = receipts(lake, found.store_id)
     assert [row.base_offset for row in rows] == [int(name) for name in sealed]
     assert lake.messages().scan().count() == sum(row.row_count for row in rows)
-    restored = hosts.work / f"restored-{lake_dir.name}"
+    restored = hosts.own / f"restored-{lake_dir.name}"
     hosts.shell("restore", "--lake", lake_dir, "--to", restored, "--files-only")
     paths = sorted((restored / "commitlog").iterdir())
     assert {path.name: path.read_bytes() for path in paths} == sealed
@@ -258,7 +308,7 @@ def test_airflow_archives_and_deletes_where_only_its_edge_worker_is(hosts: Hosts
         lake = hosts.new_lake(200, server.uri)
         settings = {
             "AIRFLOW__STORAGE_ENGINE__JOURNAL_URL": server.uri,
-            "AIRFLOW__STORAGE_ENGINE__REPORT_DIR": str(home / "reports"),
+            "AIRFLOW__STORAGE_ENGINE__REPORT_DIR": str(hosts.own / "reports"),
         }
         airflow = EdgeAirflow(home, AIRFLOW, free_port(), server.uri, settings, airflow_host)
         try:
@@ -273,7 +323,7 @@ def test_airflow_archives_and_deletes_where_only_its_edge_worker_is(hosts: Hosts
             assert f"airflow edge worker --queues {queue}" in said
             api = airflow.start()
             api.add_connection("cluster", {"conn_type": "spark", "host": master, "port": int(port)})
-            agent = {"address": f"{BROKER}:{AGENT_PORT}", "token_file": str(hosts.work / "token")}
+            agent = {"address": f"{BROKER}:{AGENT_PORT}", "token_file": str(hosts.token_of(OWNER))}
             more = {"agent": {**agent, "ca_file": str(hosts.work / "broker.pem")}, "spark_from": "0 segments"}
             known = api.get("/api/v2/connections/a")
             api.patch(
@@ -289,7 +339,8 @@ def test_airflow_archives_and_deletes_where_only_its_edge_worker_is(hosts: Hosts
             (told_why,) = (home / "elsewhere").rglob("task_id=plan/attempt=1.log")
             assert f"{store}: expected the store's root directory, found nothing" in told_why.read_text()
             assert segments_of(store) == sealed
-            with airflow.worker("broker-host", queue, inside("se-broker"), {**told, **hosts.environment}):
+            told |= hosts.environment
+            with airflow.worker("broker-host", queue, hosts.on_broker(OWNER), told, OWNER):
                 airflow.eventually("the run ends", lambda: api.run_state(dag, run) in ("success", "failed"))
                 seen = airflow.shell("storage-engine", "doctor", "--conn-id", "a", fails=True)
             assert "queue broker-a: broker-host (" in " ".join(seen.split())
@@ -327,7 +378,10 @@ def kill(victim: str, hosts: Hosts, archiving: subprocess.Popen[bytes]) -> None:
     if victim == "agent":
         hosts.stop_agent()
     elif victim == "executor":
-        subprocess.run(["pkill", "-KILL", "-f", "CoarseGrainedExecutorBackend"], check=False)
+        for pid in run("ip", "netns", "pids", "se-spark").split():
+            with suppress(OSError):
+                if b"CoarseGrainedExecutorBackend" in Path("/proc", pid, "cmdline").read_bytes():
+                    os.kill(int(pid), signal.SIGKILL)
     elif victim == "driver":
         with suppress(ProcessLookupError):
             os.killpg(archiving.pid, signal.SIGKILL)

@@ -33,6 +33,7 @@ def serving(
     connections: int = 256,
     token: str = TOKEN,
     files: Sequence[FileFacts] | None = None,
+    bytes_per_second: int | None = None,
 ) -> Iterator[tuple[Agent, AgentAccess]]:
     """An agent for one store, and how a driver reaches it."""
     listening, address, pem, key = AgentListening("127.0.0.1", port, token=token), PLAIN, None, None
@@ -50,6 +51,7 @@ def serving(
         listening,
         lease_seconds=lease_seconds,
         connections=connections,
+        bytes_per_second=bytes_per_second,
     )
     thread = threading.Thread(target=agent.serve, daemon=True)
     thread.start()

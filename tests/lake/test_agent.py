@@ -55,6 +55,7 @@ from storage_engine.lake.file.jobs import AgentAccess, SegmentJob
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.storage.pace import LimitedPace
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
@@ -237,6 +238,52 @@ def test_a_torn_or_spoiled_stream_proves_nothing(lake: Lake, store: Path, way: s
         # The agent itself goes on.
         leave_agent()
         assert archive_segment(replace(job, agent=run)).size_bytes == job.facts.size_bytes
+
+
+def test_a_slow_link_changes_nothing_and_a_silent_one_ends_the_wait(
+    lake: Lake, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, ended = jobs_of(lake, store)[0], threading.Event()
+
+    def late(_done: int, data: bytes) -> bytes:
+        time.sleep(0.05)
+        return data
+
+    def silent(done: int, data: bytes) -> bytes | None:
+        # Both ends' connections stay.
+        return None if done > 500_000 and ended.wait(60) else data
+
+    with serving(store) as (agent, access), run_of(access, [job]) as run, ExitStack() as held:
+        ports = [held.enter_context(proxy(agent.port, change)) for change in (late, silent)]
+        slow, half_open = (replace(run, address=f"{PLAIN}127.0.0.1:{port}") for port in ports)
+        assert archive_segment(replace(job, agent=slow)).sha256 == archive_segment(job).sha256
+        monkeypatch.setattr(agent_files, "ANSWER_SECONDS", 0.5)
+        with pytest.raises(AgentError, match="an answer in time, found none"):
+            files_from(half_open).read(job.path, memoryview(bytearray(job.facts.size_bytes)), lambda _: None)
+        ended.set()
+
+
+def test_the_paces_of_plan_and_agent_are_kept_and_pages_forgotten(
+    lake: Lake, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses, forgotten = dict[int, float](), list[str]()
+
+    class Noted(LimitedPace):
+        def forget(self, descriptor: int) -> None:
+            super().forget(descriptor)
+            forgotten.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+
+    def pace_at(speed: int) -> LimitedPace:
+        return Noted(speed, clock=lambda: 0.0, sleep=lambda pause: pauses.update({speed: pause}))
+
+    monkeypatch.setattr(server, "pace_at", pace_at)
+    job = replace(jobs_of(lake, store)[0], bytes_per_second=20_000_000)
+    size = job.facts.size_bytes
+    with serving(store, bytes_per_second=10_000_000) as (_, access), run_of(access, [job]) as run:
+        files_from(run).read(job.path, memoryview(bytearray(size)), lambda _: None)
+        files_from(run).facts(job.path)
+    assert pauses == {speed: pytest.approx(size / speed) for speed in (10_000_000, 20_000_000)}
+    assert forgotten == [job.path] * 2
 
 
 @pytest.mark.parametrize("at", [0, 300, *later(3, 40)])
@@ -532,7 +579,17 @@ def test_bad_input_is_named_before_anything_starts(store: Path, lake: Lake, tmp_
     access = AgentAccess(f"127.0.0.1:{agent.port}", TOKEN, pem.read_text())
     with pytest.raises(AgentError, match="certificate has expired"), run_of(access, jobs_of(lake, store)):
         pass
+    own = tmp_path / "own.pem"
+    own.write_bytes(pem.read_bytes() + key.read_bytes())
     renewed = certificate(tmp_path / "old")[0].read_text()
+    asks_for_one = Agent({}, AgentListening("127.0.0.1", 0, pem, key, own), lease_seconds=1)
+    threading.Thread(target=asks_for_one.serve, daemon=True).start()
+    with (
+        pytest.raises(AgentError, match=r"certificate expired .* It doesn't take our certificate"),
+        run_of(AgentAccess(f"127.0.0.1:{asks_for_one.port}", "", renewed, str(own)), jobs_of(lake, store)),
+    ):
+        pass
+    asks_for_one.close()
     with (
         pytest.raises(BadInputError, match="expected a store that it serves"),
         run_of(replace(access, authorities=renewed), jobs_of(lake, store)),

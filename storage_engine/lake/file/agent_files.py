@@ -364,7 +364,12 @@ class _Agent:
         :raises StorageEngineError: the agent's error; or it doesn't answer.
         """
         with self.understood():
-            self.wire.send(question)
+            try:
+                self.wire.send(question)
+            except (ConnectionError, ssl.SSLError):
+                # Why the other end is gone may have come before.
+                self.wire.receive()
+                raise
             if behind:
                 self.wire.socket.sendall(behind)
             answer = self.wire.receive()
@@ -394,10 +399,10 @@ class _Agent:
             raise self._failed("an answer in time, found none", "See whether it or its disk hangs") from error
         except OSError as error:
             tls = "" if self.address.startswith(PLAIN) else f"; write {PLAIN} before it if it speaks no TLS"
-            raise self._failed(
-                f"to be served, found: {reason_text(error)}",
-                f"See what storage-engine agent says there, and whether this host may reach its port{tls}",
-            ) from error
+            then = f"See what storage-engine agent says there, and whether this host may reach its port{tls}"
+            if (getattr(error, "reason", None) or "").endswith(_OF_OUR_CERTIFICATE):
+                then = "It doesn't take our certificate: renew it, or have --client-ca name who signed it"
+            raise self._failed(f"to be served, found: {reason_text(error)}", then) from error
         except (*MALFORMED, BadInputError) as error:
             raise self._failed(f"what an agent says, found {error}", "Run it again") from error
 
@@ -407,6 +412,9 @@ class _Agent:
         host = socket.gethostname()
         return AgentError(f"agent {self.address}, from host {host}: expected {what}. {NOTHING} {then}.")
 
+
+_OF_OUR_CERTIFICATE = ("CERTIFICATE_EXPIRED", "BAD_CERTIFICATE", "UNKNOWN_CA", "CERTIFICATE_UNKNOWN")
+"""Ends of what OpenSSL calls an alert that comes from who looked at our certificate."""
 
 _PASSED_ON = frozenset(
     {

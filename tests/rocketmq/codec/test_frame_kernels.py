@@ -79,7 +79,8 @@ def test_both_crcs_equal_zlibs(data: bytes) -> None:
 def test_all_three_crc32c_agree(data: bytes) -> None:
     array = padded(data)
     assert crc32c_of(b"123456789") == crc._crc32c_by_bytes(b"123456789") == 0xE3069283
-    assert crc32c_of(data) == crc._crc32c_by_bytes(data)
+    for view in (data, memoryview(data), memoryview(bytearray(data))):
+        assert crc32c_of(view) == crc._crc32c_by_bytes(data)
     for function in (0, crc32c_engine().function):
         assert _crc32c(function, crc32c_engine().table, address_of(array), len(data)) == crc32c_of(data)
 
