@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+from hatchling.metadata.core import ProjectMetadata
+from hatchling.plugin.manager import PluginManager
 from markdown.extensions.toc import slugify
 
+import storage_engine
+from hatch_build import PROJECT_URL
 from tests.docs.code_blocks import ROOT
 
 _LINK = re.compile(r"\]\((?!https://)([^)#\s]*)#?([^)\s]*)\)")
@@ -38,11 +41,29 @@ def test_what_it_names_is_there(name: str) -> None:
 
 @pytest.mark.parametrize("directory", [ROOT, ROOT / "provider"])
 def test_what_a_package_index_shows_leads_to_no_page_of_the_checkout(directory: Path) -> None:
-    readme = tomllib.loads((directory / "pyproject.toml").read_text())["project"]["readme"]
-    shown = readme["text"] if isinstance(readme, dict) else (directory / readme).read_text()
+    shown = ProjectMetadata(str(directory), PluginManager()).core.readme
     assert "pip install" in shown
     assert _LINK.findall(shown) == []
     assert not re.search(r"\bsrc=|\[[^\]]+\]: ", shown)
+
+
+def test_with_the_repository_s_address_a_package_index_shows_the_readme(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url = "https://github.com/example/storage-engine"
+    monkeypatch.setenv(PROJECT_URL, f"{url}/")
+    core = ProjectMetadata(str(ROOT), PluginManager()).core
+    tag = f"v{storage_engine.__version__}"
+    assert core.urls["Homepage"] == url
+    assert {*core.urls} == {"Homepage", "Documentation", "Changelog", "Issues"}
+    readme = (ROOT / "README.md").read_text()
+    assert core.readme.count(f"]({url}/") == len(re.findall(r"\]\((?!https://|#)", readme)) > 20
+    assert _LINK.findall(re.sub(r"\]\(#", "](https://", core.readme)) == []
+    pictures = re.findall(rf"!\[[^]]*\]\({url}/raw/{tag}/([^)]+)\)", core.readme)
+    assert len(pictures) == readme.count("![") > 0
+    shown = " ".join((core.readme, *core.urls.values()))
+    pages = re.findall(rf"{url}/(?:blob|raw)/{tag}/([^)#\s]+)", shown)
+    assert [page for page in pages if not (ROOT / page).exists()] == []
 
 
 @pytest.mark.parametrize("name", ["fault.yml", "idea.yml"])
