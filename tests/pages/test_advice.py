@@ -32,7 +32,7 @@ ERROR_CLASSES = {
     for name, item in vars(exceptions).items()
     if inspect.isclass(item) and issubclass(item, exceptions.StorageEngineError)
 }
-EXPECTATIONS = {expectation.name for suite in SUITES.values() for expectation, _ in suite}
+EXPECTATIONS = {expectation.name for suite in SUITES.values() for expectation in suite}
 
 
 def test_each_error_that_a_run_can_end_with_has_advice_and_nothing_else_has() -> None:

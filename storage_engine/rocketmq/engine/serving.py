@@ -60,12 +60,13 @@ class _Session(StreamRequestHandler):
                     if request["do"] == "lock" and not locked:
                         locked = self.server.lock()
                     answer = self.server.answer(request, locked=locked)
+                    # Before the answer, behind which another run may ask for it.
+                    if request["do"] == "unlock" and locked:
+                        locked = self.server.unlock()
                 except (StorageEngineError, OSError) as error:
                     answer = {"error": type(error).__name__, "message": reason_text(error)}
                     answer |= {"path": getattr(error, "path", "")}
                 self.wfile.write(json.dumps(answer).encode() + b"\n")
-                if request["do"] == "unlock" and locked:
-                    locked = self.server.unlock()
         finally:
             if locked:
                 self.server.unlock()
