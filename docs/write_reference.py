@@ -102,8 +102,9 @@ def _shown(option: click.Option) -> str:
 def _told(option: click.Option) -> str:
     text = " ".join((option.help or "").split())
     text = text if text.endswith(".") or not text else f"{text}."
-    shown = option.default if isinstance(option.type, click.Choice | click.types.FloatParamType) else None
-    return f"{text} Default: `{shown}`." if isinstance(shown, str | float) else text
+    told = (click.Choice, click.types.FloatParamType, click.types.IntParamType)
+    shown = option.default if isinstance(option.type, told) and not option.is_flag else None
+    return f"{text} Default: `{shown}`." if isinstance(shown, str | float | int) else text
 
 
 def with_options(page: str) -> str:
