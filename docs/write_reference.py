@@ -30,6 +30,18 @@ _EVERYWHERE = ("help", "quiet", "wait")
 _SEVERAL = 3
 """Of so many commands an option is described once."""
 _KINDS = ("hooks", "operators", "sensors", "triggers")
+_SKIPS_AND_FAILURES = """\
+- Tasks directly downstream are skipped behind a plan that deletes nothing, behind the consumer lag of a dry
+  run, and behind an approval that was rejected or not given in time.
+- Give the report of a cleanup the trigger rule `all_done`, and make it the last task: it fails where any step
+  of the run did. A release that refuses some logs and not all succeeds.
+- Without `spark_conn_id` the two lake jobs are skipped; the other tasks do their work without Spark. A Spark
+  that can't start fails the task.
+- `StorageEngineDueSensor` is skipped where a run would do nothing, and fails where each DAG that would do it
+  is paused.
+- Sensors and triggers of a stopped broker's store look at the disks of their own host. An unknown level is
+  no cause.
+"""
 
 
 def commands() -> dict[str, click.Command]:
@@ -102,8 +114,9 @@ def _shown(option: click.Option) -> str:
 def _told(option: click.Option) -> str:
     text = " ".join((option.help or "").split())
     text = text if text.endswith(".") or not text else f"{text}."
-    shown = option.default if isinstance(option.type, click.Choice | click.types.FloatParamType) else None
-    return f"{text} Default: `{shown}`." if isinstance(shown, str | float) else text
+    told = (click.Choice, click.types.FloatParamType, click.types.IntParamType)
+    shown = option.default if isinstance(option.type, told) and not option.is_flag else None
+    return f"{text} Default: `{shown}`." if isinstance(shown, str | float | int) else text
 
 
 def with_options(page: str) -> str:
@@ -160,6 +173,7 @@ def airflow_classes() -> str:
         "# Classes for DAGs\n",
         "What `storage-engine init` writes into its DAGs, for DAGs of your own. "
         "This page is made from the code.\n",
+        _SKIPS_AND_FAILURES,
     ]
     for kind in _KINDS:
         for group in provider[kind]:

@@ -136,8 +136,8 @@ _CONFIG_SECTION = {
     "options": {
         "stores": _option(
             "The stores that are managed, each by DAGs of its own: connection ids separated by commas, or a "
-            "JSON list of objects with conn_id and, where it differs from the usual, schedule, queue, pool "
-            "and lake, which names the store's lake in the id of its maintenance DAG.\n",
+            "JSON list of objects with conn_id and, where it differs from the usual, schedule, queue, "
+            "executor, pool, approvers and lake, which names the lake in the id of its maintenance DAG.\n",
             '[{"conn_id": "orders_a", "queue": "host-a", "schedule": "*/5 * * * *", "lake": "orders"}]',
             "storage_engine_default",
         ),

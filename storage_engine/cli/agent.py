@@ -49,7 +49,7 @@ _FILE = NamedPath(dir_okay=False, exists=True)
     type=click.IntRange(1, 24 * 86_400),
     default=3600,
     show_default=True,
-    help="Forget a run for which nobody asked for so long.",
+    help="Forget a run that was asked nothing for so long.",
 )
 @click.option(
     "--connections",

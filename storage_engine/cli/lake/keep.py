@@ -70,7 +70,7 @@ def _keep_text(_context: click.Context, parameter: click.Parameter, text: str | 
     "keep_text",
     metavar="TIME",
     callback=_keep_text,
-    help=f"Record a rule: {FOREVER}, 'N days' or 'N years'; {_DEFAULT}: take the rule of these "
+    help=f"Record a rule: {FOREVER}, 'N days' or 'N years'; '{_DEFAULT}' takes the rule of these "
     "patterns away.",
 )
 @click.option(
