@@ -15,6 +15,7 @@ from sqlalchemy import event
 
 from storage_engine.cli.metrics import Collector
 from storage_engine.console.metrics import METRICS, PREFIX, MetricSample, read_samples, samples_of
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Journal, ReportRow
 from storage_engine.journal.reading.queries import JournalReader
@@ -219,3 +220,8 @@ def test_two_stores_of_one_name_and_an_unknown_one_are_named_at_start(
     with pytest.raises(BadInputError, match=r"store nobody: expected one .* found 0"):
         Collector((past,), ("nobody",)).check()
     Collector((past, other), ("store_payments",)).check()
+    # It comes after the start, and one of the two would stand for both.
+    journal.add_sample(journal.all_stores()[0].store_id, (), clock_ms(), None)
+    _, *families = Collector((past, other), ()).collect()
+    told = {sample.labels["store"] for family in families for sample in family.samples}
+    assert told == {*NAMES} - {"store_orders"}
