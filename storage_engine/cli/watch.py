@@ -45,10 +45,11 @@ _END_SECONDS: Final = 5.0
 @notify_option
 @json_option
 def monitor(managed: ManagedStore, notify: tuple[Means, ...], as_json: bool) -> int:
-    """Look at STORE, renew its hold where its broker runs, and keep what is found for metrics.
+    """Look at STORE, and keep what is found for metrics; of a broker that runs, the hold is renewed.
 
-    It archives and deletes nothing. Have cron call it every ten minutes: what it finds counts for an hour.
-    Exit code 1 on an alarm, which a person should know at once.
+    A shield that is there is tended, too; else nothing is archived, and no segment is ever deleted. Have cron
+    call it every ten minutes: what it finds counts for an hour. Exit code 1 on an alarm, which a person
+    should know at once.
     """
     from storage_engine.retention import steps
     from storage_engine.retention.store.context import opened

@@ -109,12 +109,12 @@ def samples_of(
             "time_to_full_seconds": _seconds(line.time_to_full_ms) if line.filling is Filling.YES else None,
         }
     # Not each look measures how far lakes are behind, or finds what a monitor does.
-    if _counts(summary.archive_lag_at_ms, now_ms):
+    if _is_recent(summary.archive_lag_at_ms, now_ms):
         figures |= {
             "archive_lag_bytes": line.archive_lag_bytes,
             "archive_lag_seconds": summary.archive_lag_seconds,
         }
-    if _counts(summary.found_at_ms, now_ms):
+    if _is_recent(summary.found_at_ms, now_ms):
         figures |= _of_monitor(line, summary)
     for metric, value in figures.items():
         if value is not None:
@@ -134,7 +134,7 @@ def _of_disks(line: StoreLine) -> Iterator[MetricSample]:
             yield MetricSample("disk_usable_bytes", line.store, level.usable_bytes, level.path)
 
 
-def _counts(at_ms: int | None, now_ms: int) -> bool:
+def _is_recent(at_ms: int | None, now_ms: int) -> bool:
     return at_ms is not None and abs(now_ms - at_ms) <= STALE_MS
 
 
