@@ -30,6 +30,7 @@ from storage_engine.model.lag.lag import GroupLag
 from storage_engine.model.report.diagnosis import Finding, Severity
 from storage_engine.model.report.verification import Check, VerifyLevel
 from storage_engine.retention.proof.verification_memory import VerificationMemory
+from tests.services.console_course import clock_at
 
 STORES, GROUPS, EVENTS_A_RUN, SEGMENTS = 50, 40, 40, 1_000
 LOOK_MS = 10 * console.MINUTE_MS
@@ -58,9 +59,10 @@ def write_journal(url: str) -> None:
             "doctor": (finding,) * 5, "ranges": ranges, "lag_error": "", "lost": "", "lost_ranges": 0,
             "due": {"size_bytes": 9 << 30, "unproven_bytes": 0},
         }  # fmt: skip
-        journal.save_findings(
-            store_id, found, [GroupLag(f"g{at}", 5, 0, 9, at << 20) for at in range(GROUPS)]
-        )
+        with clock_at(console.NOW_MS):
+            journal.save_findings(
+                store_id, found, [GroupLag(f"g{at}", 5, 0, 9, at << 20) for at in range(GROUPS)]
+            )
 
 
 def _write_runs(journal: Journal, store_id: str, *, held: bool) -> None:

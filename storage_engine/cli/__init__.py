@@ -50,6 +50,7 @@ COMMANDS = {
     "clean": ("clean", "The whole job, once: archive, prove, delete."),
     "undo": ("undo", "Bring back what a run deleted."),
     "hold": ("hold", "Keep a running broker from deleting."),
+    "monitor": ("watch", "Look for alarms and metrics, once."),
     "watch": ("watch", "Mend what a hold rests on, at once."),
     "unmanage": ("hold", "End a hold: put everything back."),
     "shield": ("hold", "Keep what is unproven by a second name."),

@@ -64,7 +64,7 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str, 
 
 
 @command()
-@takes_store(connection=True)
+@takes_store(connection=True, looks=False)
 @click.option(
     "--digest",
     metavar="DIGEST",

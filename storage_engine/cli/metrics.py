@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,10 +139,17 @@ class Collector:
             )
             for name, told in METRICS.items()
         }
-        for reader in self.readers:
-            found = self._samples(reader)
+        told = {reader: self._samples(reader) for reader in self.readers}
+        counts = Counter((one.metric, one.store, one.path) for found in told.values() for one in found or ())
+        # One that came after the start: which of the two a figure is of, nobody could say.
+        twice = {store for (_, store, _), count in counts.items() if count > 1}
+        for name in sorted(twice):
+            say(f"store {name}: expected one of this name, found several: none of them is told of", err=True)
+        for reader, found in told.items():
             readable.add_metric([reader.name], float(found is not None))
             for one in found or ():
+                if one.store in twice:
+                    continue
                 families[one.metric].add_metric([one.store, *([one.path] if one.path else [])], one.value)
         yield readable
         yield from families.values()

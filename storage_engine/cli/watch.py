@@ -1,4 +1,4 @@
-"""watch: mend what holds rest on as soon as somebody touches it, where the disks are."""
+"""monitor, watch: look after a store, once and all the time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from storage_engine.cli.options.live_options import with_live_broker
-from storage_engine.cli.options.options import lake_option, policy_option, store_of_connection, with_option
-from storage_engine.cli.options.store_argument import managed_store
-from storage_engine.cli.output.notify_option import doctor_of, notify_option
-from storage_engine.cli.output.output import say
+from storage_engine.cli.options.options import (
+    check_store,
+    json_option,
+    lake_option,
+    policy_option,
+    store_of_connection,
+    with_option,
+)
+from storage_engine.cli.options.store_argument import managed_store, takes_store
+from storage_engine.cli.output.notify_option import alarms_told, doctor_of, notify_option
+from storage_engine.cli.output.output import print_json, say
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import NamedPath
+from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import check_host
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.model.broker.live import LiveBroker
@@ -25,10 +33,56 @@ from storage_engine.model.settings.policy import ShieldMode
 
 if TYPE_CHECKING:
     from storage_engine.retention.monitor.notifying import Means
+    from storage_engine.retention.steps import MonitorResult
     from storage_engine.retention.store.managed_store import ManagedStore
 
 _CHECK_SECONDS: Final = 1.0
 _END_SECONDS: Final = 5.0
+
+
+@command()
+@takes_store(second_lake=True, policy=("archive", "archive_margin_hours"))
+@notify_option
+@json_option
+def monitor(managed: ManagedStore, notify: tuple[Means, ...], as_json: bool) -> int:
+    """Look at STORE, and keep what is found for metrics; of a broker that runs, the hold is renewed.
+
+    A shield that is there is tended, too; else nothing is archived, and no segment is ever deleted. Have cron
+    call it every ten minutes: what it finds counts for an hour. Exit code 1 on an alarm, which a person
+    should know at once.
+    """
+    from storage_engine.retention import steps
+    from storage_engine.retention.store.context import opened
+
+    with alarms_told(managed, "monitor", notify) as told:
+        check_store(managed)
+        with opened(managed) as context:
+            found = steps.monitor(context, f"monitor-{clock_ms()}")
+        told(*found.alarms)
+    if as_json:
+        print_json("monitor", found)
+    else:
+        _print(found)
+    return 1 if found.alarms else 0
+
+
+def _print(found: MonitorResult) -> None:
+    from storage_engine.retention.hold.hold_text import hold_text
+
+    if found.hold is not None:
+        say(hold_text(found.hold))
+    for level in found.sensed.levels:
+        percent = "unknown" if level.used_percent is None else f"{level.used_percent} % used"
+        say(f"Disk {level.path}: {percent}")
+    if found.archive_lag is not None:
+        say(f"Archive: {found.archive_lag.text}")
+    notices = [*found.sensed.notices, *(found.archive_lag.notes if found.archive_lag is not None else ())]
+    if found.lag_error:
+        notices.append(f"consumer groups' lag is not known: {found.lag_error}")
+    for notice in notices:
+        say(f"Note: {notice}")
+    for alarm in found.alarms:
+        say(f"Alarm: {alarm}")
 
 
 @command()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from storage_engine.console.stores import Filling, ProblemKind, StoreLine, store_line
+from storage_engine.console.stores import STALE_MS, Filling, ProblemKind, StoreLine, store_line
 from storage_engine.core.wording import unexpected
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.reading.answers import HoldRow, VerifiedRow
@@ -104,7 +104,18 @@ def samples_of(
     }
     if line.problem_kind not in _NOT_NOW:
         yield from _of_disks(line)
-        figures |= _of_look(line, summary)
+        figures |= {
+            "retention_seconds": _seconds(line.retention_ms),
+            "time_to_full_seconds": _seconds(line.time_to_full_ms) if line.filling is Filling.YES else None,
+        }
+    # Not each look measures how far lakes are behind, or finds what a monitor does.
+    if _is_recent(summary.archive_lag_at_ms, now_ms):
+        figures |= {
+            "archive_lag_bytes": line.archive_lag_bytes,
+            "archive_lag_seconds": summary.archive_lag_seconds,
+        }
+    if _is_recent(summary.found_at_ms, now_ms):
+        figures |= _of_monitor(line, summary)
     for metric, value in figures.items():
         if value is not None:
             yield MetricSample(metric, name, value)
@@ -123,20 +134,18 @@ def _of_disks(line: StoreLine) -> Iterator[MetricSample]:
             yield MetricSample("disk_usable_bytes", line.store, level.usable_bytes, level.path)
 
 
-def _of_look(line: StoreLine, summary: StoreSummary) -> dict[str, float | None]:
-    has_findings = summary.doctor is not None
-    urgent = sum(one["severity"] == "urgent" for one in summary.doctor or ())
+def _is_recent(at_ms: int | None, now_ms: int) -> bool:
+    return at_ms is not None and abs(now_ms - at_ms) <= STALE_MS
+
+
+def _of_monitor(line: StoreLine, summary: StoreSummary) -> dict[str, float | None]:
     return {
-        "retention_seconds": _seconds(line.retention_ms),
-        "archive_lag_bytes": line.archive_lag_bytes,
-        "archive_lag_seconds": summary.archive_lag_seconds,
         "due_bytes": summary.due_bytes,
         "due_unproven_bytes": summary.due_unproven_bytes,
-        "time_to_full_seconds": _seconds(line.time_to_full_ms) if line.filling is Filling.YES else None,
         "time_to_loss_seconds": _seconds(summary.time_to_loss_ms),
         "lagging_groups": line.lagging_groups,
-        "urgent_findings": urgent if has_findings else None,
-        "alarms": len(summary.alarms) if has_findings else None,
+        "urgent_findings": sum(one["severity"] == "urgent" for one in summary.doctor or ()),
+        "alarms": len(summary.alarms),
         "lost_ranges": summary.lost_ranges,
     }
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from socket import AF_INET, SOCK_DGRAM, socket
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from airflow.sdk._shared.observability.metrics.otel_logger import SafeOtelLogger
 from airflow.sdk._shared.observability.metrics.statsd_logger import SafeStatsdLogger
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from statsd import StatsClient
 
 from storage_engine.hooks.metrics import metrics_sent
 from storage_engine.sensors.cleanup import StorageEngineCleanupSensor
@@ -22,6 +25,22 @@ from tests.airflow.test_notifiers import run_dag, run_monitor
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 STORE = "storage_engine_default"
+
+
+def _sent_by_udp(work: Callable[[Any], object]) -> dict[str, float]:
+    """Return the gauges that a server of StatsD gets while work has a client of it, by name."""
+    with socket(AF_INET, SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        # All of it is there once the client has sent it; room for it is the kernel's, and enough.
+        server.setblocking(False)
+        work(StatsClient("127.0.0.1", server.getsockname()[1], prefix="airflow"))
+        found = {}
+        with suppress(BlockingIOError):
+            while True:
+                name, _, value = server.recv(65_536).decode().partition(":")
+                if value.endswith("|g"):
+                    found[name] = float(value.removesuffix("|g"))
+        return found
 
 
 class Received:
@@ -70,6 +89,12 @@ def test_plain_statsd_has_the_store_in_the_names(monitored: Any) -> None:
     assert received.gauges[f"storage_engine.{STORE}.look_timestamp_seconds"] > 1_700_000_000
     # No run has been, so that nothing is known of one.
     assert not [name for name in received.gauges if "run_" in name]
+
+
+def test_a_server_of_statsd_gets_them(monitored: Any) -> None:
+    found = _sent_by_udp(lambda client: monitored(("statsd_on",), SafeStatsdLogger(client)))
+    assert found[f"airflow.storage_engine.{STORE}.due_bytes"] >= 0
+    assert found[f"airflow.storage_engine.{STORE}.look_timestamp_seconds"] > 1_700_000_000
 
 
 def test_opentelemetry_has_the_store_as_a_tag(monitored: Any) -> None:

@@ -7,11 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from numba.core.caching import _CacheLocator
 
 from storage_engine.cli.options.store_argument import managed_store
+from storage_engine.exceptions import BadInputError
 from storage_engine.model.hold.hold import Drift, DriftKind, HoldStatus
 from storage_engine.retention.hold.recording_drift import record_hold_drift
 from storage_engine.retention.store.context import open_context
@@ -153,6 +155,19 @@ def test_a_second_account_approves_and_the_first_one_goes_on(store, lake, tmp_pa
     assert "Another account has to say the same" in shell(ANN, lower).stdout
     assert shell(ANN, lower).returncode == 3
     assert f"by uid {ANN} (uid {ANN}) and uid {BOB} (uid {BOB})" in shell(BOB, lower).stdout
+
+
+def test_who_approves_need_not_be_able_to_look_into_the_store(cli, store, lake, monkeypatch) -> None:
+    assert cli("clean", store, "--lake", lake, "--manual", "--approval", "always").exit_code == 3
+
+    def is_closed(name: str, path: Path) -> Path:
+        raise BadInputError(f"{path}: Permission denied")
+
+    monkeypatch.setattr("storage_engine.brokers._store_around", is_closed)
+    said = cli("approve", store, "--lake", lake, "--lower-to", "none")
+    # Who runs the tests as root gets as far as this.
+    assert said.exit_code == 0 or "root is no second person" in said.err, said
+    assert "Permission denied" in cli("plan", store).err
 
 
 def test_approve_takes_one_thing_of_a_store_that_is_known(cli, store, lake) -> None:

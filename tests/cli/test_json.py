@@ -35,6 +35,7 @@ def _calls(store: Path, lake: Path, tmp_path: Path) -> dict[str, list[object]]:
         "rebuild-queues": [store],
         "flush": [store],
         "archive": at,
+        "monitor": at,
         "clean": [*at, "--manual", "--undo-window-hours", 24, "--run-key", "one"],
         "undo": ["one", *at],
         "validate": [store, "--output", tmp_path / "page"],

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import yaml
 
 from storage_engine.cli.options.stores_file import VARIABLE
 from storage_engine.core.clock import clock_ms
@@ -142,6 +143,33 @@ def test_prometheus_fires_the_alerts_of_the_docs(lake: Path, tmp_path: Path) -> 
     # Of the store in trouble a group loses messages within 5 hours, which doctor finds, too.
     assert {("StoreUrgent", "orders"), ("StoreReadersLose", "orders")} <= fired
     assert "JournalUnreadable" not in {name for name, _ in fired}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus is not installed")
+def test_an_alert_tells_of_a_store_that_is_sampled_and_that_no_monitor_looks_at(tmp_path: Path) -> None:
+    look, alarms = (f"storage_engine_{it}" for it in ("look_timestamp_seconds", "alarms"))
+    series = {
+        f'{look}{{store="a"}}': "1+0x30",
+        f'{look}{{store="b"}}': "1+0x30",
+        f'{alarms}{{store="b"}}': "0+0x30",
+    }
+    (annotations,) = (
+        rule["annotations"]
+        for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
+        if rule["alert"] == "StoreNotMonitored"
+    )
+    told = {name: text.replace("{{ $labels.store }}", "a") for name, text in annotations.items()}
+    expected = {"eval_time": "20m", "alertname": "StoreNotMonitored"}
+    alerts = [{"exp_labels": {"store": "a"}, "exp_annotations": told}]
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "alert_rule_test": [{**expected, "exp_alerts": alerts}, {**expected, "eval_time": "10m"}],
+    }
+    (tmp_path / "rules.json").write_text(json.dumps({"rule_files": [str(RULES)], "tests": [case]}))
+    command = ["promtool", "test", "rules", str(tmp_path / "rules.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def firing(address: str) -> set[tuple[str, str]]:

@@ -21,6 +21,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("verify", "STORE", "--lake", "LAKE"),
     ("clean", "STORE", "--lake", "LAKE", "--dry-run"),
     ("clean", "STORE", "--lake", "LAKE"),
+    ("monitor", "STORE", "--lake", "LAKE"),
     ("validate", "STORE", "--lake", "LAKE", "--output", "OUT"),
     ("info", "--lake", "LAKE"),
     ("runs", "--lake", "LAKE"),

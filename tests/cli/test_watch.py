@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.cli.options.stores_file import VARIABLE
+from storage_engine.journal.journal import Journal
 from storage_engine.retention.monitor.store_watch import StoreWatch
 from tests.services.command_line import run_command
 
@@ -58,3 +60,42 @@ def test_a_watch_whose_thread_has_ended_ends_with_an_error(
     said = "found that a thread of it has ended: storage-engine-watch"
     assert said in outcome.err
     assert said in json.loads((tmp_path / "told").read_text())["what"]
+
+
+def test_a_look_at_the_shell_gives_prometheus_what_is_due_and_behind(
+    cli, store: Path, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    at = (store, "--lake", lake, "--set", "deleteWhen=99")
+    words = ("monitor", *at, "--notify", f"sh -c 'cat >> {told}'")
+
+    def metrics() -> dict[str, float]:
+        assert cli("metrics", "--lake", lake, "--textfile", tmp_path).exit_code == 0
+        lines = (tmp_path / "storage_engine.prom").read_text().splitlines()
+        pairs = (line.rpartition(" ") for line in lines if "{store=" in line)
+        return {name.partition("{")[0].removeprefix("storage_engine_"): float(it) for name, _, it in pairs}
+
+    # A cleanup looks at what it needs alone.
+    assert cli("clean", *at).exit_code == 0
+    assert metrics().keys() & {"due_bytes", "lost_ranges", "alarms", "archive_lag_bytes"} == set()
+    assert cli(*words).exit_code == 0
+    found = metrics()
+    assert found["due_bytes"] == found["due_unproven_bytes"] == found["archive_lag_bytes"] > 0
+    assert (found["lost_ranges"], found["alarms"], told.exists()) == (0, 0, False)
+    # The same store by a name, whose policy has a limit.
+    (tmp_path / "stores.toml").write_text(
+        f'[named]\nroot = "{store}"\nlake = "{lake}"\n[named.policy]\narchive_lag_alarm_bytes = 1\n'
+    )
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "stores.toml"))
+    behind = cli("monitor", "named", "--set", "deleteWhen=99", *words[-2:])
+    assert (behind.exit_code, "Alarm: archive lag" in behind.out) == (1, True), behind
+    assert metrics()["alarms"] == 1
+    assert json.loads(told.read_text())["state"] == "began"
+    quiet = cli("monitor", "named", "--set", "deleteWhen=99", "--quiet")
+    assert (quiet.exit_code, quiet.out, "Alarm: archive lag" in quiet.err) == (1, "", True), quiet
+
+
+def test_a_look_at_no_store_leaves_no_trace(cli, lake: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert cli("monitor", tmp_path / "empty", "--lake", lake).exit_code == 2
+    assert not (lake / "journal.db").exists() or Journal(f"sqlite:///{lake}/journal.db").stores() == ()

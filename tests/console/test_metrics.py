@@ -15,6 +15,7 @@ from sqlalchemy import event
 
 from storage_engine.cli.metrics import Collector
 from storage_engine.console.metrics import METRICS, PREFIX, MetricSample, read_samples, samples_of
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Journal, ReportRow
 from storage_engine.journal.reading.queries import JournalReader
@@ -23,6 +24,7 @@ from storage_engine.model.lag.lag import GroupLag
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.store.store import DiskUsage
 from tests.console.conftest import NAMES, NOW_MS
+from tests.services.console_course import clock_at
 
 HOUR_MS = 3_600_000
 GIB = 1 << 30
@@ -108,9 +110,10 @@ def test_what_is_not_known_has_no_sample(tmp_path: Path) -> None:
     unknown = DiskUsage("/data/seen", None, None, None, "can't be measured")
     journal.add_sample(seen.store_id, (unknown,), NOW_MS, None)
     # A group's place of an earlier look, which this one could not tell, and what couldn't be told.
-    journal.save_findings(seen.store_id, {"lag_error": ""}, (GroupLag("a", 5, 0, 9, HOUR_MS),))
     told = {"lag_error": "no broker", "due": None, "lost": None, "lost_ranges": None, "page_errors": ("it",)}
-    journal.save_findings(seen.store_id, told, None)
+    with clock_at(NOW_MS):
+        journal.save_findings(seen.store_id, {"lag_error": ""}, (GroupLag("a", 5, 0, 9, HOUR_MS),))
+        journal.save_findings(seen.store_id, told, None)
     # Its only run validated nothing.
     run = journal.begin_run(seen.store_id, "run", PlanRequest())
     journal.save_report(run, ReportRow(REPORT_VERSION, "done", (), 0, 0, b"{}", validation=""))
@@ -121,12 +124,28 @@ def test_what_is_not_known_has_no_sample(tmp_path: Path) -> None:
     assert found["look_timestamp_seconds"] == NOW_MS / 1000
 
 
+def test_a_fresh_sample_makes_no_older_finding_and_no_older_lag_new(past: JournalReader) -> None:
+    (summary,) = past.summaries(["store_orders"], NOW_MS)
+    at_ms = NOW_MS + 2 * HOUR_MS
+    # A sensor has looked now: it takes a sample, and finds nothing of what a monitor does.
+    sampled = replace(summary, sampled_at_ms=at_ms)
+    of_both = {"retention_seconds", "disk_used_ratio", "disk_usable_bytes"}
+    for seen, more in (
+        (sampled, set()),
+        (replace(sampled, archive_lag_at_ms=at_ms), {"archive_lag_bytes", "archive_lag_seconds"}),
+        (replace(sampled, found_at_ms=at_ms), OF_LOOKS - {"archive_lag_bytes", "archive_lag_seconds"}),
+    ):
+        found = {one.metric for one in samples_of(seen, None, None, at_ms)} & OF_LOOKS
+        assert found == of_both | more
+
+
 def test_what_is_due_may_be_known_where_no_lake_could_be_asked(tmp_path: Path) -> None:
     journal = Journal(f"sqlite:///{tmp_path / 'journal.db'}")
     seen = journal.add_store("/data/seen", "rocketmq", name="seen")
     journal.add_sample(seen.store_id, (), NOW_MS, None)
     due = {"size_bytes": 7, "unproven_bytes": None}
-    journal.save_findings(seen.store_id, {"due": due, "lost_ranges": 3}, None)
+    with clock_at(NOW_MS):
+        journal.save_findings(seen.store_id, {"due": due, "lost_ranges": 3}, None)
     found = of(
         list(read_samples(JournalReader(f"sqlite:///{tmp_path / 'journal.db'}"), None, NOW_MS)), "seen"
     )
@@ -201,3 +220,8 @@ def test_two_stores_of_one_name_and_an_unknown_one_are_named_at_start(
     with pytest.raises(BadInputError, match=r"store nobody: expected one .* found 0"):
         Collector((past,), ("nobody",)).check()
     Collector((past, other), ("store_payments",)).check()
+    # It comes after the start, and one of the two would stand for both.
+    journal.add_sample(journal.all_stores()[0].store_id, (), clock_ms(), None)
+    _, *families = Collector((past, other), ()).collect()
+    told = {sample.labels["store"] for family in families for sample in family.samples}
+    assert told == {*NAMES} - {"store_orders"}

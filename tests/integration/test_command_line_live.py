@@ -204,6 +204,9 @@ def test_a_store_is_held_cleaned_and_left_while_its_broker_runs(shell: Shell, tm
     assert held["status"]["held"]
     assert shell.broker.client.config()["cleanFileForciblyEnable"] == "false"
     assert shell.mtimes() != first
+    renewed = shell.run("monitor", *lake)
+    assert (renewed["hold"]["held"], renewed["alarms"], renewed["lag_error"]) == (True, [], "")
+    assert renewed["hold"]["ends_at_ms"] >= held["status"]["ends_at_ms"]
 
     told = _told(shell)
     assert not {"not-held", "clock", "dead-hold", "foreign-hold"} & {one["kind"] for one in told["findings"]}

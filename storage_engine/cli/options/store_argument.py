@@ -30,6 +30,7 @@ from storage_engine.cli.shell.command import NAMED, GroupedOption
 from storage_engine.cli.shell.values import NamedPath, key_value_pairs, time_zone
 from storage_engine.core.host import ANY_HOST
 from storage_engine.core.nearest import meant
+from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.settings.policy import Policy
@@ -110,6 +111,7 @@ def takes_store(
     each: bool = False,
     named: bool = True,
     settings: bool = True,
+    looks: bool = True,
     policy: tuple[str, ...] = (),
 ) -> Callable[[Function], Function]:
     """Give a command STORE with all that managing it takes, which it gets as ``managed``.
@@ -121,6 +123,7 @@ def takes_store(
     :param each: whether a call without arguments is one for each store of the file of stores; it gets None.
     :param named: whether a store that has a lake may be named by --name.
     :param settings: whether --set is a setting of the store; else the command has an option of that name.
+    :param looks: whether the command looks at the store; else this account need not be able to.
     :param policy: settings of the policy that it has options for.
     """
 
@@ -149,6 +152,8 @@ def takes_store(
             elif given["store"] is not None:
                 if connection and lake and given["lake_dir"] is None:
                     raise click.UsageError(f"{_EITHER}; found no --lake.")
+                if not looks:
+                    given["broker_type"] = given["broker_type"] or _kind_if_readable(given["store"])
                 managed = managed_store(**given, live=live, policy=chosen)
             elif each and not any(values.values()) and named_stores():
                 managed = None
@@ -186,6 +191,16 @@ def _kind(given: Mapping[str, Any]) -> str | None:
 
     broker: str | None = given["broker_type"]
     return broker_of(given["store"]) if broker is None and given["store"] is not None else broker
+
+
+def _kind_if_readable(store: Path) -> str:
+    """Return the kind of a store's broker; the usual one where nothing can be told of the directory."""
+    from storage_engine.brokers import broker_of, default_broker
+
+    try:
+        return broker_of(store)
+    except BadInputError:
+        return default_broker()
 
 
 def managed_store(

@@ -61,7 +61,8 @@ class StoreSummary:
     :param alarms: of the last look.
     :param lost: which offsets were nowhere then, and that no person has accepted; "": none; None: that isn't
         known. ``lost_ranges`` is how many ranges those are.
-    :param archive_lag_seconds: of that measure, since the oldest of these was last written to.
+    :param archive_lag_seconds: of that measure, since the oldest of these was last written to;
+        ``archive_lag_at_ms`` is when it was taken.
     :param time_to_loss_ms: of the group that loses its first unread message first; None: none of those whose
         place is known has any.
     :param due_bytes: what a cleanup asked for by a person would have deleted then; ``due_unproven_bytes`` of
@@ -88,6 +89,7 @@ class StoreSummary:
     lost: str | None = None
     lost_ranges: int | None = None
     archive_lag_seconds: int | None = None
+    archive_lag_at_ms: int | None = None
     time_to_loss_ms: int | None = None
     due_bytes: int | None = None
     due_unproven_bytes: int | None = None
@@ -154,6 +156,7 @@ def _summary(
         None if found is None else found.lost,
         lost_ranges=None if found is None else found.lost_ranges,
         archive_lag_seconds=row.archive_lag_seconds,
+        archive_lag_at_ms=row.archive_lag_at_ms,
         time_to_loss_ms=lagging[1] if is_measured else None,
         due_bytes=due.get("size_bytes"),
         due_unproven_bytes=due.get("unproven_bytes"),
@@ -173,7 +176,7 @@ def _stores(connection: Connection, names: Collection[str] | None, now_ms: int) 
         .correlate(stores)
         .scalar_subquery()
     )
-    lag_bytes, lag_seconds = (
+    lag_bytes, lag_seconds, lag_at_ms = (
         select(column)
         .where(mine, samples.c.at_ms >= now_ms - DAY_MS, samples.c.archive_lag_bytes.is_not(None))
         .order_by(samples.c.at_ms.desc())
@@ -183,6 +186,7 @@ def _stores(connection: Connection, names: Collection[str] | None, now_ms: int) 
         for column in (
             samples.c.archive_lag_bytes,
             samples.c.archive_lag["oldest_age_seconds"].as_integer(),
+            samples.c.at_ms,
         )
     )
     query = select(
@@ -191,6 +195,7 @@ def _stores(connection: Connection, names: Collection[str] | None, now_ms: int) 
         oldest.label("oldest_message_ms"),
         lag_bytes.label("archive_lag_bytes"),
         lag_seconds.label("archive_lag_seconds"),
+        lag_at_ms.label("archive_lag_at_ms"),
     )
     if names is None:
         rows = [*connection.execute(query)]
