@@ -45,6 +45,7 @@ from storage_engine.lake.file import agent_files
 from storage_engine.lake.file.agent_files import (
     PLAIN,
     AgentFiles,
+    begin_run,
     files_from,
     leave_agent,
     read_access,
@@ -404,6 +405,16 @@ def test_a_touch_while_it_is_read_is_told_from_a_write(
         else:
             archive_segment(replace(job, agent=run))
     assert bool(hashed) is (whose != "ours")
+
+
+@pytest.mark.parametrize("way", ["plain", "tls"])
+def test_a_plan_that_is_too_long_is_said_to_be_while_it_is_sent(
+    store: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MOST_PLAN_BYTES", 1 << 20)
+    files = [FileFacts(f"/{number}/{'long' * 60}", 1, number, 1, 1, 1) for number in range(60_000)]
+    with serving(store, way) as (_, access), pytest.raises(AgentError, match="at most 1048576 bytes, found"):
+        begin_run(access, {str(store): files})
 
 
 def test_a_lease_that_ran_out_and_a_restart_are_named(lake: Lake, store: Path) -> None:

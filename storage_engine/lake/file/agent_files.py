@@ -366,13 +366,15 @@ class _Agent:
         with self.understood():
             try:
                 self.wire.send(question)
+                if behind:
+                    self.wire.socket.sendall(behind)
             except (ConnectionError, ssl.SSLError):
                 # Why the other end is gone may have come before.
-                self.wire.receive()
-                raise
-            if behind:
-                self.wire.socket.sendall(behind)
-            answer = self.wire.receive()
+                answer = self.wire.receive()
+                if "error" not in answer:
+                    raise
+            else:
+                answer = self.wire.receive()
             error = answer.get("error")
             kind, told = (None, "") if error is None else (str(error["type"]), str(error["message"]))
         if kind is not None:

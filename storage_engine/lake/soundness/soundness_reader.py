@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from errno import ELOOP, ENOENT, ENOTDIR
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -274,9 +275,17 @@ class Reader:
         # Of a plain location without local_path, which takes ten times as long as asking.
         is_plain = location.startswith("file:///") and "?" not in location and "#" not in location
         path: str | Path | None = location[7:] if is_plain else local_path(location)
-        if path is not None and stat.S_ISREG((found := os.stat(path)).st_mode):  # noqa: PTH116
-            return found.st_size
-        return len(self._table.io.new_input(location))
+        if path is None:
+            return len(self._table.io.new_input(location))
+        try:
+            found = os.stat(path)  # noqa: PTH116
+        except OSError as error:
+            if error.errno in (ENOTDIR, ELOOP):
+                raise FileNotFoundError(ENOENT, "no such file", str(path)) from error
+            raise
+        if not stat.S_ISREG(found.st_mode):
+            raise FileNotFoundError(ENOENT, "no regular file", str(path))
+        return found.st_size
 
     def _read_sha256(self, location: str) -> str:
         with open_data_file(self._table.io, location) as stored:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from storage_engine.lake.file.live_files import LiveFile, live_data_files
 from storage_engine.lake.soundness.chain import row_faults, row_hash
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth
-from storage_engine.lake.soundness.soundness_reader import Reader
+from storage_engine.lake.soundness.soundness_reader import Reader, broken_receipts
 from storage_engine.model.proof.receipt import Receipt
 from tests.lake.conftest import MakeJobs
 
@@ -109,3 +110,23 @@ def test_a_receipt_whose_file_has_another_length_or_is_gone_is_looked_at_closely
     assert any(_looks(lake, live, list(rows)))
     path.unlink()
     assert any(_looks(lake, live, list(rows)))
+
+
+@pytest.mark.parametrize("other", ["directory", "pipe", "link to itself", "its directory is a file"])
+def test_a_receipt_with_something_else_in_its_files_place_has_no_file(
+    lake: Lake, rows: tuple[Receipt, ...], other: str
+) -> None:
+    live = live_data_files(lake.messages(), "store-1")
+    path = Path(live[0].location.removeprefix("file://"))
+    if other == "its directory is a file":
+        path.parent.rename(path.parent.with_name("elsewhere"))
+        path.parent.touch()
+    else:
+        path.unlink()
+        make = {"directory": Path.mkdir, "pipe": os.mkfifo, "link to itself": lambda it: it.symlink_to(it)}
+        make[other](path)
+    found = broken_receipts(lake, rows)
+    assert {text for text in found.values() if str(path) in text} == {
+        f"data file {live[0].location} is missing"
+    }
+    assert [text for (text,) in filter(None, _looks(lake, live, list(rows)))] == list(found.values())
