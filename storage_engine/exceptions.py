@@ -133,10 +133,11 @@ class FileGoneError(ChangedUnderUsError):
     """A file of a store went away between being listed and being read, as a broker deletes and renames."""
 
     @classmethod
-    def at(cls, path: str) -> FileGoneError:
+    def at(cls, path: str, known: str = "Nothing was changed.") -> FileGoneError:
+        """:param known: what is known of the store, as a sentence."""
         return cls(
             f"{path}: expected the file that was listed, found none: it was deleted or renamed meanwhile. "
-            "Nothing was changed. Run it again, which lists the files as they are by then.",
+            f"{known} Run it again, which lists the files as they are by then.",
             path=path,
         )
 

@@ -1,5 +1,5 @@
 """Tells Airflow's notifiers of alarms: once when one begins, and once when it has ended, not each time that a
-task fails."""
+task fails. What a task's errors and notices name as commands gets the task's connection as argument."""
 
 from __future__ import annotations
 

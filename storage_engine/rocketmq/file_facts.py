@@ -1,4 +1,4 @@
-"""Facts of the commitlog's files: names, sizes, first frames, and on demand every frame."""
+"""Facts of the files of commitlog and consume queues: names, sizes, first frames, on demand every frame."""
 
 from __future__ import annotations
 

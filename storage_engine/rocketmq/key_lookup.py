@@ -1,4 +1,7 @@
-"""Messages of a topic by one of their keys: the index finds them by a hash, the log confirms them."""
+"""Messages of a topic by one of their keys: the index finds them by a hash, the log confirms them.
+
+Which messages the index may lack is told from the headers of its files.
+"""
 
 from __future__ import annotations
 

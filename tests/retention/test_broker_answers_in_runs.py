@@ -143,6 +143,22 @@ def test_a_segment_that_goes_with_dependents_is_said(
         steps.clean_dependents(planned, "r")
 
 
+def test_dependents_that_went_before_an_error_are_not_said_to_be_there(
+    planned: ManagedStore, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete = module.ToyStore.delete_dependents
+
+    def fails(self: Any, *arguments: Any) -> None:
+        delete(self, *arguments)
+        raise KeyError("late")
+
+    monkeypatch.setattr(module.ToyStore, "delete_dependents", fails)
+    steps.release(planned, "r")
+    with pytest.raises(BrokerPackageError, match=r"'late'\. A part of it may be done") as failed:
+        steps.clean_dependents(planned, "r")
+    assert "Nothing was changed" not in str(failed.value)
+
+
 def test_dependents_lie_where_the_package_said_at_first_that_it_writes(
     planned: ManagedStore, module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -210,7 +210,7 @@ def take_figures(
     """Look at an open store.
 
     :param kind: the broker's name.
-    :param samples: as of :func:`~storage_engine.retention.doctor.space_and_time.growth_of`.
+    :param samples: as of :func:`growth_of`.
     :raises StorageEngineError: it can't be read, or isn't what it should be.
     :raises OSError: a file can't be read.
     """

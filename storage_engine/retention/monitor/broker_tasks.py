@@ -35,7 +35,7 @@ from storage_engine.retention.proof.proofs import Proofs
 from storage_engine.retention.proof.stamping import witness_release
 from storage_engine.retention.proof.unseen_writes import Reading, digest
 from storage_engine.retention.release.judging import read_proofs_to_delete
-from storage_engine.retention.store.broker_answers import package_errors
+from storage_engine.retention.store.broker_answers import MAY_BE_DONE, package_errors
 from storage_engine.retention.store.context import WHOLE, AnyStore, Context, open_context
 from storage_engine.retention.store.known_heads import KnownHeads, known_heads
 from storage_engine.retention.store.stamp import missing_stamps
@@ -401,7 +401,7 @@ def _remove(context: Context, run: Run, task: str, left: LeftOver, unproven: str
         "unproven": unproven,
     }
     context.journal.record(run, Step.BROKER_TASK, Phase.INTENT, [(left.what, said)], lease=lease)
-    with package_errors(context.store.broker, "remove what it left"):
+    with package_errors(context.store.broker, "remove what it left", MAY_BE_DONE):
         context.broker.delete_left_over(left, lambda: context.journal.renew(lease))
     context.journal.record(
         run, Step.BROKER_TASK, Phase.RESULT, [(left.what, {"size_bytes": left.size_bytes})]

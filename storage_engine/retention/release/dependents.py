@@ -22,7 +22,7 @@ from storage_engine.retention.quarantine.records import quarantine_of
 from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
 from storage_engine.retention.release.releasing import ReleaseResult, intend_dependents
 from storage_engine.retention.shield import asked_notices
-from storage_engine.retention.store.broker_answers import list_dependents, package_errors
+from storage_engine.retention.store.broker_answers import MAY_BE_DONE, list_dependents, package_errors
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 
 
@@ -85,7 +85,7 @@ def _clean(context: Context, run: Run, logs: Collection[str]) -> DependentsResul
         intend_dependents(context, run, files, held.lease)
         facts = [file.facts for file in files]
         remove = remover(context, run, facts, held.lease, clock_ms(), begin=False)
-        with package_errors(context.store.broker, "delete what depends on segments"):
+        with package_errors(context.store.broker, "delete what depends on segments", MAY_BE_DONE):
             context.broker.delete_dependents(files, lambda: context.journal.renew(held.lease), remove)
         _record_results(context, run)
         if not context.broker.is_live:

@@ -120,6 +120,9 @@ Types = Mapping[str, Set[type]]
 
 MEND: Final = "Mend the package that brings the broker."
 UNCHANGED: Final = f"Nothing was changed. {MEND}"
+_ASKED: Final = f"Asking changed nothing. {MEND}"
+"""Of a question: the step that asks may have deleted something before."""
+MAY_BE_DONE: Final = f"A part of it may be done, which the next run finds out. {MEND}"
 _INT: Final[Set[type]] = frozenset({int})
 _TEXT: Final[Set[type]] = frozenset({str})
 _MAYBE_INT: Final[Set[type]] = frozenset({int, NoneType})
@@ -256,6 +259,8 @@ QUESTIONS: Final[Mapping[str, str]] = {
 """What a store is asked, and what it is then to do, as in "expected its package to <do>". What locks it or
 deletes isn't among them: what is known of the store after an error, the caller says.
 """
+_CHANGING: Final = frozenset({"end_force", "end_hold", "flush_now", "hold_due", "renew_hold"})
+"""Those that change files, or settings of the running broker."""
 
 _MAX_OFFSET: Final = (1 << 63) - 1
 
@@ -277,7 +282,7 @@ def package_errors(broker: str, doing: str, then: str = UNCHANGED) -> Iterator[N
     try:
         yield
     except FileNotFoundError as error:
-        raise FileGoneError.at(str(error.filename)) from error
+        raise FileGoneError.at(str(error.filename), then.removesuffix(MEND).rstrip()) from error
     except (StorageEngineError, OSError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
@@ -307,13 +312,17 @@ class _AskedStore:
         doing = QUESTIONS.get(name)
         if doing is None:
             return getattr(self._store, name)
-        answer = ask(self._broker, doing, partial(getattr, self._store, name))
-        return partial(_ask_with, self._broker, doing, answer) if callable(answer) else answer
+        then = MAY_BE_DONE if name in _CHANGING else _ASKED
+        with package_errors(self._broker, doing, then):
+            answer = getattr(self._store, name)
+        return partial(_ask_with, self._broker, doing, then, answer) if callable(answer) else answer
 
 
-def _ask_with(broker: str, doing: str, question: Callable[..., T], *arguments: Any, **named: Any) -> T:
-    """Return the answer of :func:`ask` to a question with arguments."""
-    with package_errors(broker, doing):
+def _ask_with(
+    broker: str, doing: str, then: str, question: Callable[..., T], /, *arguments: Any, **named: Any
+) -> T:
+    """Return the answer to a question with arguments; errors are those of :func:`package_errors`."""
+    with package_errors(broker, doing, then):
         return question(*arguments, **named)
 
 

@@ -1,4 +1,4 @@
-"""Compiled checks of one frame: is it whole, are its CRCs right.
+"""Compiled walk over a commitlog segment, with checks of each frame: is it whole, are its CRCs right.
 
 Nothing is read outside the segment, whatever its bytes say.
 

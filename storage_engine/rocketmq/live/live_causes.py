@@ -1,4 +1,7 @@
-"""The causes of a cleanup as a running broker's own figures have them: none of our paths is looked at."""
+"""The causes of a cleanup as a running broker's own figures have them: none of our paths is looked at.
+
+And what its rules take by a moment of a store that nobody holds.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.exceptions import BrokerPackageError, StoreBusyError
+from storage_engine.exceptions import BrokerPackageError, FileGoneError, StoreBusyError
 from storage_engine.model.broker.broker_store import BrokerStore
 from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.store.store import (
@@ -374,6 +374,19 @@ def test_what_a_package_raises_in_an_answer_is_one_error(root: Path, name: str) 
         getattr(store, name)()
     with pytest.raises(StoreBusyError):
         getattr(busy, name)()
+
+
+@pytest.mark.parametrize("name", ["deleted", "end_hold"])
+def test_an_error_says_of_the_store_only_what_is_known(root: Path, name: str) -> None:
+    """A question may follow a deletion; what changes the store may have begun."""
+    known = {"deleted": "Asking changed nothing.", "end_hold": "A part of it may be done"}[name]
+    store = asked(_Says(root, **{name: KeyError("x")}), "says")  # type: ignore[arg-type]
+    with pytest.raises(BrokerPackageError, match=known) as refused:
+        getattr(store, name)()
+    assert "Nothing was changed" not in str(refused.value)
+    gone = asked(_Says(root, **{name: FileNotFoundError(2, "gone", "/x")}), "says")  # type: ignore[arg-type]
+    with pytest.raises(FileGoneError, match=f"meanwhile. {known}.*Run it again"):
+        getattr(gone, name)()
 
 
 def test_a_property_that_fails_is_the_same_error(root: Path) -> None:
