@@ -93,7 +93,7 @@ def is_on_disk(segment: Segment) -> bool:
 
 @pytest.mark.again
 @settings(
-    max_examples=rounds("STORAGE_ENGINE_AGING", 3, 300),
+    max_examples=rounds("STORAGE_ENGINE_AGING", 2, 300),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     derandomize=True,

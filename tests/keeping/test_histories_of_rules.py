@@ -12,7 +12,7 @@ from tests.services.moved_clock import with_moved_clock
 from tests.services.power_loss import compiled_recorder
 from tests.services.runners import told_by
 
-CASES = rounds("STORAGE_ENGINE_RULE_CASES", 10, 1000)
+CASES = rounds("STORAGE_ENGINE_RULE_CASES", 7, 1000)
 
 
 @pytest.mark.slow

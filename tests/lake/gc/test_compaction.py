@@ -169,7 +169,7 @@ def test_killed_at_each_operation_it_is_one_state_or_the_other(
     small: Lake, segments: list[Path], tmp_path: Path
 ) -> None:
     ended = set()
-    for lake, operation in killed_at_each(tmp_path, small.config, run, least=12, few=8):
+    for lake, operation in killed_at_each(tmp_path, small.config, run, least=12, few=5):
         names, rows = live(lake), receipts(lake, STORE)
         # Each segment's rows are in the table, once, at every instant; and its receipt or the rows prove it.
         assert len(rows_of(lake)) == sum(row.row_count for row in rows), operation
@@ -551,7 +551,7 @@ def test_a_segment_waits_while_a_file_of_a_killed_run_has_its_rows(past: Lake, s
 
 
 def test_killed_while_what_was_replaced_goes_it_is_run_again(past: Lake, tmp_path: Path) -> None:
-    for lake, operation in killed_at_each(tmp_path, past.config, expire_for_good, least=12, few=6):
+    for lake, operation in killed_at_each(tmp_path, past.config, expire_for_good, least=12, few=4):
         expire_for_good(lake)
         assert (states(lake), data_paths(lake)) == (["expired"] * 3, []), operation
 
