@@ -11,7 +11,7 @@ from tests.rounds import rounds
 from tests.services.moved_clock import with_moved_clock
 from tests.services.runners import told_by
 
-ROUNDS = rounds("STORAGE_ENGINE_DAYS_OF_A_YEAR", 5, 366)
+ROUNDS = rounds("STORAGE_ENGINE_DAYS_OF_A_YEAR", 6, 366)
 
 
 @pytest.mark.slow
