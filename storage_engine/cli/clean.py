@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         ArchiveResult,
         CheckpointResult,
         DependentsResult,
+        PlanResult,
         ReleaseResult,
     )
     from storage_engine.retention.store.managed_store import ManagedStore
@@ -118,18 +119,24 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
             return _end(cleanup, as_json, told)
         if assumes_defaults(managed):
             tell(ASSUMED)
-        tell(f"run {run_key}; if it is interrupted, --run-key {run_key} goes on with it")
-        planned = cycle.plan(cleanup)
-        tell(
-            f"plan: {count_text(planned.deletes, 'segment')} to delete, "
-            f"{bytes_text(planned.delete_bytes)}; {planned.kept} to keep"
-        )
+        planned = make_plan(cleanup, run_key, tell)
         try:
             take_steps(cleanup, tell)
         except Exception:
             tell(f"stopped; the plan is {planned.digest}; the report: {cycle.report(cleanup).report_text}")
             raise
         return _end(cleanup, as_json, told)
+
+
+def make_plan(cleanup: cycle.Cleanup, run_key: str, tell: Tell) -> PlanResult:
+    """Make or find a run's plan, and say how it goes on and what it deletes."""
+    tell(f"run {run_key}; if it is interrupted, --run-key {run_key} goes on with it")
+    planned = cycle.plan(cleanup)
+    tell(
+        f"plan: {count_text(planned.deletes, 'segment')} to delete, "
+        f"{bytes_text(planned.delete_bytes)}; {planned.kept} to keep"
+    )
+    return planned
 
 
 def take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:

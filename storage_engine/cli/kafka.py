@@ -15,6 +15,7 @@ import click
 from storage_engine import cycle
 from storage_engine.cli.clean import (
     archive_with_progress,
+    make_plan,
     print_report,
     report_shown,
     silent,
@@ -217,12 +218,7 @@ def _run(
             measure_lag=partial(_lag, _asked(managed)),
             archive_with=archive_with_progress,
         )
-        tell(f"run {run_key}; if it is interrupted, --run-key {run_key} goes on with it")
-        planned = cycle.plan(cleanup)
-        tell(
-            f"plan: {count_text(planned.deletes, 'segment')} to delete, "
-            f"{bytes_text(planned.delete_bytes)}; {planned.kept} to keep"
-        )
+        make_plan(cleanup, run_key, tell)
         try:
             take_steps(cleanup, tell)
         except Exception:

@@ -657,7 +657,7 @@ def _missing(place: AnyStore) -> tuple[tuple[ReleasedSpan, ...], dict[str, str]]
         if not broker.tells_absences:
             return (), {}
         snapshot = take_snapshot(broker, clock_ms(), store.broker)
-        present = present_logs(broker, store.broker, snapshot)
+        present = present_logs(broker, snapshot)
         if record is None:
             return (), present
         absent = missing_logs(store, journal, record, broker, snapshot)

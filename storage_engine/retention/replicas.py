@@ -102,7 +102,7 @@ def compare_logs(
     receipts = replica_receipts(lake, record.store_id, spans)
     for log, of_log in wanted.items():
         if rows := receipts.get(log_ids[log], ()):
-            compare = partial(_compare, broker, lake, record, of_log, rows, depth)
+            compare = partial(_compare, broker, lake, of_log, rows, depth)
             left, found = answer_for_left(files[log], compare)
             said = divergence(broker, record, log, found.same)
             if (
@@ -118,7 +118,6 @@ def compare_logs(
 def _compare(
     broker: BrokerStore,
     lake: Lake,
-    record: StoreRecord,
     segments: Sequence[Segment],
     rows: Sequence[Receipt],
     depth: Depth,

@@ -175,7 +175,7 @@ def _look(store: ManagedStore) -> StoreLook:
             snapshot,
             None if stamp is None else stamp.store_id,
             None if stamp is None else stamp.lineages,
-            present_logs(broker, store.broker, snapshot),
+            present_logs(broker, snapshot),
             partial(_contexts, store),
             partial(_absences, store),
         )

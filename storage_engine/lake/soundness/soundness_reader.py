@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from errno import ELOOP, ENOENT, ENOTDIR
 from functools import cache
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 from pyiceberg.conversions import from_bytes, to_bytes
@@ -223,8 +221,7 @@ class Reader:
         return SeenFile(file.stored, file.listed, size_bytes, sha256)
 
     def _identity(self, receipt: Receipt) -> Identity:
-        values = (receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
-        return tuple(self._bound(column, value) for column, value in enumerate(values))
+        return tuple(self._bound(column, value) for column, value in enumerate(_segment_of(receipt)))
 
     def _with_statistics(self, seen: Seen) -> Seen:
         # Parsed only where its hash was found to be the one that was proven.
@@ -272,13 +269,11 @@ class Reader:
         return name, field_id, to_bytes(kind, value)
 
     def _read_size(self, location: str) -> int:
-        # Of a plain location without local_path, which takes ten times as long as asking.
-        is_plain = location.startswith("file:///") and "?" not in location and "#" not in location
-        path: str | Path | None = location[7:] if is_plain else local_path(location)
+        path = local_path(location)
         if path is None:
             return len(self._table.io.new_input(location))
         try:
-            found = os.stat(path)  # noqa: PTH116
+            found = path.stat()
         except OSError as error:
             if error.errno in (ENOTDIR, ELOOP):
                 raise FileNotFoundError(ENOENT, "no such file", str(path)) from error

@@ -100,7 +100,7 @@ def present_segments(context: Context, snapshot: StoreSnapshot) -> PresentSegmen
     """
     return PresentSegments(
         {log.name: log.segments for log in snapshot.logs},
-        present_logs(context.broker, context.store.broker, snapshot),
+        present_logs(context.broker, snapshot),
     )
 
 

@@ -159,7 +159,7 @@ def _look(context: Context, looks: LogLooks) -> tuple[Listed, Mapping[str, str]]
     :return: the listing, and the identities of its logs by name.
     """
     listed = list_segments(context)
-    log_ids = present_logs(context.broker, context.store.broker, listed.snapshot)
+    log_ids = present_logs(context.broker, listed.snapshot)
     looks.add(listed, log_ids)
     return listed, log_ids
 

@@ -134,7 +134,7 @@ def _told(context: Context) -> list[_Lost]:
     if context.broker.tells_absences:
         snapshot = context.snapshot(clock_ms())
         missing = missing_logs(context.store, context.journal, record, context.broker, snapshot)
-        present = present_logs(context.broker, context.store.broker, snapshot)
+        present = present_logs(context.broker, snapshot)
     accepted = accepted_losses(context.journal, record)
 
     def lost(row: RangeStatus) -> _Lost:

@@ -373,7 +373,7 @@ def _look(
                     from storage_engine.retention.hold.leaving_unproven import unheld_by
 
                     until_ms = (hold.deletes_from_ms or hold.ends_at_ms) + DAY_MS
-                    unheld = unheld_by(store, opened, now_ms, until_ms)
+                    unheld = unheld_by(opened, now_ms, until_ms)
                 if known.journal is not None and known.record is not None:
                     from storage_engine.retention.ranges.missing_logs import missing_logs
 

@@ -233,7 +233,7 @@ def take_figures(
         leaving=leaving,
         leaves_in_ms=span_ms,
         pending=broker.pending(snapshot),
-        unread=_unread(broker, kind, snapshot, leaving),
+        unread=_unread(broker, snapshot, leaving),
         archivable=take_archivable(broker, snapshot),
         hold=broker.hold_status(now_ms) if broker.is_live else None,
         replicas_elsewhere=sum(one.reason is Reason.REPLICAS_ELSEWHERE for one in plan.decisions),
@@ -264,7 +264,7 @@ def _is_by(at_ms: int | None, end_ms: int) -> bool:
     return at_ms is not None and at_ms <= end_ms
 
 
-def _unread(broker: BrokerStore, kind: str, snapshot: StoreSnapshot, leaving: Sequence[Segment]) -> Unread:
+def _unread(broker: BrokerStore, snapshot: StoreSnapshot, leaving: Sequence[Segment]) -> Unread:
     ends: dict[str, int] = {}
     for segment in leaving:
         ends[segment.log] = max(ends.get(segment.log, 0), segment.end_offset)

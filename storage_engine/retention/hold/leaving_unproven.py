@@ -117,7 +117,7 @@ class UnprovenSegments:
         return ", ".join(said)
 
 
-def unheld_by(store: ManagedStore, broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments:
+def unheld_by(broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments:
     """Ask a store's broker what goes by a moment if the store is held no more from now on."""
     try:
         return broker.unheld_segments(now_ms, until_ms)
@@ -150,7 +150,7 @@ def _clause(error: object) -> str:
 
 
 def _unproven_by(context: Context, now_ms: int, until_ms: int) -> UnprovenSegments:
-    unheld = unheld_by(context.store, context.broker, now_ms, until_ms)
+    unheld = unheld_by(context.broker, now_ms, until_ms)
     return unproven_of(context.store, context.journal, context.record, unheld)
 
 
@@ -194,7 +194,7 @@ def check_hold_of_other_journal(
         held_until_ms = broker.held_until_ms()
         if held_until_ms is None or held_until_ms <= now_ms:
             return
-        unheld = unheld_by(store, broker, now_ms, now_ms + DAY_MS)
+        unheld = unheld_by(broker, now_ms, now_ms + DAY_MS)
         left = unproven_of(store, journal, record, unheld)
     if why := refusal(left, acceptance):
         raise GateRefusedError(

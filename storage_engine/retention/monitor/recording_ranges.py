@@ -152,7 +152,7 @@ def store_ranges(
             keep_ranges(journal_url, store_id, found)
         deleted = found.deleted.spans
     shielded = shielded_spans(context.store.real_root, context.record.lineages)
-    present = present_logs(context.broker, context.store.broker, snapshot)
+    present = present_logs(context.broker, snapshot)
     missing = missing_logs(context.store, context.journal, context.record, context.broker, snapshot)
     missed = missing_spans(context.journal, context.record, missing)
     own = ends_of_segments(context, snapshot, measured)

@@ -60,7 +60,7 @@ def find_dependents(
     return found, {**unreadable, **more}
 
 
-def unread_dependents_notices(broker: BrokerStore, broker_name: str) -> tuple[str, ...]:
+def unread_dependents_notices(broker: BrokerStore) -> tuple[str, ...]:
     """Say which files were left out when dependents were found last: they stay, as they can't be read."""
     unread = [*map(str, broker.unread_dependents)]
     if not unread:
@@ -230,12 +230,12 @@ def decide(
     if unreadable and unreadable.keys() == plan.new_min_offsets.keys():
         raise next(iter(unreadable.values()))
     plan = refuse_in_plan(plan, unreadable)
-    plan = replace(plan, notices=(*plan.notices, *unread_dependents_notices(broker, snapshot.broker)))
+    plan = replace(plan, notices=(*plan.notices, *unread_dependents_notices(broker)))
     # What goes is kept for its consumers where the policy blocks.
     going = plan.new_min_offsets if policy.lag_policy is LagPolicy.WARN else {}
     unread = find_unread(broker, snapshot, going, policy.lag_policy)
     plan = replace(plan, notices=plan.notices + unread.notices)
-    checkpoint, no_checkpoint = take_checkpoint(broker, kind)
+    checkpoint, no_checkpoint = take_checkpoint(broker)
     plan = replace(plan, notices=plan.notices + no_checkpoint)
     return Decided(snapshot, plan, dependents, checkpoint, pending, unread)
 

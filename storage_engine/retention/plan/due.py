@@ -24,7 +24,7 @@ from storage_engine.retention.plan.deciding import check_quarantine, decide
 from storage_engine.retention.plan.planning import identified
 from storage_engine.retention.proof.approvals import open_questions, was_refused
 from storage_engine.retention.quarantine.emptying import expired_or_in_the_way
-from storage_engine.retention.store.broker_answers import take_progress, take_triggers
+from storage_engine.retention.store.broker_answers import take_triggers
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 
 
@@ -67,7 +67,7 @@ def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | Non
         raise BadInputError(f"{error} Its hold: {'; '.join(hold.notices)}") from error
     triggers, notices = take_triggers(context.broker, snapshot, now_ms, request or PlanRequest())
     levels = snapshot.disks
-    progress = take_progress(context.broker, now_ms, context.store.broker)
+    progress = context.broker.progress(now_ms)
     context.sample(snapshot, now_ms, progress=progress)
     return SenseResult(
         context.name,

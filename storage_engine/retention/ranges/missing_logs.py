@@ -118,8 +118,8 @@ def remember_logs(
     if not broker.tells_absences:
         return
     known = _known(store, journal, record)
-    here = _here(store, record, broker, snapshot, known)
-    found = remembered(known, here, _absences(store, broker, absent_logs(known, here)))
+    here = _here(record, broker, snapshot, known)
+    found = remembered(known, here, _absences(broker, absent_logs(known, here)))
     if found != known:
         keep_logs(store.journal_url, record.store_id, found)
 
@@ -135,8 +135,8 @@ def missing_logs(
     if not broker.tells_absences:
         return ()
     known = _known(store, journal, record)
-    here = _here(store, record, broker, snapshot, known)
-    absences = _absences(store, broker, absent_logs(known, here))
+    here = _here(record, broker, snapshot, known)
+    absences = _absences(broker, absent_logs(known, here))
     found = missing_ranges(known, here, absences)
     return tuple(one for one in found if one.lineage == record.lineage_of(one.log))
 
@@ -149,7 +149,7 @@ def missing_spans(
     return tuple(part for one in found for part in excused_parts(span_of_missing(one), accepted))
 
 
-def present_logs(broker: BrokerStore, broker_name: str, snapshot: StoreSnapshot) -> dict[str, str]:
+def present_logs(broker: BrokerStore, snapshot: StoreSnapshot) -> dict[str, str]:
     """Return which logs a store has on disk: identities by name, "" where one can't be told.
 
     :raises OSError: a file can't be read.
@@ -169,7 +169,6 @@ def _known(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[
 
 
 def _here(
-    store: ManagedStore,
     record: StoreRecord,
     broker: BrokerStore,
     snapshot: StoreSnapshot,
@@ -179,7 +178,7 @@ def _here(
     return logs_of_snapshot(snapshot, identities, record.lineages, known)
 
 
-def _absences(store: ManagedStore, broker: BrokerStore, absent: Iterable[SeenLog]) -> dict[SeenLog, Absence]:
+def _absences(broker: BrokerStore, absent: Iterable[SeenLog]) -> dict[SeenLog, Absence]:
     """Ask why logs aren't here: of several of one name one after the other."""
     found: dict[SeenLog, Absence] = {}
     left = list(absent)

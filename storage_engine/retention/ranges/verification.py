@@ -308,7 +308,7 @@ def verify_store(
         journal = Journal(store.journal_url)
         record = identify(store, journal)
         absent = missing_logs(store, journal, record, broker, snapshot)
-        present = present_logs(broker, store.broker, snapshot)
+        present = present_logs(broker, snapshot)
         store_id, known = record.store_id, known_heads(journal, record)
         lakes, unreachable = without_older(lakes, unreachable, known, store_id)
         renewed = [_renew(lake, store_id) if renew else 0 for lake in lakes]

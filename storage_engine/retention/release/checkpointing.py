@@ -23,8 +23,8 @@ from storage_engine.model.hold.hold import BrokerProgress
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.hold.progress_alarms import progress_alarms
 from storage_engine.retention.release.dependents import deleted_dependents
-from storage_engine.retention.store.broker_answers import take_checkpoint, take_progress
-from storage_engine.retention.store.context import AnyStore, Context, flush_paths, open_context
+from storage_engine.retention.store.broker_answers import take_checkpoint
+from storage_engine.retention.store.context import AnyStore, Context, open_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +70,17 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
             result = _flushed(context, run_key, now_ms, flushed)
             context.save(run, Step.CHECKPOINT, result, started_ns)
             return result
-        progress = take_progress(context.broker, now_ms, context.store.broker)
+        progress = context.broker.progress(now_ms)
         if progress is not None:
             result = _measured(context, run_key, now_ms, progress)
             context.save(run, Step.CHECKPOINT, result, started_ns)
             return result
-        paths = dict.fromkeys(str(path) for path in flush_paths(context, context.snapshot(now_ms)))
+        paths = dict.fromkeys(str(path) for path in context.broker.flush_paths(context.snapshot(now_ms)))
         paths.update(
             dict.fromkeys(file.facts.path.rpartition("/")[0] for file in deleted_dependents(context, run))
         )
         unflushed = list(_flush(paths))
-        checkpoint, unknown = take_checkpoint(context.broker, context.store.broker)
+        checkpoint, unknown = take_checkpoint(context.broker)
         notices = _look_at(checkpoint, _planned_with(context, run), now_ms)
         result = CheckpointResult(
             run_key, checkpoint, len(paths) - len(unflushed), (*unflushed, *unknown, *notices)
@@ -106,7 +106,7 @@ def _flush(paths: Iterable[str]) -> Iterator[str]:
 
 def _flushed(context: Context, run_key: str, now_ms: int, found: FlushedStore) -> CheckpointResult:
     """Return what a flush of a store of our own engine came to."""
-    progress = take_progress(context.broker, now_ms, context.store.broker)
+    progress = context.broker.progress(now_ms)
     checkpoint = found.after.checkpoint
     alarms = progress_alarms(progress, context.store.policy)
     notices = _look_at(checkpoint, {}, now_ms)
@@ -117,7 +117,7 @@ def _flushed(context: Context, run_key: str, now_ms: int, found: FlushedStore) -
 
 def _measured(context: Context, run_key: str, now_ms: int, progress: BrokerProgress) -> CheckpointResult:
     """Return how far the running broker is. That its checkpoint goes on is what it should do."""
-    checkpoint, unknown = take_checkpoint(context.broker, context.store.broker)
+    checkpoint, unknown = take_checkpoint(context.broker)
     alarms = progress_alarms(progress, context.store.policy)
     notices = (*unknown, *_look_at(checkpoint, {}, now_ms))
     positions = positions_of(progress, checkpoint)

@@ -81,7 +81,7 @@ def _clean(context: Context, run: Run, logs: Collection[str]) -> DependentsResul
         min_offsets = {log.name: log.min_offset for log in held.snapshot.logs}
         below = {log: at for log, at in min_offsets.items() if log in logs}
         files = list_dependents(context.broker, held.snapshot, below)
-        unread = unread_dependents_notices(context.broker, context.store.broker)
+        unread = unread_dependents_notices(context.broker)
         intend_dependents(context, run, files, held.lease)
         facts = [file.facts for file in files]
         remove = remover(context, run, facts, held.lease, clock_ms(), begin=False)

@@ -89,7 +89,6 @@ from storage_engine.retention.store.context import (
     Context,
     Locked,
     approved_plan,
-    flush_paths,
     open_context,
     refuse_dry_run,
 )
@@ -343,7 +342,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
             judged, dependents = _dependents(context, held.snapshot, judged.without(blocked))
             settled.require_one(judged)
         segments = [verdict.segment for verdict in judged.verdicts]
-        unread_files = unread_dependents_notices(context.broker, context.store.broker) if segments else ()
+        unread_files = unread_dependents_notices(context.broker) if segments else ()
         unseen = _unseen(context, segments) if segments else {}
         if judged.verdicts:
             if context.broker.is_live:
@@ -485,7 +484,7 @@ def _unseen(context: Context, segments: Sequence[Segment]) -> dict[str, str]:
 def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
     """Make durable what an earlier run unlinked before it was killed: after a power loss its segment could
     come back in one directory, while a younger one, in another, is gone for good."""
-    for path in flush_paths(context, snapshot):
+    for path in context.broker.flush_paths(snapshot):
         if path.is_dir():
             durable.fsync_path(path)
 
@@ -596,7 +595,7 @@ def _log_ids(context: Context, snapshot: StoreSnapshot, verdicts: Sequence[Verdi
     logs = {one.segment.log for one in verdicts if one.passage is Passage.NOT_ARCHIVED}
     if logs and context.broker.tells_absences:
         with suppress(StorageEngineError, OSError):
-            identities = present_logs(context.broker, context.store.broker, snapshot)
+            identities = present_logs(context.broker, snapshot)
             return {log: identities[log] for log in logs & identities.keys()}
     return {}
 

@@ -20,7 +20,6 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import BadInputError, BrokerPackageError, FileGoneError, StorageEngineError
 from storage_engine.model.broker.broker_store import BrokerStore
-from storage_engine.model.hold.hold import BrokerProgress
 from storage_engine.model.plan.plan import (
     Decision,
     DependentFile,
@@ -520,7 +519,7 @@ def _check_said(triggers: object, notices: object, where: str) -> None:
             refuse(f"{where}: {name}", f"a tuple of {of.__name__}", f"{said!r:.400}")
 
 
-def take_checkpoint(store: BrokerStore, broker: str) -> tuple[Mapping[str, int], tuple[str, ...]]:
+def take_checkpoint(store: BrokerStore) -> tuple[Mapping[str, int], tuple[str, ...]]:
     """Return what a store's checkpoint says, and why that isn't known; (): it is. No deletion rests on it."""
     try:
         return store.checkpoint(), ()
@@ -528,11 +527,6 @@ def take_checkpoint(store: BrokerStore, broker: str) -> tuple[Mapping[str, int],
         raise
     except (BadInputError, FileGoneError, OSError) as error:
         return {}, (f"the store's checkpoint can't be read: {reason_of(error)}",)
-
-
-def take_progress(store: BrokerStore, now_ms: int, broker: str) -> BrokerProgress | None:
-    """Return how far a running broker is; None: its store has none that runs."""
-    return store.progress(now_ms)
 
 
 def propose(store: BrokerStore, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:

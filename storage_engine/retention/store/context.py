@@ -273,11 +273,6 @@ def _renewed(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> Br
     return asked(renewed, store.broker)
 
 
-def flush_paths(context: Context, snapshot: StoreSnapshot) -> tuple[Path, ...]:
-    """Return what matters to a start of the broker after a cleanup."""
-    return context.broker.flush_paths(snapshot)
-
-
 def managed_of(store: AnyStore) -> ManagedStore:
     """Return the settings of a store that is open or not."""
     return store.store if isinstance(store, Context) else store
