@@ -37,7 +37,7 @@ SMALL = {
     "plans": "b.LOGS, b.SEGMENTS = 20, 10; sys.modules['benchmarks.common'].TURNS = 1; b.run()",
     # A broker's first cleanup begins when it has run for a minute.
     "put_latency": (
-        "b.ROUNDS, b.SECONDS, b.SEGMENTS_A_CYCLE, b.LEAVING_FILES = 2, 2.0, 2, 1; "
+        "b.ROUNDS, b.SECONDS, b.SEGMENTS_A_CYCLE, b.LEAVING_FILES = 1, 2.0, 2, 1; "
         "b.SETTINGS['deleteFileBatchMax'] = b.SEGMENTS_A_CYCLE; b.run()"
     ),
     "query": (
