@@ -34,6 +34,7 @@ from storage_engine.lake.archive.threads import threads_for
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.storage.pace import pace_at
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.deleted_range import DELETION
 from storage_engine.model.proof.receipt import Receipt
@@ -461,7 +462,8 @@ def archive_somewhere(
         started_ns = time.monotonic_ns()
         try:
             # All of a turn may have gone away meanwhile.
-            receipts = archive_with(jobs) if jobs else ()
+            with pace_at(jobs[0].bytes_per_second if jobs else None).following(partial(_put_p99_ms, context)):
+                receipts = archive_with(jobs) if jobs else ()
         except (LakeUnavailableError, CommitStateUnknownError) as error:
             failures.append(error)
             proofs = None
@@ -491,6 +493,14 @@ def archive_somewhere(
     if proofs is not None:
         reasons += [reason for _, reason in proofs.unreachable]
     raise none_reachable(reasons) from failures[-1]
+
+
+def _put_p99_ms(context: Context) -> float | None:
+    """Return how long a running broker's puts take; None: it doesn't say, or can't be asked."""
+    with suppress(StorageEngineError, OSError):
+        progress = context.broker.progress(clock_ms())
+        return None if progress is None else progress.put_p99_ms
+    return None
 
 
 def _faults(proofs: Proofs, segments: Sequence[Segment]) -> dict[str, str]:

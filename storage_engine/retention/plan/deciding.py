@@ -208,6 +208,7 @@ def decide(
     kind: str,
     policy: Policy,
     hold_back: HoldBack | None = None,
+    take: Callable[[BrokerStore, int, str], StoreSnapshot] = take_snapshot,
 ) -> Decided:
     """Decide what goes and why. Reads only.
 
@@ -218,9 +219,10 @@ def decide(
     :param kind: the broker's name.
     :param used_percents: levels to assume, by path; other disks are measured.
     :param hold_back: cuts the plan once more, as by what consumers still have to read.
+    :param take: takes the snapshot; who only looks takes a glance.
     :raises BadInputError: a store that can't be planned or cleaned up, or a path that is none of its disks.
     """
-    snapshot = with_disk_levels(take_snapshot(broker, now_ms, kind), used_percents or {})
+    snapshot = with_disk_levels(take(broker, now_ms, kind), used_percents or {})
     plan = propose(broker, snapshot, now_ms, request)
     pending = pending_by(broker, snapshot, policy.pending_policy)
     plan = cut_by_policy(plan, pending, policy, now_ms, sealed_by(broker, snapshot, policy))

@@ -12,6 +12,7 @@ from storage_engine.model.plan.plan import Plan, PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.spark_from import SparkUse, archive_place, lag_place
 from storage_engine.retention.plan.deciding import Decided, HoldBack, check_quarantine, decide
+from storage_engine.retention.store.broker_answers import take_glance
 from storage_engine.retention.store.brokers import open_to_look
 from storage_engine.retention.store.managed_store import ManagedStore, archive_threads_of
 from storage_engine.shield.index import shield_path
@@ -42,6 +43,7 @@ def preview(
             kind=store.broker,
             policy=store.policy,
             hold_back=hold_back,
+            take=take_glance,
         )
         check_quarantine(store, broker.data_paths, decided)
     if decided.plan.to_delete and store.policy.archive is not ArchiveMode.OFF and store.may_have_journal:

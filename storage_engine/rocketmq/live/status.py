@@ -207,6 +207,7 @@ def _growth(found: Observed, state: HoldState) -> tuple[int, int] | None:
 
 FLUSH_KEY = "remainHowManyDataToFlush"
 COMMIT_KEY = "remainHowManyDataToCommit"
+PUT_P99_KEY = "putLatency99"
 _TIMESTAMP = "_timestamp_ms"
 _BYTE_COUNT = re.compile(r"(-?[0-9]+) B|([0-9]+)[.,]([0-9]) ([KMGTPE])iB")
 
@@ -236,6 +237,7 @@ def progress(
         checkpoint_behind_ms=behind,
         timer_behind_messages=max(0, info.timer_behind_messages),
         commit_behind_bytes=at_most_bytes(info.values.get(COMMIT_KEY, "")) or 0,
+        put_p99_ms=milliseconds(info.values.get(PUT_P99_KEY, "")),
     )
 
 
@@ -257,6 +259,14 @@ def checkpoint_behind_ms(
         for name, value in checkpoint.items()
         if name.endswith(_TIMESTAMP) and (value or oldest_ms)
     }
+
+
+def milliseconds(text: str) -> float | None:
+    """Return the time in a text like ``3.25``; None for another text.
+
+    The broker writes two decimals, in its locale (StoreStatsService#getRuntimeInfo).
+    """
+    return float(text.replace(",", ".")) if re.fullmatch(r"[0-9]{1,12}[.,][0-9]{2}", text) else None
 
 
 def at_most_bytes(text: str) -> int | None:
