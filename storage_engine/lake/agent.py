@@ -56,7 +56,8 @@ from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 from storage_engine.same_bytes.settling import settle
 
 _PAUSE_SECONDS: Final = 0.1
-_UNPACED_BYTES: Final = 64 * BLOCK_BYTES
+_UNPACED_BYTES: Final = 8 * BLOCK_BYTES
+"""Sent at a time where nothing limits the speed; a run's lease is renewed as often."""
 _BUFFERS: Final = threading.local()
 
 SegmentFiles = Callable[[], Iterable[FileFacts]]
