@@ -512,7 +512,7 @@ def _send_blocks(
 def _system_calls() -> tuple[int, int, int]:
     """Return the addresses of pread and send of the C library, and of a CRC-32C; of that 0: there is none."""
     library = ctypes.CDLL(None)
-    pread, send = (ctypes.cast(it, ctypes.c_void_p).value or 0 for it in (library.pread64, library.send))
+    pread, send = (ctypes.cast(it, ctypes.c_void_p).value or 0 for it in (library.pread, library.send))
     return pread, send, crc32c_engine().function
 
 
