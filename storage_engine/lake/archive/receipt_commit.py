@@ -19,7 +19,7 @@ from pyiceberg.table.update.snapshot import _OverwriteFiles
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.archive.transactions import begin
 from storage_engine.lake.file.filters import all_equal
-from storage_engine.lake.file.manifest_ranges import Wanted
+from storage_engine.lake.file.manifest_ranges import WantedFiles
 from storage_engine.lake.file.scan import may_have, plan_files, read_files
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.storage.errors import metadata_errors
@@ -72,7 +72,7 @@ def prepare_rows(table: Table, new: Mapping[str, pa.Table], order: str) -> Trans
         added.append(_write(table, store_id, rows, order))
     transaction = begin(table)
     overwrite = _Overwrite(Operation.OVERWRITE, transaction, table.io)
-    overwrite.tells = [may_have(table, it, Wanted(below_rows=FULL_FILE_ROWS)) for it in new]
+    overwrite.tells = [may_have(table, it, WantedFiles(below_rows=FULL_FILE_ROWS)) for it in new]
     with overwrite if merged else transaction.update_snapshot().merge_append() as change:
         for file in merged:
             change.delete_data_file(file)

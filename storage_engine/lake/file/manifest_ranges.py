@@ -36,7 +36,7 @@ class Range(NamedTuple):
     least_rows: int
 
 
-class Wanted(NamedTuple):
+class WantedFiles(NamedTuple):
     """Which files of a store somebody looks for.
 
     :param first: those with segments of this base offset or a higher one, up to ``last``.
@@ -50,7 +50,7 @@ class Wanted(NamedTuple):
     below_rows: int = 2**63 - 1
 
 
-EVERYTHING = Wanted()
+EVERYTHING = WantedFiles()
 
 Ranges = Mapping[str, Range]
 """By store id."""
@@ -66,7 +66,7 @@ def known_ranges(table: Table) -> Mapping[str, Ranges]:
     return _known.get(location, lambda: _read(table, location))
 
 
-def may_hold(ranges: Ranges | None, store_id: str, wanted: Wanted) -> bool:
+def may_hold(ranges: Ranges | None, store_id: str, wanted: WantedFiles) -> bool:
     """Return whether a manifest can have files of a store that somebody looks for.
 
     :param ranges: None: nothing is known of it.

@@ -25,7 +25,7 @@ from pyiceberg.types import LongType
 from storage_engine.lake.file.manifest_ranges import (
     EVERYTHING,
     Range,
-    Wanted,
+    WantedFiles,
     known_ranges,
     manifest_key,
     may_hold,
@@ -55,7 +55,7 @@ class _Entries:
     entries: Sequence[ManifestEntry]
     ranges: np.ndarray[Any, np.dtype[np.int64]]
 
-    def within(self, wanted: Wanted) -> list[ManifestEntry]:
+    def within(self, wanted: WantedFiles) -> list[ManifestEntry]:
         first, last, newest, rows = self.ranges.T
         of_offsets = (first <= wanted.last) & (last >= wanted.first)
         places = np.flatnonzero(of_offsets & (newest >= wanted.since) & (rows < wanted.below_rows))
@@ -71,10 +71,10 @@ class _KnownManifest(ManifestFile):
     """A manifest whose entries this process may know."""
 
     table: Table
-    wanted: Wanted
+    wanted: WantedFiles
 
     @classmethod
-    def of(cls, table: Table, manifest: ManifestFile, wanted: Wanted) -> _KnownManifest:
+    def of(cls, table: Table, manifest: ManifestFile, wanted: WantedFiles) -> _KnownManifest:
         """
         :param wanted: which entries to fetch.
         """
@@ -167,7 +167,7 @@ def plan_files(
     """
     if table.catalog.supports_server_side_planning():
         return plan_whole_entries(table, where)
-    wanted = Wanted(*base_offsets, since, below_rows)
+    wanted = WantedFiles(*base_offsets, since, below_rows)
     manifests: Iterable[ManifestFile] = list_manifests(table)
     if store_id is not None and wanted != EVERYTHING:
         manifests = filter(may_have(table, store_id, wanted), manifests)
@@ -175,7 +175,7 @@ def plan_files(
     return list(_Planner(table.metadata, table.io, row_filter=where).plan_files(known))
 
 
-def may_have(table: Table, store_id: str, wanted: Wanted) -> Callable[[ManifestFile], bool]:
+def may_have(table: Table, store_id: str, wanted: WantedFiles) -> Callable[[ManifestFile], bool]:
     """Return what tells whether a manifest of a loaded table can list files that somebody looks for."""
     ranges = known_ranges(table)
     return lambda manifest: may_hold(ranges.get(manifest_key(manifest)), store_id, wanted)
