@@ -21,7 +21,7 @@ SMALL = {
     "generate": (
         "sys.argv[1:] = [f'{work}/store', '--segments', '2', '--segment-bytes', '1048576']; b.main()"
     ),
-    "growth": "b.run(commits=20)",
+    "growth": "b.run(commits=20); b.run_receipts(40, 20, 5, turns=1)",
     "journal": "b.DAYS = 2; b.EVENTS = 1_000; b.MANY = 20; b.ROUNDS = 1; b.run()",
     "shared_files": "b.run(80)",
     "kafka_archive": "b.SEGMENT_BYTES = 1 << 20; sys.modules['benchmarks.common'].TURNS = 1; b.run()",
