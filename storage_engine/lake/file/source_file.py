@@ -185,13 +185,12 @@ class LocalFiles:
         """
         done = 0
         with source_errors(known.path), Path(known.path).open("rb", buffering=0) as file:
-            inode = os.fstat(file.fileno()).st_ino
-            while done < len(into) and (
-                count := self._read_cached(file.fileno(), offset + done, into[done:])
-            ):
+            fd = file.fileno()
+            inode = os.fstat(fd).st_ino
+            while done < len(into) and (count := self._read_cached(fd, offset + done, into[done:])):
                 done += count
             if offset + done >= known.size_bytes:
-                self._pace.forget(file.fileno())
+                self._pace.forget(fd)
         _check_part(known, offset, len(into), done, inode)
 
     def _read_cached(self, fd: int, at: int, into: memoryview) -> int:
@@ -288,12 +287,9 @@ def _unchanged(job: SegmentJob, chosen: FileFacts, source: Source) -> FileFacts:
         facts = _as_chosen(chosen, files.settled(path))
         sha256 = files.sha256(path, chosen.size_bytes)
         found = files.facts(path)
+    is_same = sha256 == source.sha256 and _is_same(job, _as_chosen(chosen, found), facts)
     # What was read again may have had other bytes for a moment.
-    if (
-        source.files is not None
-        or sha256 != source.sha256
-        or not _is_same(job, _as_chosen(chosen, found), facts)
-    ):
+    if source.files is not None or not is_same:
         raise _changed(chosen, found)
     return facts
 
@@ -327,8 +323,8 @@ def _check_part(known: FileFacts, offset: int, expected: int, done: int, inode: 
     """
     if (done, inode) != (expected, known.inode):
         raise ProofError(
-            f"{known.path}: expected {expected} bytes at {offset} of inode {known.inode}, read {done} of inode "
-            f"{inode}: the file was replaced, truncated or written to meanwhile. Nothing was committed or "
+            f"{known.path}: expected {expected} bytes at {offset} of inode {known.inode}, read {done} of "
+            f"inode {inode}: the file was replaced, truncated or written to meanwhile. Nothing was committed or "
             "deleted."
         )
 

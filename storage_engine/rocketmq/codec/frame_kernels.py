@@ -84,7 +84,7 @@ RUN_PIECE_BYTES: Final = 1 << 20
 """A blank or undecodable run is split into rows of at most so many bytes."""
 
 LOOK_BYTES: Final = RUN_PIECE_BYTES + 64
-"""Behind a place at which no message begins, the walk looks at so many bytes at most before it writes a row."""
+"""From a place on at which no message begins, the walk looks at so many bytes before it writes a row."""
 
 # Where a walk stands, between calls: indexes into its state array.
 POSITION: Final = 0
@@ -292,7 +292,7 @@ def queue_code(
 
 @inlined
 def seen_end(address: int, length: int, loaded: int, position: int, base_offset: int) -> int:
-    """Return up to where the walk looks from the frame at ``position`` on; behind ``loaded`` it can't tell all."""
+    """Return up to where the walk looks from ``position`` on; or something behind ``loaded``."""
     end = min(length, position + LOOK_BYTES)
     if end > loaded or end - position < MIN_MESSAGE_BYTES:
         return end
