@@ -488,11 +488,8 @@ def _archive_segment(job: SegmentJob) -> ProvenSegment:
             ):
                 write_data_file(job, codec, source.data, sink, source.loader())
                 source.release()
-        with (
-            _syncing(staged, data_file),
-            _reading_back(codec, data_file, staged, file_io, job.bytes_per_second) as (parquet, facts),
-        ):
-            proven = _prove(job, codec, source, data_file, staged, parquet, facts)
+        with _syncing(staged, data_file):
+            proven = _prove(job, codec, source, data_file, staged, file_io)
         return _with_source(proven, job, source, companions)
     except ProofError:
         if exists:
@@ -595,7 +592,7 @@ def _prove_shared(
         proven = []
         for it in read:
             part, row_groups = _part_of(it.job, groups, it.groups, data_file)
-            proven.append(_prove(it.job, codec, it.source, data_file, staged, part, facts, row_groups))
+            proven.append(_prove_rows(it.job, codec, it.source, data_file, staged, part, facts, row_groups))
         return proven
 
 
@@ -655,7 +652,7 @@ def _prove_found(jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegme
                 source, companions = read_source(job), read_companions_of(job)
                 assert job.found_in is not None
                 part, row_groups = _part_of(job, groups, read_row_groups(job.found_in[1]), data_file)
-                found = _prove(job, codec, source, data_file, data_file, part, facts, row_groups)
+                found = _prove_rows(job, codec, source, data_file, data_file, part, facts, row_groups)
                 proven.append(_with_source(found, job, source, companions))
     return proven
 
@@ -686,6 +683,13 @@ def _reading_back(
 
 
 def _prove(
+    job: SegmentJob, codec: SegmentCodec, source: Source, data_file: str, staged: str, file_io: FileIO
+) -> ProvenSegment:
+    with _reading_back(codec, data_file, staged, file_io, job.bytes_per_second) as (parquet, facts):
+        return _prove_rows(job, codec, source, data_file, staged, parquet, facts)
+
+
+def _prove_rows(
     job: SegmentJob,
     codec: SegmentCodec,
     source: Source,

@@ -324,8 +324,8 @@ def _check_part(known: FileFacts, offset: int, expected: int, done: int, inode: 
     if (done, inode) != (expected, known.inode):
         raise ProofError(
             f"{known.path}: expected {expected} bytes at {offset} of inode {known.inode}, read {done} of "
-            f"inode {inode}: the file was replaced, truncated or written to meanwhile. Nothing was committed or "
-            "deleted."
+            f"inode {inode}: the file was replaced, truncated or written to meanwhile. Nothing was "
+            "committed or deleted."
         )
 
 
