@@ -40,7 +40,7 @@ CHUNKS_PER_SEGMENT = 4
 """Clustering larger chunks skips more when one topic is read; a quarter keeps memory within bounds."""
 
 _MOST_KEPT_BYTES = 64 << 20
-"""Of a window's memory, for the next segment."""
+"""Of a window's memory, for the next segment. Beside a larger one Arrow keeps no memory that it doesn't use."""
 
 _VIEW = np.dtype("V16")
 """Arrow's view of some bytes: their length, and where they are."""
@@ -687,6 +687,8 @@ def read_window(
             tree.add(rows)
         # Or two row groups would be in memory while the next is read.
         del rows
+        if len(out) > _MOST_KEPT_BYTES:
+            pa.default_memory_pool().release_unused()
     first, last = np.concatenate(starts), np.concatenate(ends)
     order = check_tiled(first, last, window.start_position, window.end_position, name)
     if written != len(out):
