@@ -629,7 +629,9 @@ def first_damage(job: SegmentJob) -> Damage | None:
         source = read_source(job)
         source.loader()(0, len(source.data))
         decoded = codec.decode(source.data, job.base_offset, context=job.context.codec)
-        return next((one for _, found in decoded for one in found), None)
+        damage = next((one for _, found in decoded for one in found), None)
+        source.release()
+        return damage
     return None
 
 

@@ -59,6 +59,7 @@ class Source:
 
         :raises StorageEngineError: as :func:`read_source` does.
         """
+        self.release()
         begin = end = 0
 
         def load(first: int, last: int) -> None:
@@ -87,7 +88,7 @@ class Source:
             yield part
 
     def release(self) -> None:
-        """Give memory back that a large segment took; :attr:`loader` and :attr:`parts` read it again."""
+        """Give memory back that a large segment took: :meth:`loader` and :meth:`parts` read it again."""
         if self.files is not None:
             _room().release(0, len(self.data))
 
@@ -345,7 +346,7 @@ class _Room:
 
     def __init__(self, size_bytes: int) -> None:
         self._map = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with suppress(OSError):
+        with suppress(OSError, AttributeError):
             self._map.madvise(mmap.MADV_HUGEPAGE)
         self.data = memoryview(self._map)
 
