@@ -40,7 +40,7 @@ CHUNKS_PER_SEGMENT = 4
 """Clustering larger chunks skips more when one topic is read; a quarter keeps memory within bounds."""
 
 _MOST_KEPT_BYTES = 64 << 20
-"""Of a window's memory, for the next segment. Beside a larger window Arrow keeps nothing that it doesn't use."""
+"""Of a window's memory, for the next segment. Beside a larger window Arrow keeps nothing unused."""
 
 _VIEW = np.dtype("V16")
 """Arrow's view of some bytes: their length, and where they are."""

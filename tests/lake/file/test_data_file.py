@@ -204,6 +204,25 @@ class _OwnCodec(RocketMQCodec):
     decode_groups = SegmentCodec.decode_groups
 
 
+def test_a_codec_that_knows_no_parts_has_the_whole_segment_loaded_first(
+    make_jobs: MakeJobs, lake: Lake, segments: list[Path]
+) -> None:
+    (job,) = make_jobs(lake, segments[0])
+    data, loaded = segments[0].read_bytes(), list[tuple[int, int]]()
+    room = bytearray(len(data))
+
+    def load(first: int, last: int) -> None:
+        loaded.append((first, last))
+        room[first:last] = data[first:last]
+
+    sink = io.BytesIO()
+    write_data_file(job, _OwnCodec(), memoryview(room), sink, load)
+    assert loaded == [(0, len(data))]
+    with pq.ParquetFile(sink) as parquet:
+        found = segment_bytes(parquet, CODEC, job.base_offset, len(data), "x")
+        assert b"".join(bytes(part) for _, part in found) == data
+
+
 class _BrokenCodec(_OwnCodec):
     def decode(self, data: Any, base_offset: int, **options: Any) -> Iterator[Any]:
         raise KeyError("half")
