@@ -84,7 +84,8 @@ class Source:
         block = memoryview(bytearray(_BLOCK_BYTES))
         for at in range(position, position + size_bytes, _BLOCK_BYTES):
             part = block[: position + size_bytes - at]
-            self.files.read_again(self.facts, at, part)
+            is_last = at + len(part) >= len(self.data)
+            self.files.read_again(self.facts, at, part, forgets=is_last)
             yield part
 
     def release(self) -> None:
@@ -123,12 +124,9 @@ def _read_again(job: SegmentJob, files: LocalFiles | AgentFiles) -> LocalFiles |
 
     What comes from another host is, and so is a file whose times don't tell whether it is the same.
     """
-    is_read_again = (
-        isinstance(files, LocalFiles)
-        and job.facts.size_bytes > WHOLE_BYTES
-        and times_are_trusted(Path(job.path).parent, job.store_root)
-    )
-    return files if is_read_again and isinstance(files, LocalFiles) else None
+    if not isinstance(files, LocalFiles) or job.facts.size_bytes <= WHOLE_BYTES:
+        return None
+    return files if times_are_trusted(Path(job.path).parent, job.store_root) else None
 
 
 class LocalFiles:
@@ -178,10 +176,11 @@ class LocalFiles:
                 done += count
         return done, facts
 
-    def read_again(self, known: FileFacts, offset: int, into: memoryview) -> None:
+    def read_again(self, known: FileFacts, offset: int, into: memoryview, *, forgets: bool = False) -> None:
         """Read a part of a file that was read before. What the page cache still has costs the disk nothing,
-        and counts as nothing. Pages are forgotten behind the last part.
+        and counts as nothing.
 
+        :param forgets: nobody reads the file again soon.
         :raises StorageEngineError: as :func:`read_source` does.
         """
         done = 0
@@ -190,7 +189,7 @@ class LocalFiles:
             inode = os.fstat(fd).st_ino
             while done < len(into) and (count := self._read_cached(fd, offset + done, into[done:])):
                 done += count
-            if offset + done >= known.size_bytes:
+            if forgets:
                 self._pace.forget(fd)
         _check_part(known, offset, len(into), done, inode)
 

@@ -36,6 +36,7 @@ from storage_engine.lake.file.staging import discard
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.storage.pace import Pace
 from storage_engine.model.store.store import FileFacts
 from tests.rounds import again_but, rounds
 
@@ -202,6 +203,25 @@ def test_memory_that_is_given_back_reads_as_zeros_and_is_loaded_again(
     source.release()
     assert not any(source.data[: 500_000 // mmap.PAGESIZE * mmap.PAGESIZE])
     assert b"".join(map(bytes, source.parts(123, 900_000))) == content[123:900_123]
+
+
+def test_a_paced_segment_counts_once_and_leaves_the_page_cache_when_it_is_proven(
+    read: str, lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent: list[int] = []
+    forgotten: list[int] = []
+
+    class Counting(Pace):
+        def spend(self, count: int) -> None:
+            spent.append(count)
+
+        def forget(self, descriptor: int) -> None:
+            forgotten.append(sum(spent))
+
+    monkeypatch.setattr(source_file, "pace_at", lambda _: Counting())
+    segments[0].read_bytes()
+    archive_segment(make_jobs(lake, segments[0])[0])
+    assert (sum(spent), forgotten) == (1 << 20, [1 << 20])
 
 
 def touch(path: Path) -> None:
