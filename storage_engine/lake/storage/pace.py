@@ -1,10 +1,11 @@
 """How fast archiving may read and write, so that a broker on the same disks keeps its own speed.
 
 A limit is one of the process, over all its threads, and counts every byte that is read from segments and
-written to or read back from data files, cached or not. Archiving at a limit is gentle in two more ways: what
-is written goes to disk as it is written, not in one burst at the end, and pages that only we wanted leave
-the page cache. The kernel keeps those that a process has mapped and used, as a broker has those that it
-serves to consumers far behind. Without a limit nothing here costs anything.
+written to or read back from data files, cached or not; of a large segment that is read again only what the
+disk has to be asked for. Archiving at a limit is gentle in two more ways: what is written goes to disk as it
+is written, not in one burst at the end, and pages that only we wanted leave the page cache. The kernel keeps
+those that a process has mapped and used, as a broker has those that it serves to consumers far behind.
+Without a limit nothing here costs anything.
 
 A broker that says how long its puts take is given way: while they take longer than before, and noticeably
 long, each look halves the rate.
