@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from inspect import isfunction
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from storage_engine.core import durable
 from storage_engine.model.broker.broker_tasks import TaskedStore
@@ -207,15 +208,15 @@ class UnheldSegments:
     unknown: tuple[str, ...] = ()
 
 
-class HeldStore:
-    """What is done to a hold, and asked of it."""
+class StoreHold:
+    """A hold: what keeps a running broker from deleting. Without one a store isn't held, and what its broker
+    deletes is unknown, as this class itself answers.
+    """
 
     __slots__ = ()
 
-    def renew_hold(self, now_ms: int) -> HoldStatus:
+    def renew(self, now_ms: int) -> HoldStatus:
         """Begin or renew a hold that outlives this process, and report the drift found on it.
-
-        Only a running broker needs one: of a stopped one's store, it says so and does nothing.
 
         :raises GateRefusedError: the store can't be held; says why, and the remedy. Nothing was changed.
         """
@@ -233,8 +234,8 @@ class HeldStore:
         """
         return NO_HOLD
 
-    def hold_status(self, now_ms: int) -> HoldStatus:
-        """Return what ``renew_hold`` would find, without changing anything."""
+    def status(self, now_ms: int) -> HoldStatus:
+        """Return what :meth:`renew` would find, without changing anything."""
         return NO_HOLD
 
     def held_until_ms(self) -> int | None:
@@ -255,14 +256,14 @@ class HeldStore:
     def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
         """Return what the broker's rules take by a moment if the hold ends now: by age, size and disk level.
 
-        Decided by the settings as they are once they are put back. By default nothing of it is known.
+        Decided by the settings as they are once they are put back.
 
         :raises StorageEngineError: the store can't be looked at, or its broker can't be asked.
         :raises OSError: a file can't be read.
         """
         return UnheldSegments((), ("its broker doesn't tell what it deletes of a store that isn't held",))
 
-    def end_hold(self, now_ms: int) -> HoldStatus:
+    def end(self, now_ms: int) -> HoldStatus:
         """End the hold: put every file's time and every setting back as they were."""
         return NO_HOLD
 
@@ -283,6 +284,34 @@ Remove = Callable[[Path, int], bool]
 """Removes a file from the directory of this descriptor, which the caller then flushes; False: it is gone."""
 
 
+FORMER_MEMBERS: Final[Mapping[str, str]] = {
+    "end_hold": "hold.end",
+    "held_until_ms": "hold.held_until_ms",
+    "hold_due": "hold.hold_due",
+    "hold_status": "hold.status",
+    "holds": "hold.holds",
+    "renew_hold": "hold.renew",
+    "unheld_segments": "hold.unheld_segments",
+}
+"""What stores had as members of their own before version 0.3, and where it is now."""
+
+
+def refuse_former_members(cls: type, former: Mapping[str, str]) -> None:
+    """Make sure that a package's class isn't written for a contract that would leave a part of it unasked.
+
+    :param former: by name of a member, what it is now.
+    :raises TypeError: a class of it defines one.
+    """
+    for base in cls.__mro__:
+        own = vars(base)
+        for name in former.keys() & {*own, *own.get("__annotations__", ())}:
+            # What has kept its name was a method, and is an object.
+            if former[name].partition(".")[0] != name or isfunction(own.get(name)):
+                raise TypeError(
+                    f"{base.__module__}.{base.__qualname__} defines {name}, which is {former[name]} since 0.3"
+                )
+
+
 class LockedStore(Protocol):
     """A store that nobody else changes: locked, or held beside its running broker."""
 
@@ -292,14 +321,23 @@ class LockedStore(Protocol):
         ...
 
 
-class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
+class BrokerStore(TaskedStore, IdentifiedLogs, ABC):
     """One store, with the broker's own settings and rules.
 
-    Only ``delete_segments``, ``delete_dependents`` and, beside a running broker, ``renew_hold`` and
-    ``end_hold`` change it.
+    Only ``delete_segments``, ``delete_dependents`` and, beside a running broker, ``hold`` change it. What
+    only some stores have is an object of its own; None: this store has none.
     """
 
     __slots__ = ()
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        refuse_former_members(cls, FORMER_MEMBERS)
+
+    @property
+    def hold(self) -> StoreHold | None:
+        """Return what keeps its running broker from deleting."""
+        return None
 
     def renewed(self, memory: HoldMemory) -> BrokerStore | None:
         """Return the store by its settings and its broker as they are by now; asked before each step.
@@ -675,3 +713,8 @@ class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
         """Files and directories whose state matters to a start of the broker after a cleanup."""
         active = (s for log in snapshot.logs for s in log.segments if s.state is SegmentState.ACTIVE)
         return (*(Path(file.path) for segment in active for file in segment.files), *self.data_paths)
+
+
+def hold_of(store: BrokerStore) -> StoreHold:
+    """Return a store's hold, or what stands for none."""
+    return store.hold or StoreHold()

@@ -11,7 +11,7 @@ from functools import cached_property
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.broker.broker_store import BrokerStore, Pending
+from storage_engine.model.broker.broker_store import BrokerStore, Pending, hold_of
 from storage_engine.model.hold.hold import HoldStatus
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import Cause, PlanRequest, Reason, Urgency
@@ -235,7 +235,7 @@ def take_figures(
         pending=broker.pending(snapshot),
         unread=_unread(broker, snapshot, leaving),
         archivable=take_archivable(broker, snapshot),
-        hold=broker.hold_status(now_ms) if broker.is_live else None,
+        hold=hold_of(broker).status(now_ms) if broker.is_live else None,
         replicas_elsewhere=sum(one.reason is Reason.REPLICAS_ELSEWHERE for one in plan.decisions),
     )
 

@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import BadInputError, BrokerPackageError, FileGoneError, StorageEngineError
-from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.broker.broker_store import BrokerStore, StoreHold
 from storage_engine.model.plan.plan import (
     Decision,
     DependentFile,
@@ -214,15 +214,15 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "deletes_at_ms": "tell when it deletes",
     "dependents": "list what depends on segments",
     "end_force": "end a forced deletion",
-    "end_hold": "end its hold",
+    "hold.end": "end its hold",
     "flush_now": "flush its store",
     "flush_paths": "tell what has to be flushed",
     "glance": "tell what its store is",
     "has_replicas": "tell whether its logs have replicas",
-    "held_until_ms": "tell until when it is held",
-    "hold_due": "hold what goes soon",
-    "hold_status": "tell what is held",
-    "holds": "tell what it holds",
+    "hold.held_until_ms": "tell until when it is held",
+    "hold.hold_due": "hold what goes soon",
+    "hold.status": "tell what is held",
+    "hold.holds": "tell what it holds",
     "is_live": "tell whether its broker runs",
     "is_present": "tell its directories",
     "is_used_by_us": "tell who uses its store",
@@ -236,7 +236,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "progress": "tell how far it is",
     "range_sha256": "read a range of offsets",
     "removes_files_later": "tell whether files go later",
-    "renew_hold": "hold its store",
+    "hold.renew": "hold its store",
     "renewed": "open its store again",
     "rule_config": "tell its rules",
     "running_pid": "tell its process",
@@ -248,7 +248,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "tells_absences": "tell whether it says why logs are not here",
     "tells_logs_apart": "tell whether it tells logs apart",
     "triggers": "tell which causes hold",
-    "unheld_segments": "tell what it deletes of a store that isn't held",
+    "hold.unheld_segments": "tell what it deletes of a store that isn't held",
     "unread": "tell what consumers have not read",
     "unread_by_log": "tell what consumers have not read of each log",
     "unread_dependents": "tell what it left out of segments' dependents",
@@ -258,7 +258,9 @@ QUESTIONS: Final[Mapping[str, str]] = {
 """What a store is asked, and what it is then to do, as in "expected its package to <do>". What locks it or
 deletes isn't among them: what is known of the store after an error, the caller says.
 """
-_CHANGING: Final = frozenset({"end_force", "end_hold", "flush_now", "hold_due", "renew_hold"})
+PARTS: Final[Mapping[str, type]] = {"hold": StoreHold}
+"""What only some stores have: objects that are asked likewise."""
+_CHANGING: Final = frozenset({"end_force", "flush_now", "hold.end", "hold.hold_due", "hold.renew"})
 """Those that change files, or settings of the running broker."""
 
 _MAX_OFFSET: Final = (1 << 63) - 1
@@ -299,22 +301,36 @@ def ask(broker: str, doing: str, question: Callable[[], T]) -> T:
         return question()
 
 
-class _AskedStore:
-    """A store of a package, whose errors in answers to ``QUESTIONS`` are one kind."""
+class _Asked:
+    """A store of a package, or a part of it, whose errors in answers to ``QUESTIONS`` are one kind.
 
-    __slots__ = ("_broker", "_store")
+    :param name: of the part, with a full stop behind it; "": it is the store.
+    """
 
-    def __init__(self, store: BrokerStore, broker: str) -> None:
-        self._store, self._broker = store, broker
+    __slots__ = ("_asked", "_broker", "_name")
+
+    def __init__(self, asked: object, broker: str, name: str = "") -> None:
+        self._asked, self._broker, self._name = asked, broker, name
 
     def __getattr__(self, name: str) -> Any:
-        doing = QUESTIONS.get(name)
+        question = f"{self._name}{name}"
+        if question in PARTS:
+            return self._part(name)
+        doing = QUESTIONS.get(question)
         if doing is None:
-            return getattr(self._store, name)
-        then = MAY_BE_DONE if name in _CHANGING else _ASKED
+            return getattr(self._asked, name)
+        then = MAY_BE_DONE if question in _CHANGING else _ASKED
         with package_errors(self._broker, doing, then):
-            answer = getattr(self._store, name)
+            answer = getattr(self._asked, name)
         return partial(_ask_with, self._broker, doing, then, answer) if callable(answer) else answer
+
+    def _part(self, name: str) -> _Asked | None:
+        with package_errors(self._broker, f"tell whether it has {name}", _ASKED):
+            part = getattr(self._asked, name)
+        if part is not None and not isinstance(part, PARTS[name]):
+            where = f"broker {self._broker}: {name}"
+            refuse(where, f"type {PARTS[name].__name__}, or None", f"{part!r:.400}", _ASKED)
+        return None if part is None else _Asked(part, self._broker, f"{name}.")
 
 
 def _ask_with(
@@ -330,7 +346,7 @@ def asked(store: BrokerStore, broker: str) -> BrokerStore:
 
     :param broker: its name.
     """
-    return cast(BrokerStore, _AskedStore(store, broker))
+    return cast(BrokerStore, _Asked(store, broker))
 
 
 def answer_for_left(

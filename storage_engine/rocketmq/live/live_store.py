@@ -70,7 +70,7 @@ from storage_engine.rocketmq.rules.cleanup_schedule import (
 )
 from storage_engine.rocketmq.rules.plan import keep_all
 from storage_engine.rocketmq.store import store_lock
-from storage_engine.rocketmq.store.broker import open_files
+from storage_engine.rocketmq.store.broker import MarkedHold, open_files
 
 POLL_SECONDS: Final = 0.25
 
@@ -202,23 +202,9 @@ class LiveStore(LiveParts, BrokerStore):
         found = unread_messages(layout, log.segments, positions, end_offset, ATTEMPTS, deleted=deleted)
         return replace(found, notices=source.notices).with_errors(consumers.unknown)
 
-    def renew_hold(self, now_ms: int) -> HoldStatus:
-        return hold.renew(self, now_ms)
-
-    def hold_status(self, now_ms: int) -> HoldStatus:
-        return status.look(self, now_ms)
-
-    def held_until_ms(self) -> int | None:
-        return self.files.held_until_ms()
-
-    def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
-        refuse_slave(self.settings, self.admin.address)
-        snapshot, files = self.snapshot(now_ms), self.files
-        start = self.course_start(snapshot)
-        return UnheldSegments(unheld_segments(snapshot, files.config, until_ms, files.zone, start))
-
-    def end_hold(self, now_ms: int) -> HoldStatus:
-        return hold.end_hold(self, now_ms)
+    @property
+    def hold(self) -> LiveHold:
+        return LiveHold(self.files.files.layout.root, self)
 
     @contextmanager
     def lock(self) -> Iterator[LockedLive]:
@@ -279,6 +265,29 @@ class LiveStore(LiveParts, BrokerStore):
 
     def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
         return self.files.flush_paths(snapshot)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveHold(MarkedHold):
+    """A hold beside a running broker."""
+
+    store: LiveStore
+
+    def renew(self, now_ms: int) -> HoldStatus:
+        return hold.renew(self.store, now_ms)
+
+    def status(self, now_ms: int) -> HoldStatus:
+        return status.look(self.store, now_ms)
+
+    def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
+        store, files = self.store, self.store.files
+        refuse_slave(store.settings, store.admin.address)
+        snapshot = store.snapshot(now_ms)
+        start = store.course_start(snapshot)
+        return UnheldSegments(unheld_segments(snapshot, files.config, until_ms, files.zone, start))
+
+    def end(self, now_ms: int) -> HoldStatus:
+        return hold.end_hold(self.store, now_ms)
 
 
 def as_the_broker_says(log: LogSnapshot, info: RuntimeInfo) -> LogSnapshot:

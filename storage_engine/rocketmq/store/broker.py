@@ -15,6 +15,7 @@ from storage_engine.model.broker.broker_store import (
     Pending,
     PendingKind,
     Remove,
+    StoreHold,
     StoreSettings,
     Watch,
 )
@@ -55,6 +56,17 @@ from storage_engine.same_bytes.removal import remove_unchanged
 
 
 @dataclass(frozen=True, slots=True)
+class MarkedHold(StoreHold):
+    """A hold as the marker in a store tells of it: its broker is stopped, so that nothing has to be held."""
+
+    root: Path
+
+    def held_until_ms(self) -> int | None:
+        marker = read_marker(self.root)
+        return None if marker is None else marker.ends_at_ms
+
+
+@dataclass(frozen=True, slots=True)
 class RocketMQBrokerStore(BrokerStore):
     """A stopped broker's store, or a log of which nothing is deleted: then only looking and archiving work.
 
@@ -84,9 +96,9 @@ class RocketMQBrokerStore(BrokerStore):
         layout = self.files.layout
         return (layout.root, *layout.log_paths, layout.consumequeue, layout.index)
 
-    def held_until_ms(self) -> int | None:
-        marker = read_marker(self.files.layout.root)
-        return None if marker is None else marker.ends_at_ms
+    @property
+    def hold(self) -> MarkedHold:
+        return MarkedHold(self.files.layout.root)
 
     @property
     def used_by(self) -> str:
