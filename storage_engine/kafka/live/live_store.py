@@ -95,7 +95,7 @@ class LiveKafkaStore(LiveNode):
         if not self.is_ours:
             return found
         logs = self.cut_to_archivable(snapshot, found.logs)
-        live = self._node_of(snapshot, now_ms).live
+        live = self.node_of(snapshot, now_ms).live
         logs = tuple(cut_to_held(log, self.unheld, live) for log in logs)
         return replace(found, logs=as_asked(logs, snapshot, request))
 

@@ -224,7 +224,7 @@ class RoomStore(KafkaStore):
         return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        seen = self._seen_of(snapshot, now_ms)
+        seen = self.seen_of(snapshot, now_ms)
         topics = read_topic_settings(seen.node)
         plans = [
             plan_of_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
@@ -268,7 +268,7 @@ class RoomStore(KafkaStore):
     def looked(self) -> SeenNode:
         """Return what the last snapshot was made of."""
         if self.seen is None:
-            self.seen = self._look(time.time_ns() // 1_000_000)
+            self.seen = self.see(time.time_ns() // 1_000_000)
         return self.seen
 
 

@@ -61,7 +61,7 @@ from storage_engine.kafka.store.plan import (
     undecided,
 )
 from storage_engine.model.broker.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
-from storage_engine.model.broker.broker_tasks import BrokerTask, LeftOver, TaskLimits
+from storage_engine.model.broker.broker_tasks import BackgroundTasks, BrokerTask, LeftOver, TaskLimits
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.proof.receipt import Receipt
@@ -111,6 +111,22 @@ def _segments(log: PartitionLog, end: int) -> Iterator[Segment]:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class NodeTasks(BackgroundTasks):
+    """What a node's broker does in the background."""
+
+    store: KafkaStore
+
+    def look(self, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, ...]:
+        return tasks_of(self.store.read_node(now_ms), now_ms, limits)
+
+    def check_deleted_topics(self, topics: Collection[str]) -> tuple[str, ...]:
+        return tuple(words_for_nothing(read_node(self.store.root), topics))
+
+    def delete_left_over(self, left: LeftOver, meanwhile: Callable[[], object]) -> None:
+        remove_left_over(left, self.store.locked.check, meanwhile)
+
+
 NAME = "kafka"
 
 
@@ -132,7 +148,7 @@ class KafkaStore(BrokerStore):
         return data_paths(self.root)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        self.seen = seen = self._look(now_ms)
+        self.seen = seen = self.see(now_ms)
         node = seen.node
         *others, last = (DiskUsage.of(directory.path) for directory in node.directories)
         return StoreSnapshot(
@@ -151,7 +167,7 @@ class KafkaStore(BrokerStore):
 
         Of a stopped node only what may be deleted without its broker goes.
         """
-        seen = self._seen_of(snapshot, now_ms)
+        seen = self.seen_of(snapshot, now_ms)
         topics = read_topic_settings(seen.node)
         plans = tuple(
             plan_of_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
@@ -168,7 +184,7 @@ class KafkaStore(BrokerStore):
         return Plan(snapshot.root, now_ms, triggers, plans, notices)
 
     def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
-        seen = self._seen_of(snapshot, snapshot.taken_at_ms)
+        seen = self.seen_of(snapshot, snapshot.taken_at_ms)
         found: dict[SegmentId, int | None] = {}
         for log, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):
             # What goes once remote storage has it, goes nobody knows when.
@@ -182,7 +198,7 @@ class KafkaStore(BrokerStore):
         return found
 
     def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
-        node = self._node_of(snapshot, snapshot.taken_at_ms)
+        node = self.node_of(snapshot, snapshot.taken_at_ms)
         found = (first_batch_ms(log.segments[0]) for _, log in node.logs if log.segments)
         return min((at_ms for at_ms in found if at_ms is not None), default=None)
 
@@ -196,6 +212,10 @@ class KafkaStore(BrokerStore):
         return bool(locked) and all(map(is_locked_by_us, locked))
 
     @property
+    def tasks(self) -> NodeTasks:
+        return NodeTasks(self)
+
+    @property
     def asked(self) -> Cluster | None:
         """Return the running cluster that is asked beside the files; None: none is."""
         return None
@@ -204,26 +224,17 @@ class KafkaStore(BrokerStore):
         """Look at the node."""
         return read_node(self.root)
 
-    def background_tasks(self, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, ...]:
-        return tasks_of(self.read_node(now_ms), now_ms, limits)
-
-    def check_deleted_topics(self, topics: Collection[str]) -> tuple[str, ...]:
-        return tuple(words_for_nothing(read_node(self.root), topics))
-
     def is_present(self, directory: Path) -> bool:
         return (directory / meta_properties.NAME).is_file()
 
-    def delete_left_over(self, left: LeftOver, meanwhile: Callable[[], object]) -> None:
-        remove_left_over(left, self.locked.check, meanwhile)
-
-    def _look(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
+    def see(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
         """Look at the node's logs, at one again where a file of it went away: its broker may delete."""
         return _seen((read or self.read_node)(now_ms))
 
-    def _seen_of(self, snapshot: StoreSnapshot, now_ms: int) -> SeenNode:
-        return self.seen if self.seen and self.seen.logs is snapshot.logs else self._look(now_ms)
+    def seen_of(self, snapshot: StoreSnapshot, now_ms: int) -> SeenNode:
+        return self.seen if self.seen and self.seen.logs is snapshot.logs else self.see(now_ms)
 
-    def _node_of(self, snapshot: StoreSnapshot, now_ms: int) -> Node:
+    def node_of(self, snapshot: StoreSnapshot, now_ms: int) -> Node:
         return self.seen.node if self.seen and self.seen.logs is snapshot.logs else self.read_node(now_ms)
 
     def check_manageable(self) -> None:
@@ -235,7 +246,7 @@ class KafkaStore(BrokerStore):
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
         """Leave out what is compacted, goes to remote storage, isn't replicated or in an open transaction."""
-        node = self._node_of(snapshot, snapshot.taken_at_ms)
+        node = self.node_of(snapshot, snapshot.taken_at_ms)
         return archivable_of_node(node, read_topic_settings(node), snapshot.logs)
 
     def cut_to_archivable(
@@ -248,7 +259,7 @@ class KafkaStore(BrokerStore):
         going = {plan.log for plan in plans if plan.to_delete}
         if not going:
             return tuple(plans)
-        node = self._node_of(snapshot, snapshot.taken_at_ms)
+        node = self.node_of(snapshot, snapshot.taken_at_ms)
         topics = topics or read_topic_settings(node)
         logs = (log for log in snapshot.logs if log.name in going)
         archivable = archivable_of_node(node, topics, logs)
@@ -271,7 +282,7 @@ class KafkaStore(BrokerStore):
         return sha256_of_range(segments, first, end)
 
     def log_identities(self, snapshot: StoreSnapshot) -> Mapping[str, LogIdentity]:
-        return identities(self._node_of(snapshot, snapshot.taken_at_ms))
+        return identities(self.node_of(snapshot, snapshot.taken_at_ms))
 
     def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
         return absences(self.seen.node if self.seen else self.read_node(0), logs)
@@ -292,7 +303,7 @@ class KafkaStore(BrokerStore):
         return True
 
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
-        seen = self.seen or self._look(0)
+        seen = self.seen or self.see(0)
         if (one := seen.known.get(log)) is None:
             raise went_meanwhile(f"log {log} of {self.root}")
         return contradiction_of(one.log, log_id_of(one.directory, one.log), one.end.offset, receipts)
@@ -319,7 +330,7 @@ class KafkaStore(BrokerStore):
         from storage_engine.kafka.lag import consumers_of
         from storage_engine.kafka.store.lag_context import reading_context
 
-        seen = self._seen_of(snapshot, snapshot.taken_at_ms)
+        seen = self.seen_of(snapshot, snapshot.taken_at_ms)
         return consumers_of(seen.node, self.asked), reading_context(seen, snapshot, read)
 
     def lock(self) -> AbstractContextManager[LockedStore]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from storage_engine.core import durable
-from storage_engine.model.broker.broker_tasks import TaskedStore
+from storage_engine.model.broker.broker_tasks import BackgroundTasks
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.course.course import CourseStart
 from storage_engine.model.hold.hold import (
@@ -285,6 +285,9 @@ Remove = Callable[[Path, int], bool]
 
 
 FORMER_MEMBERS: Final[Mapping[str, str]] = {
+    "background_tasks": "tasks.look",
+    "check_deleted_topics": "tasks.check_deleted_topics",
+    "delete_left_over": "tasks.delete_left_over",
     "end_hold": "hold.end",
     "held_until_ms": "hold.held_until_ms",
     "hold_due": "hold.hold_due",
@@ -321,7 +324,7 @@ class LockedStore(Protocol):
         ...
 
 
-class BrokerStore(TaskedStore, IdentifiedLogs, ABC):
+class BrokerStore(IdentifiedLogs, ABC):
     """One store, with the broker's own settings and rules.
 
     Only ``delete_segments``, ``delete_dependents`` and, beside a running broker, ``hold`` change it. What
@@ -338,6 +341,15 @@ class BrokerStore(TaskedStore, IdentifiedLogs, ABC):
     def hold(self) -> StoreHold | None:
         """Return what keeps its running broker from deleting."""
         return None
+
+    @property
+    def tasks(self) -> BackgroundTasks | None:
+        """Return what its broker does in the background beside taking messages."""
+        return None
+
+    def is_present(self, directory: Path) -> bool:
+        """Return whether one of the store's directories is what it was: no mount point without its disk."""
+        return directory.is_dir()
 
     def renewed(self, memory: HoldMemory) -> BrokerStore | None:
         """Return the store by its settings and its broker as they are by now; asked before each step.

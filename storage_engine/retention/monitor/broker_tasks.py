@@ -25,7 +25,13 @@ from storage_engine.exceptions import BadInputError, ReceiptError, StoreBusyErro
 from storage_engine.journal.journal import Event, Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.storage.pace import pace_at
-from storage_engine.model.broker.broker_tasks import BrokerTask, LeftFile, LeftOver, TaskLimits
+from storage_engine.model.broker.broker_tasks import (
+    BackgroundTasks,
+    BrokerTask,
+    LeftFile,
+    LeftOver,
+    TaskLimits,
+)
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import SegmentId
@@ -58,7 +64,7 @@ def check_topic_words(store: AnyStore, run_key: str, words: Mapping[str, str]) -
     context = open_context(store)
     if not words or _has_begun(context, run_key):
         return ()
-    return context.broker.check_deleted_topics(tuple(words))
+    return (context.broker.tasks or BackgroundTasks()).check_deleted_topics(tuple(words))
 
 
 def _has_begun(context: Context, run_key: str) -> bool:
@@ -252,7 +258,7 @@ def run_broker_tasks(
 def _look(context: Context, now_ms: int) -> tuple[BrokerTask, ...]:
     policy = context.store.policy
     limits = TaskLimits(policy.checkpoint_alarm_seconds * 1000, policy.flush_alarm_bytes)
-    return context.broker.background_tasks(now_ms, limits)
+    return (context.broker.tasks or BackgroundTasks()).look(now_ms, limits)
 
 
 def _done(context: Context, run: Run) -> dict[str, TaskResult]:
@@ -402,7 +408,8 @@ def _remove(context: Context, run: Run, task: str, left: LeftOver, unproven: str
     }
     context.journal.record(run, Step.BROKER_TASK, Phase.INTENT, [(left.what, said)], lease=lease)
     with package_errors(context.store.broker, "remove what it left", MAY_BE_DONE):
-        context.broker.delete_left_over(left, lambda: context.journal.renew(lease))
+        tasks = context.broker.tasks or BackgroundTasks()
+        tasks.delete_left_over(left, lambda: context.journal.renew(lease))
     context.journal.record(
         run, Step.BROKER_TASK, Phase.RESULT, [(left.what, {"size_bytes": left.size_bytes})]
     )

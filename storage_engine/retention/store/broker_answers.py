@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import BadInputError, BrokerPackageError, FileGoneError, StorageEngineError
 from storage_engine.model.broker.broker_store import BrokerStore, StoreHold
+from storage_engine.model.broker.broker_tasks import BackgroundTasks
 from storage_engine.model.plan.plan import (
     Decision,
     DependentFile,
@@ -200,9 +201,9 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "absences": "tell why logs aren't here",
     "archivable": "tell what may be archived",
     "archive_only": "tell whether it may be deleted from",
-    "background_tasks": "tell how far its tasks are",
+    "tasks.look": "tell how far its tasks are",
     "check_deletable": "say whether its segments may be deleted",
-    "check_deleted_topics": "tell which topics are there",
+    "tasks.check_deleted_topics": "tell which topics are there",
     "check_lock": "look at its lock",
     "check_manageable": "say whether its store may be archived",
     "checkpoint": "read its checkpoint",
@@ -258,7 +259,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
 """What a store is asked, and what it is then to do, as in "expected its package to <do>". What locks it or
 deletes isn't among them: what is known of the store after an error, the caller says.
 """
-PARTS: Final[Mapping[str, type]] = {"hold": StoreHold}
+PARTS: Final[Mapping[str, type]] = {"hold": StoreHold, "tasks": BackgroundTasks}
 """What only some stores have: objects that are asked likewise."""
 _CHANGING: Final = frozenset({"end_force", "flush_now", "hold.end", "hold.hold_due", "hold.renew"})
 """Those that change files, or settings of the running broker."""
