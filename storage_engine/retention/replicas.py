@@ -37,7 +37,7 @@ from storage_engine.lake.verify.replica_coverage import (
     is_replica,
     replica_receipts,
 )
-from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.broker.broker_store import BrokerStore, contradiction
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store.known_logs import is_unique
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, StoreSnapshot, by_log
@@ -147,7 +147,7 @@ def divergence(broker: BrokerStore, record: StoreRecord, log: str, rows: Sequenc
     """
     if not rows or record.lineage_of(log) != _FIRST_LINEAGE:
         return ""
-    return broker.contradiction(log, rows)
+    return contradiction(broker, log, rows)
 
 
 def _other_bytes(record: StoreRecord, found: ReplicaComparison, files: Sequence[Segment]) -> str:

@@ -226,7 +226,7 @@ def test_what_a_later_look_lacks_has_gone(tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError, match=gone.facts.path):
             store.contexts([gone])
     with pytest.raises(FileNotFoundError, match="log b-0 of "):
-        store.contradiction("b-0", ())
+        store.identities.contradiction("b-0", ())
 
 
 @settings(

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from storage_engine.core import durable
 from storage_engine.core.wording import reason_text
@@ -60,7 +60,13 @@ from storage_engine.kafka.store.plan import (
     plan_notices,
     undecided,
 )
-from storage_engine.model.broker.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
+from storage_engine.model.broker.broker_store import (
+    BrokerStore,
+    IdentifiedLogs,
+    LockedStore,
+    Remove,
+    StoreSettings,
+)
 from storage_engine.model.broker.broker_tasks import BackgroundTasks, BrokerTask, LeftOver, TaskLimits
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, LogPlan, Plan, PlanRequest, Reason
@@ -127,6 +133,39 @@ class NodeTasks(BackgroundTasks):
         remove_left_over(left, self.store.locked.check, meanwhile)
 
 
+@dataclass(frozen=True, slots=True)
+class NodeLogs(IdentifiedLogs):
+    """Which logs a node has, by their files and by the cluster's metadata."""
+
+    store: KafkaStore
+
+    def is_present(self, directory: Path) -> bool:
+        return (directory / meta_properties.NAME).is_file()
+
+    def read(self, snapshot: StoreSnapshot) -> Mapping[str, LogIdentity]:
+        return identities(self.store.node_of(snapshot, snapshot.taken_at_ms))
+
+    def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
+        return absences(self.store.seen.node if self.store.seen else self.store.read_node(0), logs)
+
+    def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
+        node, wanted = self.store.seen.node if self.store.seen else self.store.read_node(0), by_log(segments)
+        found: dict[SegmentId, int] = {}
+        for directory, log in node.logs:
+            bases = {one.base_offset for one in wanted.get(log.name.log, ())}
+            # Of a log that its running broker deletes from just now, the next look knows.
+            with suppress(OSError):
+                ends = own_ends(directory, log, bases)
+                found |= {SegmentId(log.name.log, base): end for base, end in ends.items()}
+        return found
+
+    def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
+        seen = self.store.seen or self.store.see(0)
+        if (one := seen.known.get(log)) is None:
+            raise went_meanwhile(f"log {log} of {self.store.root}")
+        return contradiction_of(one.log, log_id_of(one.directory, one.log), one.end.offset, receipts)
+
+
 NAME = "kafka"
 
 
@@ -138,7 +177,6 @@ class KafkaStore(BrokerStore):
     :param held: the directories, while they are locked.
     """
 
-    tells_absences: ClassVar[bool] = True
     root: Path
     seen: SeenNode | None = None
     held: LockedDirectories | None = None
@@ -212,6 +250,10 @@ class KafkaStore(BrokerStore):
         return bool(locked) and all(map(is_locked_by_us, locked))
 
     @property
+    def identities(self) -> NodeLogs:
+        return NodeLogs(self)
+
+    @property
     def tasks(self) -> NodeTasks:
         return NodeTasks(self)
 
@@ -223,9 +265,6 @@ class KafkaStore(BrokerStore):
     def read_node(self, now_ms: int) -> Node:
         """Look at the node."""
         return read_node(self.root)
-
-    def is_present(self, directory: Path) -> bool:
-        return (directory / meta_properties.NAME).is_file()
 
     def see(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
         """Look at the node's logs, at one again where a file of it went away: its broker may delete."""
@@ -280,33 +319,6 @@ class KafkaStore(BrokerStore):
 
     def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
         return sha256_of_range(segments, first, end)
-
-    def log_identities(self, snapshot: StoreSnapshot) -> Mapping[str, LogIdentity]:
-        return identities(self.node_of(snapshot, snapshot.taken_at_ms))
-
-    def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
-        return absences(self.seen.node if self.seen else self.read_node(0), logs)
-
-    def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
-        node, wanted = self.seen.node if self.seen else self.read_node(0), by_log(segments)
-        found: dict[SegmentId, int] = {}
-        for directory, log in node.logs:
-            bases = {one.base_offset for one in wanted.get(log.name.log, ())}
-            # Of a log that its running broker deletes from just now, the next look knows.
-            with suppress(OSError):
-                ends = own_ends(directory, log, bases)
-                found |= {SegmentId(log.name.log, base): end for base, end in ends.items()}
-        return found
-
-    @property
-    def tells_logs_apart(self) -> bool:
-        return True
-
-    def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
-        seen = self.seen or self.see(0)
-        if (one := seen.known.get(log)) is None:
-            raise went_meanwhile(f"log {log} of {self.root}")
-        return contradiction_of(one.log, log_id_of(one.directory, one.log), one.end.offset, receipts)
 
     def unread(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False

@@ -31,7 +31,7 @@ from storage_engine.model.hold.hold import (
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import Cause, DependentFile, Plan, PlanRequest, Trigger, Urgency
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store.known_logs import IdentifiedLogs
+from storage_engine.model.store.known_logs import Absence, LogIdentity
 from storage_engine.model.store.store import (
     Archivable,
     DiskUsage,
@@ -268,6 +268,51 @@ class StoreHold:
         return NO_HOLD
 
 
+class IdentifiedLogs(ABC):
+    """What a store knows of which logs it has, whatever has their names. Without it nothing is remembered of
+    logs, and none is told from another one of its name.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def read(self, snapshot: StoreSnapshot) -> Mapping[str, LogIdentity]:
+        """Return which logs a snapshot has, by name.
+
+        :raises OSError: a file can't be read.
+        """
+        ...
+
+    @abstractmethod
+    def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
+        """Say of logs that were seen before, and that aren't here, why that is.
+
+        :raises OSError: a file can't be read.
+        """
+        ...
+
+    def is_present(self, directory: Path) -> bool:
+        """Return whether one of the store's directories is what it was: no mount point without its disk."""
+        return directory.is_dir()
+
+    def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
+        """Return the ends of sealed segments behind which something is missing before the next one.
+
+        :raises OSError: a file can't be read.
+        """
+        return {}
+
+    def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
+        """Return what shows that a log isn't the one that receipts are of, though its name and its segments'
+        offsets may be the same; "": nothing does.
+
+        :param receipts: of this log, of any of its offsets.
+        :raises StorageEngineError: it can't be told.
+        :raises OSError: a file can't be read.
+        """
+        return ""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
     """What a broker folder needs to open a store; see ``ManagedStore``."""
@@ -285,15 +330,22 @@ Remove = Callable[[Path, int], bool]
 
 
 FORMER_MEMBERS: Final[Mapping[str, str]] = {
+    "absences": "identities.absences",
     "background_tasks": "tasks.look",
     "check_deleted_topics": "tasks.check_deleted_topics",
+    "contradiction": "identities.contradiction",
     "delete_left_over": "tasks.delete_left_over",
     "end_hold": "hold.end",
     "held_until_ms": "hold.held_until_ms",
     "hold_due": "hold.hold_due",
     "hold_status": "hold.status",
     "holds": "hold.holds",
+    "is_present": "identities.is_present",
+    "log_identities": "identities.read",
+    "own_ends": "identities.own_ends",
     "renew_hold": "hold.renew",
+    "tells_absences": "identities",
+    "tells_logs_apart": "identities",
     "unheld_segments": "hold.unheld_segments",
 }
 """What stores had as members of their own before version 0.3, and where it is now."""
@@ -324,7 +376,7 @@ class LockedStore(Protocol):
         ...
 
 
-class BrokerStore(IdentifiedLogs, ABC):
+class BrokerStore(ABC):
     """One store, with the broker's own settings and rules.
 
     Only ``delete_segments``, ``delete_dependents`` and, beside a running broker, ``hold`` change it. What
@@ -343,13 +395,14 @@ class BrokerStore(IdentifiedLogs, ABC):
         return None
 
     @property
+    def identities(self) -> IdentifiedLogs | None:
+        """Return what it knows of which logs it has."""
+        return None
+
+    @property
     def tasks(self) -> BackgroundTasks | None:
         """Return what its broker does in the background beside taking messages."""
         return None
-
-    def is_present(self, directory: Path) -> bool:
-        """Return whether one of the store's directories is what it was: no mount point without its disk."""
-        return directory.is_dir()
 
     def renewed(self, memory: HoldMemory) -> BrokerStore | None:
         """Return the store by its settings and its broker as they are by now; asked before each step.
@@ -362,7 +415,7 @@ class BrokerStore(IdentifiedLogs, ABC):
         """
         return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """End connections to a running broker; the store may be used after it, which connects again."""
 
     @property
@@ -436,7 +489,7 @@ class BrokerStore(IdentifiedLogs, ABC):
         """
         return tuple(segment for log in self.snapshot(0).logs for segment in log.sealed)
 
-    def check_manageable(self) -> None:
+    def check_manageable(self) -> None:  # noqa: B027
         """Make sure that it may be archived and get an identity.
 
         :raises BadInputError: it is a part of a store, which is only looked at.
@@ -479,21 +532,6 @@ class BrokerStore(IdentifiedLogs, ABC):
         :raises OSError: a file can't be read.
         """
         return None
-
-    @property
-    def tells_logs_apart(self) -> bool:
-        """Return whether :meth:`contradiction` can show anything, so that all receipts of a log are read."""
-        return False
-
-    def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
-        """Return what shows that a log isn't the one that receipts are of, though its name and its segments'
-        offsets may be the same; "": nothing does, as by default.
-
-        :param receipts: of this log, of any of its offsets.
-        :raises StorageEngineError: it can't be told.
-        :raises OSError: a file can't be read.
-        """
-        return ""
 
     def watch(self, now_ms: int) -> Watch:
         """The causes that hold now by clock and disks alone, for who waits for one; reads no segment."""
@@ -596,7 +634,7 @@ class BrokerStore(IdentifiedLogs, ABC):
         """
         ...
 
-    def check_lock(self) -> None:
+    def check_lock(self) -> None:  # noqa: B027
         """Make sure that what :meth:`lock` took keeps the broker away still. By default it does.
 
         :raises ChangedUnderUsError: it doesn't.
@@ -612,7 +650,7 @@ class BrokerStore(IdentifiedLogs, ABC):
         """
         return ()
 
-    def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
+    def check_deletable(self, is_replicated: Callable[[], bool]) -> None:  # noqa: B027
         """Make sure that nothing beyond the store forbids a deletion. By default nothing does.
 
         :param is_replicated: whether a lake has receipts of another store with a log of the same identity.
@@ -730,3 +768,13 @@ class BrokerStore(IdentifiedLogs, ABC):
 def hold_of(store: BrokerStore) -> StoreHold:
     """Return a store's hold, or what stands for none."""
     return store.hold or StoreHold()
+
+
+def is_present(store: BrokerStore, directory: Path) -> bool:
+    """Return whether one of a store's directories is what it was, as far as the store can tell."""
+    return directory.is_dir() if store.identities is None else store.identities.is_present(directory)
+
+
+def contradiction(store: BrokerStore, log: str, receipts: Sequence[Receipt]) -> str:
+    """Return what shows that a log isn't the one that receipts are of; "": nothing, or it can't be told."""
+    return "" if store.identities is None else store.identities.contradiction(log, receipts)

@@ -569,7 +569,7 @@ def _read(context: Context, segments: Sequence[Segment], *, read_files: bool) ->
         slots(segments),
         known=known_heads(context.journal, context.record),
         read_files=read_files,
-        whole_logs=context.broker.tells_logs_apart,
+        whole_logs=context.broker.identities is not None,
     )
 
 

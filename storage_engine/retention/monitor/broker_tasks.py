@@ -25,6 +25,7 @@ from storage_engine.exceptions import BadInputError, ReceiptError, StoreBusyErro
 from storage_engine.journal.journal import Event, Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.storage.pace import pace_at
+from storage_engine.model.broker.broker_store import is_present
 from storage_engine.model.broker.broker_tasks import (
     BackgroundTasks,
     BrokerTask,
@@ -157,7 +158,7 @@ def _flushed(context: Context, event: Event, lacking: Collection[Path]) -> str:
     home = max((one for one in context.data_paths if path.is_relative_to(one)), key=_depth, default=None)
     if home is None:
         return f"{path} is in no directory of the store any more"
-    if not context.broker.is_present(home):
+    if not is_present(context.broker, home):
         return f"{home} isn't what it was: is its disk mounted?"
     if home in lacking:
         return f"{home} lacks the store's stamp: was its disk replaced?"

@@ -94,7 +94,7 @@ def ends_of_segments(
     :raises OSError: a file can't be read.
     """
     proven: dict[SegmentId, int] = {}
-    if measured is not None and context.broker.tells_absences:
+    if measured is not None and context.broker.identities is not None:
         proofs = measured.proofs
 
         def rows_of(segment_id: SegmentId) -> Iterator[Receipt]:

@@ -593,7 +593,7 @@ def _delete(
 def _log_ids(context: Context, snapshot: StoreSnapshot, verdicts: Sequence[Verdict]) -> Mapping[str, str]:
     """Return the identities of logs that go without a receipt, as far as they can be told."""
     logs = {one.segment.log for one in verdicts if one.passage is Passage.NOT_ARCHIVED}
-    if logs and context.broker.tells_absences:
+    if logs and context.broker.identities is not None:
         with suppress(StorageEngineError, OSError):
             identities = present_logs(context.broker, snapshot)
             return {log: identities[log] for log in logs & identities.keys()}

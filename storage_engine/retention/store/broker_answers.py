@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import BadInputError, BrokerPackageError, FileGoneError, StorageEngineError
-from storage_engine.model.broker.broker_store import BrokerStore, StoreHold
+from storage_engine.model.broker.broker_store import BrokerStore, IdentifiedLogs, StoreHold
 from storage_engine.model.broker.broker_tasks import BackgroundTasks
 from storage_engine.model.plan.plan import (
     Decision,
@@ -198,7 +198,7 @@ def refuse(where: str, expected: str, found: str = "", then: str = UNCHANGED) ->
 T = TypeVar("T")
 
 QUESTIONS: Final[Mapping[str, str]] = {
-    "absences": "tell why logs aren't here",
+    "identities.absences": "tell why logs aren't here",
     "archivable": "tell what may be archived",
     "archive_only": "tell whether it may be deleted from",
     "tasks.look": "tell how far its tasks are",
@@ -208,7 +208,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "check_manageable": "say whether its store may be archived",
     "checkpoint": "read its checkpoint",
     "contexts": "tell what it knows of segments beside their files",
-    "contradiction": "tell whether a log is the archived one",
+    "identities.contradiction": "tell whether a log is the archived one",
     "course_start": "say what a simulation starts from",
     "data_paths": "tell where it writes",
     "deleted": "tell what is deleted",
@@ -225,13 +225,13 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "hold.status": "tell what is held",
     "hold.holds": "tell what it holds",
     "is_live": "tell whether its broker runs",
-    "is_present": "tell its directories",
+    "identities.is_present": "tell its directories",
     "is_used_by_us": "tell who uses its store",
     "keeps_out": "tell whether it keeps segments out",
-    "log_identities": "tell which logs it has",
+    "identities.read": "tell which logs it has",
     "max_delete_batch": "tell how much it deletes at once",
     "oldest_message_ms": "tell when its oldest message was stored",
-    "own_ends": "tell where segments end",
+    "identities.own_ends": "tell where segments end",
     "pending": "tell what it still has to deliver",
     "plan": "plan for its store",
     "progress": "tell how far it is",
@@ -246,8 +246,6 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "shield_need": "tell how large a shield has to be",
     "signs_of_a_run": "tell by which files it shows that its broker has run",
     "snapshot": "tell what its store is",
-    "tells_absences": "tell whether it says why logs are not here",
-    "tells_logs_apart": "tell whether it tells logs apart",
     "triggers": "tell which causes hold",
     "hold.unheld_segments": "tell what it deletes of a store that isn't held",
     "unread": "tell what consumers have not read",
@@ -259,7 +257,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
 """What a store is asked, and what it is then to do, as in "expected its package to <do>". What locks it or
 deletes isn't among them: what is known of the store after an error, the caller says.
 """
-PARTS: Final[Mapping[str, type]] = {"hold": StoreHold, "tasks": BackgroundTasks}
+PARTS: Final[Mapping[str, type]] = {"hold": StoreHold, "identities": IdentifiedLogs, "tasks": BackgroundTasks}
 """What only some stores have: objects that are asked likewise."""
 _CHANGING: Final = frozenset({"end_force", "flush_now", "hold.end", "hold.hold_due", "hold.renew"})
 """Those that change files, or settings of the running broker."""

@@ -217,25 +217,25 @@ def test_a_log_is_another_one_by_its_topic_its_end_or_its_leaders_epochs(copy: P
         for one in found.segments
         if one.log == "plain-0"
     ]
-    assert store.contradiction("plain-0", rows) == ""
-    assert store.contradiction("plain-0", []) == ""
+    assert store.identities.contradiction("plain-0", rows) == ""
+    assert store.identities.contradiction("plain-0", []) == ""
     end = next(log.max_offset for log in snapshot.logs if log.name == "plain-0")
     other = replace(rows[0], log_id=f"{rows[0].log_id}1")
-    assert "and archived is" in store.contradiction("plain-0", [other])
+    assert "and archived is" in store.identities.contradiction("plain-0", [other])
     longer = replace(rows[-1], end_offset=end + 1)
-    assert store.contradiction("plain-0", [*rows, longer]) == (
+    assert store.identities.contradiction("plain-0", [*rows, longer]) == (
         f"it ends at {end}, and archived are offsets up to {end + 1}"
     )
     inside = rows[1].base_offset + 1
     checkpoint = copy / "logs" / "plain-0" / "leader-epoch-checkpoint"
     checkpoint.write_text(f"0\n2\n0 0\n1 {inside}\n")
-    assert f"1 from {inside} on, and archived are" in store.contradiction("plain-0", rows)
+    assert f"1 from {inside} on, and archived are" in store.identities.contradiction("plain-0", rows)
     # A new leader behind all that is archived contradicts nothing, nor does a log that begins later.
     for said in (f"0\n2\n0 0\n1 {rows[-1].end}\n", f"0\n1\n0 {inside}\n"):
         checkpoint.write_text(said)
-        assert store.contradiction("plain-0", rows) == ""
+        assert store.identities.contradiction("plain-0", rows) == ""
     checkpoint.write_text(f"0\n1\n1 {inside}\n")
-    assert store.contradiction("plain-0", rows)
+    assert store.identities.contradiction("plain-0", rows)
 
 
 def test_epochs_of_a_span_begin_with_the_one_in_force_there() -> None:
