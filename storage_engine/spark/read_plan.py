@@ -50,7 +50,7 @@ from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.file.scan import plan_files
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.storage.errors import metadata_errors
-from storage_engine.model.broker.broker_store import is_present
+from storage_engine.model.broker.broker_store import contexts_of, is_present
 from storage_engine.model.broker.codec import Columns, offsets_count_bytes
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, ended, whole, with_rows
 from storage_engine.model.report.diagnosis import named_in_short
@@ -193,7 +193,7 @@ def _contexts(store: ManagedStore, segments: Sequence[Segment]) -> Mapping[Segme
     with closing(open_store(store)) as broker:
 
         def answer(segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-            return broker.contexts(segments)
+            return contexts_of(broker, segments)
 
         for of_log in by_log(segments).values():
             found |= answer_for_left(of_log, answer)[1]

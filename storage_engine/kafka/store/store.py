@@ -65,6 +65,7 @@ from storage_engine.model.broker.broker_store import (
     IdentifiedLogs,
     LockedStore,
     Remove,
+    StoreReplicas,
     StoreSettings,
 )
 from storage_engine.model.broker.broker_tasks import BackgroundTasks, BrokerTask, LeftOver, TaskLimits
@@ -166,6 +167,26 @@ class NodeLogs(IdentifiedLogs):
         return contradiction_of(one.log, log_id_of(one.directory, one.log), one.end.offset, receipts)
 
 
+@dataclass(frozen=True, slots=True)
+class NodeReplicas(StoreReplicas):
+    """What a node's logs have in common with those of other nodes."""
+
+    store: KafkaStore
+
+    def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
+        node = self.store.seen.node if self.store.seen else read_node(self.store.root)
+        logs = {log.name.log: (directory, log) for directory, log in node.logs}
+        found: dict[SegmentId, SegmentContext] = {}
+        for name, of_log in by_log(sorted(segments, key=attrgetter("log", "base_offset"))).items():
+            if name not in logs:
+                raise went_meanwhile(of_log[0].facts.path)
+            found.update(contexts_of(*logs[name], of_log))
+        return found
+
+    def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
+        return sha256_of_range(segments, first, end)
+
+
 NAME = "kafka"
 
 
@@ -254,6 +275,10 @@ class KafkaStore(BrokerStore):
         return NodeLogs(self)
 
     @property
+    def replicas(self) -> NodeReplicas:
+        return NodeReplicas(self)
+
+    @property
     def tasks(self) -> NodeTasks:
         return NodeTasks(self)
 
@@ -306,19 +331,6 @@ class KafkaStore(BrokerStore):
         return tuple(
             cut_to_archivable(plan, archivable, may, has_remote=topics.has_remote(plan.log)) for plan in plans
         )
-
-    def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        node = self.seen.node if self.seen else read_node(self.root)
-        logs = {log.name.log: (directory, log) for directory, log in node.logs}
-        found: dict[SegmentId, SegmentContext] = {}
-        for name, of_log in by_log(sorted(segments, key=attrgetter("log", "base_offset"))).items():
-            if name not in logs:
-                raise went_meanwhile(of_log[0].facts.path)
-            found.update(contexts_of(*logs[name], of_log))
-        return found
-
-    def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
-        return sha256_of_range(segments, first, end)
 
     def unread(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False

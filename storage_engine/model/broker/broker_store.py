@@ -313,6 +313,32 @@ class IdentifiedLogs(ABC):
         return ""
 
 
+class StoreReplicas(ABC):
+    """What a store's logs have in common with their replicas: an identity, and bytes."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
+        """Return what is known of segments beside their files; asked of those that are about to be archived.
+
+        :raises StorageEngineError: it can't be told; says of which log.
+        :raises OSError: a file can't be read.
+        """
+        ...
+
+    @abstractmethod
+    def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
+        """Return the SHA-256, in hex, of a log's bytes at the offsets [first, end), whatever files have them.
+
+        None: there are no such bytes, or offsets can't be found in files.
+
+        :param segments: of one log, oldest first.
+        :raises OSError: a file can't be read.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
     """What a broker folder needs to open a store; see ``ManagedStore``."""
@@ -333,9 +359,11 @@ FORMER_MEMBERS: Final[Mapping[str, str]] = {
     "absences": "identities.absences",
     "background_tasks": "tasks.look",
     "check_deleted_topics": "tasks.check_deleted_topics",
+    "contexts": "replicas.contexts",
     "contradiction": "identities.contradiction",
     "delete_left_over": "tasks.delete_left_over",
     "end_hold": "hold.end",
+    "has_replicas": "replicas",
     "held_until_ms": "hold.held_until_ms",
     "hold_due": "hold.hold_due",
     "hold_status": "hold.status",
@@ -343,6 +371,7 @@ FORMER_MEMBERS: Final[Mapping[str, str]] = {
     "is_present": "identities.is_present",
     "log_identities": "identities.read",
     "own_ends": "identities.own_ends",
+    "range_sha256": "replicas.range_sha256",
     "renew_hold": "hold.renew",
     "tells_absences": "identities",
     "tells_logs_apart": "identities",
@@ -397,6 +426,11 @@ class BrokerStore(ABC):
     @property
     def identities(self) -> IdentifiedLogs | None:
         """Return what it knows of which logs it has."""
+        return None
+
+    @property
+    def replicas(self) -> StoreReplicas | None:
+        """Return what its logs have in common with their replicas."""
         return None
 
     @property
@@ -506,32 +540,6 @@ class BrokerStore(ABC):
     def keeps_out(self) -> bool:
         """Return whether :meth:`archivable` may keep sealed segments out."""
         return type(self).archivable is not BrokerStore.archivable
-
-    def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        """Return what is known of segments beside their files; asked of those that are about to be archived.
-
-        By default there is nothing to know.
-
-        :raises StorageEngineError: it can't be told; says of which log.
-        :raises OSError: a file can't be read.
-        """
-        return {}
-
-    @property
-    def has_replicas(self) -> bool:
-        """Return whether its logs have an identity that their replicas share."""
-        return type(self).range_sha256 is not BrokerStore.range_sha256
-
-    def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
-        """Return the SHA-256, in hex, of a log's bytes at the offsets [first, end), whatever files have them.
-
-        Only who gives logs an identity that their replicas share, has to tell. None, as by default: there are
-        no such bytes, or offsets can't be found in files.
-
-        :param segments: of one log, oldest first.
-        :raises OSError: a file can't be read.
-        """
-        return None
 
     def watch(self, now_ms: int) -> Watch:
         """The causes that hold now by clock and disks alone, for who waits for one; reads no segment."""
@@ -778,3 +786,8 @@ def is_present(store: BrokerStore, directory: Path) -> bool:
 def contradiction(store: BrokerStore, log: str, receipts: Sequence[Receipt]) -> str:
     """Return what shows that a log isn't the one that receipts are of; "": nothing, or it can't be told."""
     return "" if store.identities is None else store.identities.contradiction(log, receipts)
+
+
+def contexts_of(store: BrokerStore, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
+    """Return what a store knows of segments beside their files."""
+    return {} if store.replicas is None else store.replicas.contexts(segments)

@@ -34,6 +34,7 @@ from storage_engine.lake.archive.threads import threads_for
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.model.broker.broker_store import contexts_of
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.deleted_range import DELETION
 from storage_engine.model.proof.receipt import Receipt
@@ -617,7 +618,7 @@ def _with_contexts(
     contexts: dict[SegmentId, SegmentContext] = {}
 
     def answer(segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        return context.broker.contexts(segments)
+        return contexts_of(context.broker, segments)
 
     for of_log in by_log(segments).values():
         left, answered = answer_for_left(of_log, answer)

@@ -177,7 +177,7 @@ def _contradicted_logs(
         for log in archived:
             if contradiction(broker, log, rows[log]):
                 found.add(log)
-        if broker.has_replicas:
+        if broker.replicas is not None:
             found |= _diverged_logs(store, record, broker, lakes, {one.name for one in logs} - found)
     return found, set(archived) - found
 

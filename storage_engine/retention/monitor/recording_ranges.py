@@ -185,7 +185,7 @@ def _of_replicas(
     :raises LakeUnavailableError: a lake can't be read any more.
     """
     lost = [one for one in ranges if one.where is Place.LOST or one.is_missing]
-    if not lost or not context.broker.has_replicas:
+    if not lost or context.broker.replicas is None:
         return ()
     lineages = {one.log: one.lineage for one in lost}
     store_id = context.record.store_id

@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import BadInputError, BrokerPackageError, FileGoneError, StorageEngineError
-from storage_engine.model.broker.broker_store import BrokerStore, IdentifiedLogs, StoreHold
+from storage_engine.model.broker.broker_store import BrokerStore, IdentifiedLogs, StoreHold, StoreReplicas
 from storage_engine.model.broker.broker_tasks import BackgroundTasks
 from storage_engine.model.plan.plan import (
     Decision,
@@ -207,7 +207,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "check_lock": "look at its lock",
     "check_manageable": "say whether its store may be archived",
     "checkpoint": "read its checkpoint",
-    "contexts": "tell what it knows of segments beside their files",
+    "replicas.contexts": "tell what it knows of segments beside their files",
     "identities.contradiction": "tell whether a log is the archived one",
     "course_start": "say what a simulation starts from",
     "data_paths": "tell where it writes",
@@ -219,7 +219,6 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "flush_now": "flush its store",
     "flush_paths": "tell what has to be flushed",
     "glance": "tell what its store is",
-    "has_replicas": "tell whether its logs have replicas",
     "hold.held_until_ms": "tell until when it is held",
     "hold.hold_due": "hold what goes soon",
     "hold.status": "tell what is held",
@@ -235,7 +234,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "pending": "tell what it still has to deliver",
     "plan": "plan for its store",
     "progress": "tell how far it is",
-    "range_sha256": "read a range of offsets",
+    "replicas.range_sha256": "read a range of offsets",
     "removes_files_later": "tell whether files go later",
     "hold.renew": "hold its store",
     "renewed": "open its store again",
@@ -257,7 +256,12 @@ QUESTIONS: Final[Mapping[str, str]] = {
 """What a store is asked, and what it is then to do, as in "expected its package to <do>". What locks it or
 deletes isn't among them: what is known of the store after an error, the caller says.
 """
-PARTS: Final[Mapping[str, type]] = {"hold": StoreHold, "identities": IdentifiedLogs, "tasks": BackgroundTasks}
+PARTS: Final[Mapping[str, type]] = {
+    "hold": StoreHold,
+    "identities": IdentifiedLogs,
+    "replicas": StoreReplicas,
+    "tasks": BackgroundTasks,
+}
 """What only some stores have: objects that are asked likewise."""
 _CHANGING: Final = frozenset({"end_force", "flush_now", "hold.end", "hold.hold_due", "hold.renew"})
 """Those that change files, or settings of the running broker."""

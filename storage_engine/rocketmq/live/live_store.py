@@ -33,7 +33,6 @@ from storage_engine.model.store.store import (
     Archivable,
     LogSnapshot,
     Segment,
-    SegmentContext,
     SegmentId,
     SegmentState,
     StoreSnapshot,
@@ -70,7 +69,7 @@ from storage_engine.rocketmq.rules.cleanup_schedule import (
 )
 from storage_engine.rocketmq.rules.plan import keep_all
 from storage_engine.rocketmq.store import store_lock
-from storage_engine.rocketmq.store.broker import MarkedHold, open_files
+from storage_engine.rocketmq.store.broker import LogReplicas, MarkedHold, open_files
 
 POLL_SECONDS: Final = 0.25
 
@@ -138,11 +137,9 @@ class LiveStore(LiveParts, BrokerStore):
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
         return self.files.archivable(snapshot)
 
-    def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        return self.files.contexts(segments)
-
-    def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
-        return self.files.range_sha256(segments, first, end)
+    @property
+    def replicas(self) -> LogReplicas:
+        return self.files.replicas
 
     def watch(self, now_ms: int) -> Watch:
         return live_causes.watch(self.admin.runtime_info(), self.files.config, now_ms, self.files.zone)

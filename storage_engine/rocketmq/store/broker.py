@@ -16,6 +16,7 @@ from storage_engine.model.broker.broker_store import (
     PendingKind,
     Remove,
     StoreHold,
+    StoreReplicas,
     StoreSettings,
     Watch,
 )
@@ -37,7 +38,7 @@ from storage_engine.rocketmq.codec.stored_messages import oldest_message_ms, sea
 from storage_engine.rocketmq.course import course_start
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.checkpoint import read_known_values
-from storage_engine.rocketmq.format.layout import IDENTITY, LOG, has_controller
+from storage_engine.rocketmq.format.layout import IDENTITY, LOG, StoreLayout, has_controller
 from storage_engine.rocketmq.format.rereading import reread
 from storage_engine.rocketmq.format.stored_files import read_stored
 from storage_engine.rocketmq.hold.fence import with_original_times
@@ -64,6 +65,20 @@ class MarkedHold(StoreHold):
     def held_until_ms(self) -> int | None:
         marker = read_marker(self.root)
         return None if marker is None else marker.ends_at_ms
+
+
+@dataclass(frozen=True, slots=True)
+class LogReplicas(StoreReplicas):
+    """What a log has in common with those of other brokers of its name."""
+
+    config: BrokerConfig
+    layout: StoreLayout
+
+    def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
+        return replicas.contexts_of(self.config, self.layout, segments)
+
+    def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
+        return replicas.range_sha256(segments, first, end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +110,10 @@ class RocketMQBrokerStore(BrokerStore):
     def data_paths(self) -> tuple[Path, ...]:
         layout = self.files.layout
         return (layout.root, *layout.log_paths, layout.consumequeue, layout.index)
+
+    @property
+    def replicas(self) -> LogReplicas:
+        return LogReplicas(self.config, self.files.layout)
 
     @property
     def hold(self) -> MarkedHold:
@@ -142,12 +161,6 @@ class RocketMQBrokerStore(BrokerStore):
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
         return archivable(snapshot)
-
-    def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        return replicas.contexts_of(self.config, self.files.layout, segments)
-
-    def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
-        return replicas.range_sha256(segments, first, end)
 
     def watch(self, now_ms: int) -> Watch:
         return watch(self.files.layout, self.config, now_ms, self.zone)
@@ -227,8 +240,8 @@ class RocketMQBrokerStore(BrokerStore):
         is_slave = settings.get(ROLE, "").strip() == SLAVE
         if self.only_master or (is_slave and not has_controller(self.config, self.files.layout)):
             return
-        replicas = BrokerGroup(settings).find_replicas(known_replicas(self.memory, settings), is_replicated)
-        replicas.check_only_master(self.files.layout.root)
+        others = BrokerGroup(settings).find_replicas(known_replicas(self.memory, settings), is_replicated)
+        others.check_only_master(self.files.layout.root)
         self.only_master.append(True)
 
     def shield_need(self) -> ShieldNeed:

@@ -139,7 +139,7 @@ def test_of_settings_that_are_not_known_nothing_is_archived(copy: Path) -> None:
 
 def test_a_segments_context_names_its_log_its_epochs_and_what_was_aborted(node: Path) -> None:
     store, _, found = archivable(node)
-    contexts = store.contexts(found.segments)
+    contexts = store.replicas.contexts(found.segments)
     assert contexts.keys() == {one.id for one in found.segments}
     topic_id = text_of(read_topic_id(node / "logs" / "txn-0" / "partition.metadata"))
     known = [
@@ -186,7 +186,7 @@ def test_a_transaction_that_began_in_what_was_deleted_keeps_nothing(copy: Path) 
             path.unlink()
     (log / f"{first:020d}.snapshot").unlink()
     store, _, found = archivable(copy)
-    contexts = store.contexts([one for one in found.segments if one.log == "txn-0"])
+    contexts = store.replicas.contexts([one for one in found.segments if one.log == "txn-0"])
     assert json.loads(contexts[SegmentId("txn-0", first)].codec)["open_before"] == []
     # The markers decide all the same: an index that names another end than theirs is refused.
     index = log / f"{first:020d}.txnindex"
@@ -195,7 +195,7 @@ def test_a_transaction_that_began_in_what_was_deleted_keeps_nothing(copy: Path) 
     struct.pack_into(">q", damaged, place * ENTRY_BYTES + _LAST_AT, entries[first][place].last_offset + 1)
     index.write_bytes(damaged)
     with pytest.raises(CorruptFileError, match=rf"at byte {place * ENTRY_BYTES}"):
-        store.contexts([one for one in found.segments if one.log == "txn-0"])
+        store.replicas.contexts([one for one in found.segments if one.log == "txn-0"])
 
 
 def receipt(**fields: Any) -> Receipt:
@@ -205,7 +205,7 @@ def receipt(**fields: Any) -> Receipt:
 
 def test_a_log_is_another_one_by_its_topic_its_end_or_its_leaders_epochs(copy: Path) -> None:
     store, snapshot, found = archivable(copy)
-    contexts = store.contexts(found.segments)
+    contexts = store.replicas.contexts(found.segments)
     rows = [
         receipt(
             log=one.log,
