@@ -97,7 +97,7 @@ def look_at_everything(root: Path) -> None:
         store = open_files(settings)
         snapshot = store.snapshot(NOW_MS)
         store.plan(snapshot, NOW_MS, PlanRequest(manual=True))
-        store.pending(snapshot)
+        store.consumers.pending(snapshot)
         for look in (
             lambda: inspect(store.files, NOW_MS, messages=True, queues=True, snapshot=snapshot),
             lambda: look_up(store.files.layout, store.config, "orders", "k"),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from storage_engine.core import durable
-from storage_engine.model.broker.broker_store import Pending, Remove, StoreSettings
+from storage_engine.model.broker.broker_store import Pending, Remove, StoreConsumers, StoreSettings
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.store.store import LogSnapshot, Segment, StoreSnapshot
@@ -87,28 +87,9 @@ class TwoLogs:
         plans = [self.parts[log.name].plan(_only(snapshot, log), now_ms, request) for log in snapshot.logs]
         return replace(plans[0], logs=tuple(log for plan in plans for log in plan.logs))
 
-    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
-        return tuple(
-            replace(item, log=log.name)
-            for log in snapshot.logs
-            for item in self.parts[log.name].pending(_only(snapshot, log))
-        )
-
-    def unread(
-        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
-    ) -> Unread:
-        found = [
-            self.parts[log.name].unread(_only(snapshot, log), {LOG: offset}, deleted=deleted)
-            for log in snapshot.logs
-            if (offset := new_min_offsets.get(log.name)) is not None
-        ]
-        rows = tuple(row for one in found for row in one.rows)
-        return Unread(rows, error="; ".join(one.error for one in found if one.error))
-
-    def unread_by_log(
-        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
-    ) -> Mapping[str, Unread]:
-        return {log: self.unread(snapshot, {log: offset}) for log, offset in new_min_offsets.items()}
+    @property
+    def consumers(self) -> TwoConsumers:
+        return TwoConsumers(self.parts)
 
     @contextmanager
     def lock(self) -> Iterator[Any]:
@@ -136,6 +117,29 @@ class TwoLogs:
     def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
         found = (self.parts[log.name].flush_paths(_only(snapshot, log)) for log in snapshot.logs)
         return tuple(path for paths in found for path in paths)
+
+
+@dataclass(frozen=True)
+class TwoConsumers(StoreConsumers):
+    parts: Mapping[str, RocketMQBrokerStore]
+
+    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
+        return tuple(
+            replace(item, log=log.name)
+            for log in snapshot.logs
+            for item in self.parts[log.name].consumers.pending(_only(snapshot, log))
+        )
+
+    def unread(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
+        found = [
+            self.parts[log.name].consumers.unread(_only(snapshot, log), {LOG: offset}, deleted=deleted)
+            for log in snapshot.logs
+            if (offset := new_min_offsets.get(log.name)) is not None
+        ]
+        rows = tuple(row for one in found for row in one.rows)
+        return Unread(rows, error="; ".join(one.error for one in found if one.error))
 
 
 def _renamed(log: LogSnapshot, name: str) -> LogSnapshot:

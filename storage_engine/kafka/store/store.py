@@ -65,6 +65,7 @@ from storage_engine.model.broker.broker_store import (
     IdentifiedLogs,
     LockedStore,
     Remove,
+    StoreConsumers,
     StoreReplicas,
     StoreSettings,
 )
@@ -187,6 +188,38 @@ class NodeReplicas(StoreReplicas):
         return sha256_of_range(segments, first, end)
 
 
+@dataclass(frozen=True, slots=True)
+class NodeConsumers(StoreConsumers):
+    """Who consumes a node's logs, by their files, and by the cluster where one is asked."""
+
+    store: KafkaStore
+
+    def unread(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
+        # It reads what records hold, which a plan of segments needs for nothing.
+        from storage_engine.kafka.lag import unread_records
+
+        consumers, context = self._consumption(snapshot, new_min_offsets)
+        return unread_records(consumers, context, new_min_offsets, deleted=deleted)
+
+    def unread_by_log(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
+    ) -> Mapping[str, Unread]:
+        from storage_engine.kafka.lag import unread_by_log
+
+        consumers, context = self._consumption(snapshot, new_min_offsets)
+        return unread_by_log(consumers, context, new_min_offsets)
+
+    def _consumption(self, snapshot: StoreSnapshot, read: Collection[str]) -> tuple[Consumers, LagContext]:
+        """Return who consumes, and what of some logs they have read is looked up in."""
+        from storage_engine.kafka.lag import consumers_of
+        from storage_engine.kafka.store.lag_context import reading_context
+
+        seen = self.store.seen_of(snapshot, snapshot.taken_at_ms)
+        return consumers_of(seen.node, self.store.asked), reading_context(seen, snapshot, read)
+
+
 NAME = "kafka"
 
 
@@ -275,6 +308,10 @@ class KafkaStore(BrokerStore):
         return NodeLogs(self)
 
     @property
+    def consumers(self) -> NodeConsumers:
+        return NodeConsumers(self)
+
+    @property
     def replicas(self) -> NodeReplicas:
         return NodeReplicas(self)
 
@@ -331,31 +368,6 @@ class KafkaStore(BrokerStore):
         return tuple(
             cut_to_archivable(plan, archivable, may, has_remote=topics.has_remote(plan.log)) for plan in plans
         )
-
-    def unread(
-        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
-    ) -> Unread:
-        # It reads what records hold, which a plan of segments needs for nothing.
-        from storage_engine.kafka.lag import unread_records
-
-        consumers, context = self._consumption(snapshot, new_min_offsets)
-        return unread_records(consumers, context, new_min_offsets, deleted=deleted)
-
-    def unread_by_log(
-        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
-    ) -> Mapping[str, Unread]:
-        from storage_engine.kafka.lag import unread_by_log
-
-        consumers, context = self._consumption(snapshot, new_min_offsets)
-        return unread_by_log(consumers, context, new_min_offsets)
-
-    def _consumption(self, snapshot: StoreSnapshot, read: Collection[str]) -> tuple[Consumers, LagContext]:
-        """Return who consumes, and what of some logs they have read is looked up in."""
-        from storage_engine.kafka.lag import consumers_of
-        from storage_engine.kafka.store.lag_context import reading_context
-
-        seen = self.seen_of(snapshot, snapshot.taken_at_ms)
-        return consumers_of(seen.node, self.asked), reading_context(seen, snapshot, read)
 
     def lock(self) -> AbstractContextManager[LockedStore]:
         """Keep brokers away until the block ends.

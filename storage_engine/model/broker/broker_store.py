@@ -339,6 +339,45 @@ class StoreReplicas(ABC):
         ...
 
 
+class StoreConsumers:
+    """Who waits for messages: consumers, and the broker itself. Without it what consumers have not read is
+    unknown, as this class itself answers.
+    """
+
+    __slots__ = ()
+
+    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
+        """Return what the broker has taken and still has to deliver or to decide; what can't be read is
+        unknown.
+        """
+        return ()
+
+    def unread(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
+        """Return what consumers have not read of the messages below these offsets; most messages first.
+
+        :param new_min_offsets: by the name of the log; of other logs nothing goes.
+        :param deleted: the broker has deleted them already, so that its queues may lack entries of them;
+            the error names whose, and the rows count the others.
+        :raises BadInputError: positions or queues that can't be read.
+        :raises StoreBusyError: files change while they are read.
+        :raises BrokerError: a running broker can't be asked, and its files don't tell either.
+        """
+        return Unread(error="the broker doesn't say who consumes")
+
+    def unread_by_log(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
+    ) -> Mapping[str, Unread]:
+        """Return the answer of :meth:`unread` for each log alone.
+
+        By default it is asked log by log; a store of many logs takes its consumers' positions once.
+
+        :raises StorageEngineError: as :meth:`unread`, where that is so for all logs.
+        """
+        return {log: self.unread(snapshot, {log: offset}) for log, offset in new_min_offsets.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
     """What a broker folder needs to open a store; see ``ManagedStore``."""
@@ -371,11 +410,14 @@ FORMER_MEMBERS: Final[Mapping[str, str]] = {
     "is_present": "identities.is_present",
     "log_identities": "identities.read",
     "own_ends": "identities.own_ends",
+    "pending": "consumers.pending",
     "range_sha256": "replicas.range_sha256",
     "renew_hold": "hold.renew",
     "tells_absences": "identities",
     "tells_logs_apart": "identities",
     "unheld_segments": "hold.unheld_segments",
+    "unread": "consumers.unread",
+    "unread_by_log": "consumers.unread_by_log",
 }
 """What stores had as members of their own before version 0.3, and where it is now."""
 
@@ -426,6 +468,11 @@ class BrokerStore(ABC):
     @property
     def identities(self) -> IdentifiedLogs | None:
         """Return what it knows of which logs it has."""
+        return None
+
+    @property
+    def consumers(self) -> StoreConsumers | None:
+        """Return who waits for its messages."""
         return None
 
     @property
@@ -600,39 +647,6 @@ class BrokerStore(ABC):
         :raises OSError: a file can't be read.
         """
         return None
-
-    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
-        """Return what the broker has taken and still has to deliver or to decide; what can't be read is
-        unknown.
-        """
-        return ()
-
-    def unread(
-        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
-    ) -> Unread:
-        """Return what consumers have not read of the messages below these offsets; most messages first.
-
-        By default it is unknown.
-
-        :param new_min_offsets: by the name of the log; of other logs nothing goes.
-        :param deleted: the broker has deleted them already, so that its queues may lack entries of them;
-            the error names whose, and the rows count the others.
-        :raises BadInputError: positions or queues that can't be read.
-        :raises StoreBusyError: files change while they are read.
-        :raises BrokerError: a running broker can't be asked, and its files don't tell either.
-        """
-        return Unread(error="the broker doesn't say who consumes")
-
-    def unread_by_log(
-        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
-    ) -> Mapping[str, Unread]:
-        """Return the answer of :meth:`unread` for each log alone.
-
-        By default it is asked log by log; a store of many logs takes its consumers' positions once.
-
-        :raises StorageEngineError: as :meth:`unread`, where that is so for all logs.
-        """
-        return {log: self.unread(snapshot, {log: offset}) for log, offset in new_min_offsets.items()}
 
     @abstractmethod
     def lock(self) -> AbstractContextManager[LockedStore]:

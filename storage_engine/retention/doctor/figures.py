@@ -11,7 +11,7 @@ from functools import cached_property
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.broker.broker_store import BrokerStore, Pending, hold_of
+from storage_engine.model.broker.broker_store import BrokerStore, Pending, StoreConsumers, hold_of
 from storage_engine.model.hold.hold import HoldStatus
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import Cause, PlanRequest, Reason, Urgency
@@ -232,7 +232,7 @@ def take_figures(
         going=plan.to_delete,
         leaving=leaving,
         leaves_in_ms=span_ms,
-        pending=broker.pending(snapshot),
+        pending=(broker.consumers or StoreConsumers()).pending(snapshot),
         unread=_unread(broker, snapshot, leaving),
         archivable=take_archivable(broker, snapshot),
         hold=hold_of(broker).status(now_ms) if broker.is_live else None,
@@ -271,6 +271,6 @@ def _unread(broker: BrokerStore, snapshot: StoreSnapshot, leaving: Sequence[Segm
     if not ends:
         return Unread()
     try:
-        return broker.unread(snapshot, ends)
+        return (broker.consumers or StoreConsumers()).unread(snapshot, ends)
     except (StorageEngineError, OSError) as error:
         return Unread(error=reason_text(error))

@@ -16,7 +16,7 @@ from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.collector import no_collection
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, FileGoneError
-from storage_engine.model.broker.broker_store import BrokerStore, Pending
+from storage_engine.model.broker.broker_store import BrokerStore, Pending, StoreConsumers
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.settings.policy import LagPolicy, PendingPolicy, Policy
@@ -265,7 +265,7 @@ def pending_by(
     """Return what a broker still has to deliver or to decide; nothing is read where nobody asks."""
     if pending_policy is PendingPolicy.IGNORE:
         return ()
-    return broker.pending(snapshot)
+    return (broker.consumers or StoreConsumers()).pending(snapshot)
 
 
 def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided: Decided) -> None:

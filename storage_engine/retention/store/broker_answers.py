@@ -19,7 +19,12 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import BadInputError, BrokerPackageError, FileGoneError, StorageEngineError
-from storage_engine.model.broker.broker_store import BrokerStore, IdentifiedLogs, StoreHold, StoreReplicas
+from storage_engine.model.broker.broker_store import (
+    BrokerStore,
+    IdentifiedLogs,
+    StoreHold,
+    StoreReplicas,
+)
 from storage_engine.model.broker.broker_tasks import BackgroundTasks
 from storage_engine.model.plan.plan import (
     Decision,
@@ -231,7 +236,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "max_delete_batch": "tell how much it deletes at once",
     "oldest_message_ms": "tell when its oldest message was stored",
     "identities.own_ends": "tell where segments end",
-    "pending": "tell what it still has to deliver",
+    "consumers.pending": "tell what it still has to deliver",
     "plan": "plan for its store",
     "progress": "tell how far it is",
     "replicas.range_sha256": "read a range of offsets",
@@ -247,8 +252,8 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "snapshot": "tell what its store is",
     "triggers": "tell which causes hold",
     "hold.unheld_segments": "tell what it deletes of a store that isn't held",
-    "unread": "tell what consumers have not read",
-    "unread_by_log": "tell what consumers have not read of each log",
+    "consumers.unread": "tell what consumers have not read",
+    "consumers.unread_by_log": "tell what consumers have not read of each log",
     "unread_dependents": "tell what it left out of segments' dependents",
     "used_by": "tell who uses its store",
     "watch": "look at clock and disks",

@@ -20,6 +20,7 @@ from storage_engine.model.broker.broker_store import (
     BrokerStore,
     Pending,
     Remove,
+    StoreConsumers,
     StoreSettings,
     UnheldSegments,
     Watch,
@@ -43,7 +44,7 @@ from storage_engine.rocketmq.codec.stored_messages import (
     oldest_message_ms,
     sealed_at_ms,
 )
-from storage_engine.rocketmq.format.layout import LOG
+from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.hold.fence import with_original_settings, with_original_times
 from storage_engine.rocketmq.hold.local_hold import HoldMemories
@@ -61,6 +62,7 @@ from storage_engine.rocketmq.live.live_causes import unheld_segments
 from storage_engine.rocketmq.live.observe import find_replicas
 from storage_engine.rocketmq.live.session import LiveParts, Session
 from storage_engine.rocketmq.pending import pending
+from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.rules.cleanup_schedule import (
     Patience,
@@ -178,26 +180,9 @@ class LiveStore(LiveParts, BrokerStore):
     def course_start(self, snapshot: StoreSnapshot) -> CourseStart | None:
         return self.files.course_start(snapshot)
 
-    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
-        return pending(self.files.files.layout, attempts=ATTEMPTS)
-
-    def unread(
-        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
-    ) -> Unread:
-        from storage_engine.rocketmq.lag.lag import unread_messages
-        from storage_engine.rocketmq.lag.subscriptions import group_positions
-        from storage_engine.rocketmq.live.consumers import consumers_written_down, live_consumers
-
-        (log,) = snapshot.logs
-        layout = self.files.files.layout
-        try:
-            consumers, source = live_consumers(self.admin, self.settings, self.live, layout)
-        except BrokerError as error:
-            consumers, source = consumers_written_down(layout, error)
-        positions = group_positions(layout, consumers)
-        end_offset = new_min_offsets[LOG]
-        found = unread_messages(layout, log.segments, positions, end_offset, ATTEMPTS, deleted=deleted)
-        return replace(found, notices=source.notices).with_errors(consumers.unknown)
+    @property
+    def consumers(self) -> LiveConsumers:
+        return LiveConsumers(self.files.files.layout, self.admin, self.settings, self.live)
 
     @property
     def hold(self) -> LiveHold:
@@ -262,6 +247,36 @@ class LiveStore(LiveParts, BrokerStore):
 
     def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
         return self.files.flush_paths(snapshot)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveConsumers(StoreConsumers):
+    """Who waits for messages by a running broker, else by what it wrote down."""
+
+    layout: StoreLayout
+    admin: BrokerAdmin
+    settings: Mapping[str, str]
+    live: LiveBroker
+
+    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
+        return pending(self.layout, attempts=ATTEMPTS)
+
+    def unread(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
+        from storage_engine.rocketmq.lag.lag import unread_messages
+        from storage_engine.rocketmq.lag.subscriptions import group_positions
+        from storage_engine.rocketmq.live.consumers import consumers_written_down, live_consumers
+
+        (log,) = snapshot.logs
+        try:
+            consumers, source = live_consumers(self.admin, self.settings, self.live, self.layout)
+        except BrokerError as error:
+            consumers, source = consumers_written_down(self.layout, error)
+        positions = group_positions(self.layout, consumers)
+        end_offset = new_min_offsets[LOG]
+        found = unread_messages(self.layout, log.segments, positions, end_offset, ATTEMPTS, deleted=deleted)
+        return replace(found, notices=source.notices).with_errors(consumers.unknown)
 
 
 @dataclass(frozen=True, slots=True)

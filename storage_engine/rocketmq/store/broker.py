@@ -15,6 +15,7 @@ from storage_engine.model.broker.broker_store import (
     Pending,
     PendingKind,
     Remove,
+    StoreConsumers,
     StoreHold,
     StoreReplicas,
     StoreSettings,
@@ -82,6 +83,33 @@ class LogReplicas(StoreReplicas):
 
 
 @dataclass(frozen=True, slots=True)
+class FileConsumers(StoreConsumers):
+    """Who waits for messages by a stopped broker's files."""
+
+    layout: StoreLayout
+
+    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
+        if self.layout.archive_only:
+            return tuple(Pending(kind, None, error=self.layout.archive_only, log=LOG) for kind in PendingKind)
+        return pending(self.layout)
+
+    def unread(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
+        # Loading Arrow takes longer than most plans do.
+        from storage_engine.rocketmq.lag.lag import unread_messages
+        from storage_engine.rocketmq.lag.subscriptions import consumers_in_files, group_positions
+
+        self.layout.check_cleanable()
+        (log,) = snapshot.logs
+        layout, end_offset = self.layout, new_min_offsets[LOG]
+        consumers = consumers_in_files(layout)
+        positions = group_positions(layout, consumers)
+        found = unread_messages(layout, log.segments, positions, end_offset, 1, deleted=deleted)
+        return found.with_errors(consumers.unknown)
+
+
+@dataclass(frozen=True, slots=True)
 class RocketMQBrokerStore(BrokerStore):
     """A stopped broker's store, or a log of which nothing is deleted: then only looking and archiving work.
 
@@ -110,6 +138,10 @@ class RocketMQBrokerStore(BrokerStore):
     def data_paths(self) -> tuple[Path, ...]:
         layout = self.files.layout
         return (layout.root, *layout.log_paths, layout.consumequeue, layout.index)
+
+    @property
+    def consumers(self) -> StoreConsumers:
+        return FileConsumers(self.files.layout)
 
     @property
     def replicas(self) -> LogReplicas:
@@ -193,26 +225,6 @@ class RocketMQBrokerStore(BrokerStore):
             return None
         oldest_ms = self.oldest_message_ms(snapshot)
         return course_start(snapshot, self.files.layout, self.zone, oldest_ms)
-
-    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
-        if self.archive_only:
-            return tuple(Pending(kind, None, error=self.archive_only, log=LOG) for kind in PendingKind)
-        return pending(self.files.layout)
-
-    def unread(
-        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
-    ) -> Unread:
-        # Loading Arrow takes longer than most plans do.
-        from storage_engine.rocketmq.lag.lag import unread_messages
-        from storage_engine.rocketmq.lag.subscriptions import consumers_in_files, group_positions
-
-        self.files.layout.check_cleanable()
-        (log,) = snapshot.logs
-        layout, end_offset = self.files.layout, new_min_offsets[LOG]
-        consumers = consumers_in_files(layout)
-        positions = group_positions(layout, consumers)
-        found = unread_messages(layout, log.segments, positions, end_offset, 1, deleted=deleted)
-        return found.with_errors(consumers.unknown)
 
     def lock(self) -> AbstractContextManager[LockedStore]:
         return self.files.lock()
