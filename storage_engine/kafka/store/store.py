@@ -66,6 +66,7 @@ from storage_engine.model.broker.broker_store import (
     LockedStore,
     Remove,
     StoreConsumers,
+    StoreCourse,
     StoreReplicas,
     StoreSettings,
 )
@@ -220,6 +221,32 @@ class NodeConsumers(StoreConsumers):
         return consumers_of(seen.node, self.store.asked), reading_context(seen, snapshot, read)
 
 
+@dataclass(frozen=True, slots=True)
+class NodeCourse(StoreCourse):
+    """What goes when, by the topics' settings."""
+
+    store: KafkaStore
+
+    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
+        seen = self.store.seen_of(snapshot, snapshot.taken_at_ms)
+        found: dict[SegmentId, int | None] = {}
+        for log, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):
+            # What goes once remote storage has it, goes nobody knows when.
+            if isinstance(settings, str) or settings.is_copied or not log.seen.sealed:
+                continue
+            # Of a log that its running broker deletes from just now, or that can't be read, nothing is known.
+            with suppress(OSError):
+                facts = log_facts(log, settings, now_ms, until_kept=False)
+                moments = deletes_at_ms(facts, settings, now_ms)
+                found |= {SegmentId(log.seen.name, offset): at_ms for offset, at_ms in moments.items()}
+        return found
+
+    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
+        node = self.store.node_of(snapshot, snapshot.taken_at_ms)
+        found = (first_batch_ms(log.segments[0]) for _, log in node.logs if log.segments)
+        return min((at_ms for at_ms in found if at_ms is not None), default=None)
+
+
 NAME = "kafka"
 
 
@@ -275,25 +302,6 @@ class KafkaStore(BrokerStore):
         triggers, _ = self.triggers(snapshot, now_ms, request)
         return Plan(snapshot.root, now_ms, triggers, plans, notices)
 
-    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
-        seen = self.seen_of(snapshot, snapshot.taken_at_ms)
-        found: dict[SegmentId, int | None] = {}
-        for log, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):
-            # What goes once remote storage has it, goes nobody knows when.
-            if isinstance(settings, str) or settings.is_copied or not log.seen.sealed:
-                continue
-            # Of a log that its running broker deletes from just now, or that can't be read, nothing is known.
-            with suppress(OSError):
-                facts = log_facts(log, settings, now_ms, until_kept=False)
-                moments = deletes_at_ms(facts, settings, now_ms)
-                found |= {SegmentId(log.seen.name, offset): at_ms for offset, at_ms in moments.items()}
-        return found
-
-    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
-        node = self.node_of(snapshot, snapshot.taken_at_ms)
-        found = (first_batch_ms(log.segments[0]) for _, log in node.logs if log.segments)
-        return min((at_ms for at_ms in found if at_ms is not None), default=None)
-
     @property
     def used_by(self) -> str:
         return next(filter(None, map(holder_text, self.data_paths)), "")
@@ -310,6 +318,10 @@ class KafkaStore(BrokerStore):
     @property
     def consumers(self) -> NodeConsumers:
         return NodeConsumers(self)
+
+    @property
+    def course(self) -> NodeCourse:
+        return NodeCourse(self)
 
     @property
     def replicas(self) -> NodeReplicas:

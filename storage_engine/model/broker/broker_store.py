@@ -378,6 +378,52 @@ class StoreConsumers:
         return {log: self.unread(snapshot, {log: offset}) for log, offset in new_min_offsets.items()}
 
 
+class StoreCourse:
+    """What goes when, by the broker's own rules, and what a simulation starts from. Without it that isn't known,
+    as this class itself answers.
+    """
+
+    __slots__ = ()
+
+    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
+        """Return when sealed segments were written to last, by what they hold themselves; only where that is
+        cheap.
+
+        :raises OSError: a file can't be read.
+        """
+        return {}
+
+    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
+        """Return when the broker's rules may delete each sealed segment for its age, from now on.
+
+        Older ones of its log are taken for gone by then. None: never; a segment that is left out: not known.
+        """
+        return {}
+
+    def rule_config(self) -> Mapping[str, str]:
+        """Return the broker's own settings as texts, for the ``rules`` of its kind; only they may read them.
+
+        They may have secrets among them.
+        """
+        return {}
+
+    def start(self, snapshot: StoreSnapshot) -> CourseStart | None:
+        """Return what a simulation of this store starts from; None: not known, or it can't be simulated.
+
+        Its ingest is as the segments' last writes tell it; who has samples of the store knows better.
+
+        :raises OSError: a file can't be read.
+        """
+        return None
+
+    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
+        """Return when the oldest message was stored, in milliseconds since the epoch; None: it can't be told.
+
+        :raises OSError: a file can't be read.
+        """
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
     """What a broker folder needs to open a store; see ``ManagedStore``."""
@@ -400,7 +446,9 @@ FORMER_MEMBERS: Final[Mapping[str, str]] = {
     "check_deleted_topics": "tasks.check_deleted_topics",
     "contexts": "replicas.contexts",
     "contradiction": "identities.contradiction",
+    "course_start": "course.start",
     "delete_left_over": "tasks.delete_left_over",
+    "deletes_at_ms": "course.deletes_at_ms",
     "end_hold": "hold.end",
     "has_replicas": "replicas",
     "held_until_ms": "hold.held_until_ms",
@@ -409,10 +457,13 @@ FORMER_MEMBERS: Final[Mapping[str, str]] = {
     "holds": "hold.holds",
     "is_present": "identities.is_present",
     "log_identities": "identities.read",
+    "oldest_message_ms": "course.oldest_message_ms",
     "own_ends": "identities.own_ends",
     "pending": "consumers.pending",
     "range_sha256": "replicas.range_sha256",
     "renew_hold": "hold.renew",
+    "rule_config": "course.rule_config",
+    "sealed_at_ms": "course.sealed_at_ms",
     "tells_absences": "identities",
     "tells_logs_apart": "identities",
     "unheld_segments": "hold.unheld_segments",
@@ -473,6 +524,11 @@ class BrokerStore(ABC):
     @property
     def consumers(self) -> StoreConsumers | None:
         """Return who waits for its messages."""
+        return None
+
+    @property
+    def course(self) -> StoreCourse | None:
+        """Return what goes when by its broker's rules."""
         return None
 
     @property
@@ -609,44 +665,6 @@ class BrokerStore(ABC):
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         """Decide, for every segment, whether it goes and why. Pure."""
         ...
-
-    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
-        """Return when sealed segments were written to last, by what they hold themselves; only where that is
-        cheap.
-
-        :raises OSError: a file can't be read.
-        """
-        return {}
-
-    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
-        """Return when the broker's rules may delete each sealed segment for its age, from now on.
-
-        Older ones of its log are taken for gone by then. None: never; a segment that is left out: not known.
-        """
-        return {}
-
-    def rule_config(self) -> Mapping[str, str]:
-        """Return the broker's own settings as texts, for the ``rules`` of its kind; only they may read them.
-
-        They may have secrets among them.
-        """
-        return {}
-
-    def course_start(self, snapshot: StoreSnapshot) -> CourseStart | None:
-        """Return what a simulation of this store starts from; None: not known, or it can't be simulated.
-
-        Its ingest is as the segments' last writes tell it; who has samples of the store knows better.
-
-        :raises OSError: a file can't be read.
-        """
-        return None
-
-    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
-        """Return when the oldest message was stored, in milliseconds since the epoch; None: it can't be told.
-
-        :raises OSError: a file can't be read.
-        """
-        return None
 
     @abstractmethod
     def lock(self) -> AbstractContextManager[LockedStore]:

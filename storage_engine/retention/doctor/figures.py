@@ -11,7 +11,13 @@ from functools import cached_property
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.broker.broker_store import BrokerStore, Pending, StoreConsumers, hold_of
+from storage_engine.model.broker.broker_store import (
+    BrokerStore,
+    Pending,
+    StoreConsumers,
+    StoreCourse,
+    hold_of,
+)
 from storage_engine.model.hold.hold import HoldStatus
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import Cause, PlanRequest, Reason, Urgency
@@ -215,12 +221,12 @@ def take_figures(
     :raises OSError: a file can't be read.
     """
     snapshot = take_glance(broker, now_ms, kind)
-    deletes_at = broker.deletes_at_ms(snapshot, now_ms)
+    deletes_at = (broker.course or StoreCourse()).deletes_at_ms(snapshot, now_ms)
     plan = propose(broker, snapshot, now_ms, PlanRequest())
     leaving, span_ms = _leaving(snapshot, deletes_at, plan.to_delete, now_ms)
     oldest_ms = None
     with suppress(OSError):
-        oldest_ms = broker.oldest_message_ms(snapshot)
+        oldest_ms = (broker.course or StoreCourse()).oldest_message_ms(snapshot)
     return Figures(
         now_ms=now_ms,
         snapshot=snapshot,

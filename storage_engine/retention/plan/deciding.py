@@ -16,7 +16,7 @@ from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.collector import no_collection
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, FileGoneError
-from storage_engine.model.broker.broker_store import BrokerStore, Pending, StoreConsumers
+from storage_engine.model.broker.broker_store import BrokerStore, Pending, StoreConsumers, StoreCourse
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.settings.policy import LagPolicy, PendingPolicy, Policy
@@ -256,7 +256,7 @@ def sealed_by(broker: BrokerStore, snapshot: StoreSnapshot, policy: Policy) -> M
     """Return when segments were written to last by what they hold; nothing is read where nobody asks."""
     if policy.minimum_retention_hours is None:
         return {}
-    return broker.sealed_at_ms(snapshot)
+    return (broker.course or StoreCourse()).sealed_at_ms(snapshot)
 
 
 def pending_by(

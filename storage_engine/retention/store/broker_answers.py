@@ -22,6 +22,7 @@ from storage_engine.exceptions import BadInputError, BrokerPackageError, FileGon
 from storage_engine.model.broker.broker_store import (
     BrokerStore,
     IdentifiedLogs,
+    StoreCourse,
     StoreHold,
     StoreReplicas,
 )
@@ -214,10 +215,10 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "checkpoint": "read its checkpoint",
     "replicas.contexts": "tell what it knows of segments beside their files",
     "identities.contradiction": "tell whether a log is the archived one",
-    "course_start": "say what a simulation starts from",
+    "course.start": "say what a simulation starts from",
     "data_paths": "tell where it writes",
     "deleted": "tell what is deleted",
-    "deletes_at_ms": "tell when it deletes",
+    "course.deletes_at_ms": "tell when it deletes",
     "dependents": "list what depends on segments",
     "end_force": "end a forced deletion",
     "hold.end": "end its hold",
@@ -234,7 +235,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "keeps_out": "tell whether it keeps segments out",
     "identities.read": "tell which logs it has",
     "max_delete_batch": "tell how much it deletes at once",
-    "oldest_message_ms": "tell when its oldest message was stored",
+    "course.oldest_message_ms": "tell when its oldest message was stored",
     "identities.own_ends": "tell where segments end",
     "consumers.pending": "tell what it still has to deliver",
     "plan": "plan for its store",
@@ -243,9 +244,9 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "removes_files_later": "tell whether files go later",
     "hold.renew": "hold its store",
     "renewed": "open its store again",
-    "rule_config": "tell its rules",
+    "course.rule_config": "tell its rules",
     "running_pid": "tell its process",
-    "sealed_at_ms": "tell when segments were written to last",
+    "course.sealed_at_ms": "tell when segments were written to last",
     "sealed_files": "list its sealed files",
     "shield_need": "tell how large a shield has to be",
     "signs_of_a_run": "tell by which files it shows that its broker has run",
@@ -266,6 +267,7 @@ PARTS: Final[Mapping[str, type]] = {
     "identities": IdentifiedLogs,
     "replicas": StoreReplicas,
     "tasks": BackgroundTasks,
+    "course": StoreCourse,
 }
 """What only some stores have: objects that are asked likewise."""
 _CHANGING: Final = frozenset({"end_force", "flush_now", "hold.end", "hold.hold_due", "hold.renew"})

@@ -26,7 +26,6 @@ from storage_engine.model.broker.broker_store import (
     Watch,
 )
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.course.course import CourseStart
 from storage_engine.model.hold.hold import BrokerProgress, Drift, HoldMemory, HoldStatus, ShieldNeed
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest, Trigger
@@ -41,7 +40,6 @@ from storage_engine.model.store.store import (
 from storage_engine.rocketmq.codec.stored_messages import (
     LogFile,
     newest_message_ms,
-    oldest_message_ms,
     sealed_at_ms,
 )
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout
@@ -71,7 +69,7 @@ from storage_engine.rocketmq.rules.cleanup_schedule import (
 )
 from storage_engine.rocketmq.rules.plan import keep_all
 from storage_engine.rocketmq.store import store_lock
-from storage_engine.rocketmq.store.broker import LogReplicas, MarkedHold, open_files
+from storage_engine.rocketmq.store.broker import FileCourse, LogReplicas, MarkedHold, open_files
 
 POLL_SECONDS: Final = 0.25
 
@@ -165,20 +163,9 @@ class LiveStore(LiveParts, BrokerStore):
             )
         return self.files.plan(snapshot, now_ms, request)
 
-    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
-        return sealed_at_ms(snapshot, may_go=True)
-
-    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
-        return self.files.deletes_at_ms(snapshot, now_ms)
-
-    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
-        return oldest_message_ms(snapshot)
-
-    def rule_config(self) -> Mapping[str, str]:
-        return self.files.rule_config()
-
-    def course_start(self, snapshot: StoreSnapshot) -> CourseStart | None:
-        return self.files.course_start(snapshot)
+    @property
+    def course(self) -> LiveCourse:
+        return LiveCourse(self.files.files.layout, self.files.config, self.files.zone)
 
     @property
     def consumers(self) -> LiveConsumers:
@@ -249,6 +236,15 @@ class LiveStore(LiveParts, BrokerStore):
         return self.files.flush_paths(snapshot)
 
 
+class LiveCourse(FileCourse):
+    """The same beside a running broker, which deletes meanwhile."""
+
+    __slots__ = ()
+
+    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
+        return sealed_at_ms(snapshot, may_go=True)
+
+
 @dataclass(frozen=True, slots=True)
 class LiveConsumers(StoreConsumers):
     """Who waits for messages by a running broker, else by what it wrote down."""
@@ -295,7 +291,7 @@ class LiveHold(MarkedHold):
         store, files = self.store, self.store.files
         refuse_slave(store.settings, store.admin.address)
         snapshot = store.snapshot(now_ms)
-        start = store.course_start(snapshot)
+        start = store.course.start(snapshot)
         return UnheldSegments(unheld_segments(snapshot, files.config, until_ms, files.zone, start))
 
     def end(self, now_ms: int) -> HoldStatus:

@@ -16,6 +16,7 @@ from storage_engine.model.broker.broker_store import (
     PendingKind,
     Remove,
     StoreConsumers,
+    StoreCourse,
     StoreHold,
     StoreReplicas,
     StoreSettings,
@@ -110,6 +111,33 @@ class FileConsumers(StoreConsumers):
 
 
 @dataclass(frozen=True, slots=True)
+class FileCourse(StoreCourse):
+    """What goes when, by a broker's settings and its files."""
+
+    layout: StoreLayout
+    config: BrokerConfig
+    zone: ZoneInfo
+
+    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
+        return sealed_at_ms(snapshot)
+
+    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
+        return rules.age_deletions_ms(snapshot, self.config, now_ms, self.zone)
+
+    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
+        return oldest_message_ms(snapshot)
+
+    def rule_config(self) -> Mapping[str, str]:
+        return self.config.raw
+
+    def start(self, snapshot: StoreSnapshot) -> CourseStart | None:
+        if self.layout.archive_only:
+            return None
+        oldest_ms = self.oldest_message_ms(snapshot)
+        return course_start(snapshot, self.layout, self.zone, oldest_ms)
+
+
+@dataclass(frozen=True, slots=True)
 class RocketMQBrokerStore(BrokerStore):
     """A stopped broker's store, or a log of which nothing is deleted: then only looking and archiving work.
 
@@ -142,6 +170,10 @@ class RocketMQBrokerStore(BrokerStore):
     @property
     def consumers(self) -> StoreConsumers:
         return FileConsumers(self.files.layout)
+
+    @property
+    def course(self) -> FileCourse:
+        return FileCourse(self.files.layout, self.config, self.zone)
 
     @property
     def replicas(self) -> LogReplicas:
@@ -207,24 +239,6 @@ class RocketMQBrokerStore(BrokerStore):
             causes, notices = self.triggers(snapshot, now_ms, request)
             return keep_all(snapshot, now_ms, causes, notices)
         return plan(snapshot, self.config, now_ms, self.zone, request)
-
-    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
-        return sealed_at_ms(snapshot)
-
-    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
-        return rules.age_deletions_ms(snapshot, self.config, now_ms, self.zone)
-
-    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
-        return oldest_message_ms(snapshot)
-
-    def rule_config(self) -> Mapping[str, str]:
-        return self.config.raw
-
-    def course_start(self, snapshot: StoreSnapshot) -> CourseStart | None:
-        if self.files.layout.archive_only:
-            return None
-        oldest_ms = self.oldest_message_ms(snapshot)
-        return course_start(snapshot, self.files.layout, self.zone, oldest_ms)
 
     def lock(self) -> AbstractContextManager[LockedStore]:
         return self.files.lock()

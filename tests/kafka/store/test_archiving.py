@@ -249,7 +249,7 @@ def test_epochs_of_a_span_begin_with_the_one_in_force_there() -> None:
 
 def test_segments_go_in_their_order_when_they_are_old_enough(node: Path) -> None:
     store, snapshot, _ = archivable(node)
-    moments = store.deletes_at_ms(snapshot, NOW_MS)
+    moments = store.course.deletes_at_ms(snapshot, NOW_MS)
     plan = store.plan(snapshot, NOW_MS, PlanRequest())
     for log in snapshot.logs:
         told = [moments.get(SegmentId(log.name, one.base_offset)) for one in log.sealed]
