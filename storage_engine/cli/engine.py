@@ -91,7 +91,7 @@ def flush(managed: ManagedStore, as_json: bool) -> int:
     from storage_engine.retention.store.brokers import open_store
 
     with closing(open_store(replace(managed, engine=True))) as store:
-        found = store.flush_now()
+        found = None if store.process is None else store.process.flush_now()
     if found is None:
         raise BadInputError(f"{managed.root}: expected a store that storage-engine writes, found another.")
     if as_json:

@@ -37,7 +37,13 @@ from storage_engine.lake.verify.replica_coverage import (
     is_replica,
     replica_receipts,
 )
-from storage_engine.model.broker.broker_store import BrokerStore, StoreReplicas, contexts_of, contradiction
+from storage_engine.model.broker.broker_store import (
+    BrokerStore,
+    StoreProcess,
+    StoreReplicas,
+    contexts_of,
+    contradiction,
+)
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store.known_logs import is_unique
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, StoreSnapshot, by_log
@@ -325,7 +331,7 @@ def with_replicas(
     left = [one for one in left if one.id in may]
     if not left:
         return proofs
-    unseen = unseen_writes(record.real_path, left, broker.running_pid())
+    unseen = unseen_writes(record.real_path, left, (broker.process or StoreProcess()).running_pid())
     asked = []
     for one in proofs.asked:
         compared = _Compared(broker, record, one.lake, unseen, reading)

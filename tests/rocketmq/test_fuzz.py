@@ -92,7 +92,7 @@ def look_at_everything(root: Path) -> None:
     with suppress(StorageEngineError):
         list(in_process_lag(managed_store(root, None), (SegmentId("commitlog", 0),)))
     with suppress(StorageEngineError):
-        open_files(settings).checkpoint()
+        open_files(settings).process.checkpoint()
     with suppress(StorageEngineError):
         store = open_files(settings)
         snapshot = store.snapshot(NOW_MS)

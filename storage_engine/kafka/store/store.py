@@ -67,6 +67,7 @@ from storage_engine.model.broker.broker_store import (
     Remove,
     StoreConsumers,
     StoreCourse,
+    StoreProcess,
     StoreReplicas,
     StoreSettings,
 )
@@ -247,6 +248,16 @@ class NodeCourse(StoreCourse):
         return min((at_ms for at_ms in found if at_ms is not None), default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class NodeProcess(StoreProcess):
+    """What a node's broker leaves when it has run."""
+
+    data_paths: tuple[Path, ...]
+
+    def signs_of_a_run(self, directories: Collection[Path]) -> tuple[Path, ...]:
+        return tuple(signs_of_a_run(self.data_paths, directories))
+
+
 NAME = "kafka"
 
 
@@ -322,6 +333,10 @@ class KafkaStore(BrokerStore):
     @property
     def course(self) -> NodeCourse:
         return NodeCourse(self)
+
+    @property
+    def process(self) -> NodeProcess:
+        return NodeProcess(self.data_paths)
 
     @property
     def replicas(self) -> NodeReplicas:
@@ -416,9 +431,6 @@ class KafkaStore(BrokerStore):
 
     def check_lock(self) -> None:
         self.locked.check()
-
-    def signs_of_a_run(self, directories: Collection[Path]) -> tuple[Path, ...]:
-        return tuple(signs_of_a_run(self.data_paths, directories))
 
     @property
     def max_delete_batch(self) -> int | None:

@@ -424,6 +424,46 @@ class StoreCourse:
         return None
 
 
+class StoreProcess:
+    """The broker's process, and how far it is with what it writes. Without it that isn't known, as this class
+    itself answers.
+    """
+
+    __slots__ = ()
+
+    def signs_of_a_run(self, directories: Collection[Path]) -> tuple[Path, ...]:
+        """Return the files by which it shows that the broker has run, for an undo that fits only before that.
+
+        They change, come or go as soon as it starts. (), as by default: an undo fits afterwards, too.
+
+        :param directories: those that files are deleted from.
+        :raises OSError: a directory can't be read.
+        """
+        return ()
+
+    def running_pid(self) -> int | None:
+        """The process of the running broker, which maps the store's files; None: none runs, or not here."""
+        return None
+
+    def progress(self, now_ms: int) -> BrokerProgress | None:
+        """Return how far a running broker is with flush, dispatch, index and checkpoint; None: none runs."""
+        return None
+
+    def flush_now(self) -> FlushedStore | None:
+        """Take log, queues and checkpoint of a store of our own engine to disk.
+
+        None, as by default: a broker writes it, which does so by itself, or is stopped.
+
+        :raises StoreBusyError: somebody else has the store.
+        :raises BrokerError: the process that writes it can't be asked.
+        """
+        return None
+
+    def checkpoint(self) -> Mapping[str, int]:
+        """The values of the broker's checkpoint by name; empty when it has none."""
+        return {}
+
+
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
     """What a broker folder needs to open a store; see ``ManagedStore``."""
@@ -444,12 +484,14 @@ FORMER_MEMBERS: Final[Mapping[str, str]] = {
     "absences": "identities.absences",
     "background_tasks": "tasks.look",
     "check_deleted_topics": "tasks.check_deleted_topics",
+    "checkpoint": "process.checkpoint",
     "contexts": "replicas.contexts",
     "contradiction": "identities.contradiction",
     "course_start": "course.start",
     "delete_left_over": "tasks.delete_left_over",
     "deletes_at_ms": "course.deletes_at_ms",
     "end_hold": "hold.end",
+    "flush_now": "process.flush_now",
     "has_replicas": "replicas",
     "held_until_ms": "hold.held_until_ms",
     "hold_due": "hold.hold_due",
@@ -460,10 +502,13 @@ FORMER_MEMBERS: Final[Mapping[str, str]] = {
     "oldest_message_ms": "course.oldest_message_ms",
     "own_ends": "identities.own_ends",
     "pending": "consumers.pending",
+    "progress": "process.progress",
     "range_sha256": "replicas.range_sha256",
     "renew_hold": "hold.renew",
     "rule_config": "course.rule_config",
+    "running_pid": "process.running_pid",
     "sealed_at_ms": "course.sealed_at_ms",
+    "signs_of_a_run": "process.signs_of_a_run",
     "tells_absences": "identities",
     "tells_logs_apart": "identities",
     "unheld_segments": "hold.unheld_segments",
@@ -529,6 +574,11 @@ class BrokerStore(ABC):
     @property
     def course(self) -> StoreCourse | None:
         """Return what goes when by its broker's rules."""
+        return None
+
+    @property
+    def process(self) -> StoreProcess | None:
+        """Return what its broker's process tells of itself."""
         return None
 
     @property
@@ -680,16 +730,6 @@ class BrokerStore(ABC):
         :raises ChangedUnderUsError: it doesn't.
         """
 
-    def signs_of_a_run(self, directories: Collection[Path]) -> tuple[Path, ...]:
-        """Return the files by which it shows that the broker has run, for an undo that fits only before that.
-
-        They change, come or go as soon as it starts. (), as by default: an undo fits afterwards, too.
-
-        :param directories: those that files are deleted from.
-        :raises OSError: a directory can't be read.
-        """
-        return ()
-
     def check_deletable(self, is_replicated: Callable[[], bool]) -> None:  # noqa: B027
         """Make sure that nothing beyond the store forbids a deletion. By default nothing does.
 
@@ -744,24 +784,6 @@ class BrokerStore(ABC):
         """
         return None
 
-    def running_pid(self) -> int | None:
-        """The process of the running broker, which maps the store's files; None: none runs, or not here."""
-        return None
-
-    def progress(self, now_ms: int) -> BrokerProgress | None:
-        """Return how far a running broker is with flush, dispatch, index and checkpoint; None: none runs."""
-        return None
-
-    def flush_now(self) -> FlushedStore | None:
-        """Take log, queues and checkpoint of a store of our own engine to disk.
-
-        None, as by default: a broker writes it, which does so by itself, or is stopped.
-
-        :raises StoreBusyError: somebody else has the store.
-        :raises BrokerError: the process that writes it can't be asked.
-        """
-        return None
-
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
         """The files that point only below these offsets, by the broker's own rule.
 
@@ -794,10 +816,6 @@ class BrokerStore(ABC):
                 os.fsync(directory)
             finally:
                 os.close(directory)
-
-    def checkpoint(self) -> Mapping[str, int]:
-        """The values of the broker's checkpoint by name; empty when it has none."""
-        return {}
 
     def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
         """Files and directories whose state matters to a start of the broker after a cleanup."""

@@ -24,6 +24,7 @@ from storage_engine.model.broker.broker_store import (
     IdentifiedLogs,
     StoreCourse,
     StoreHold,
+    StoreProcess,
     StoreReplicas,
 )
 from storage_engine.model.broker.broker_tasks import BackgroundTasks
@@ -212,7 +213,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "tasks.check_deleted_topics": "tell which topics are there",
     "check_lock": "look at its lock",
     "check_manageable": "say whether its store may be archived",
-    "checkpoint": "read its checkpoint",
+    "process.checkpoint": "read its checkpoint",
     "replicas.contexts": "tell what it knows of segments beside their files",
     "identities.contradiction": "tell whether a log is the archived one",
     "course.start": "say what a simulation starts from",
@@ -222,7 +223,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "dependents": "list what depends on segments",
     "end_force": "end a forced deletion",
     "hold.end": "end its hold",
-    "flush_now": "flush its store",
+    "process.flush_now": "flush its store",
     "flush_paths": "tell what has to be flushed",
     "glance": "tell what its store is",
     "hold.held_until_ms": "tell until when it is held",
@@ -239,17 +240,17 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "identities.own_ends": "tell where segments end",
     "consumers.pending": "tell what it still has to deliver",
     "plan": "plan for its store",
-    "progress": "tell how far it is",
+    "process.progress": "tell how far it is",
     "replicas.range_sha256": "read a range of offsets",
     "removes_files_later": "tell whether files go later",
     "hold.renew": "hold its store",
     "renewed": "open its store again",
     "course.rule_config": "tell its rules",
-    "running_pid": "tell its process",
+    "process.running_pid": "tell its process",
     "course.sealed_at_ms": "tell when segments were written to last",
     "sealed_files": "list its sealed files",
     "shield_need": "tell how large a shield has to be",
-    "signs_of_a_run": "tell by which files it shows that its broker has run",
+    "process.signs_of_a_run": "tell by which files it shows that its broker has run",
     "snapshot": "tell what its store is",
     "triggers": "tell which causes hold",
     "hold.unheld_segments": "tell what it deletes of a store that isn't held",
@@ -268,9 +269,10 @@ PARTS: Final[Mapping[str, type]] = {
     "replicas": StoreReplicas,
     "tasks": BackgroundTasks,
     "course": StoreCourse,
+    "process": StoreProcess,
 }
 """What only some stores have: objects that are asked likewise."""
-_CHANGING: Final = frozenset({"end_force", "flush_now", "hold.end", "hold.hold_due", "hold.renew"})
+_CHANGING: Final = frozenset({"end_force", "hold.end", "hold.hold_due", "hold.renew", "process.flush_now"})
 """Those that change files, or settings of the running broker."""
 
 _MAX_OFFSET: Final = (1 << 63) - 1
@@ -548,7 +550,7 @@ def _check_said(triggers: object, notices: object, where: str) -> None:
 def take_checkpoint(store: BrokerStore) -> tuple[Mapping[str, int], tuple[str, ...]]:
     """Return what a store's checkpoint says, and why that isn't known; (): it is. No deletion rests on it."""
     try:
-        return store.checkpoint(), ()
+        return (store.process or StoreProcess()).checkpoint(), ()
     except BrokerPackageError:
         raise
     except (BadInputError, FileGoneError, OSError) as error:

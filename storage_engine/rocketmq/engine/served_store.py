@@ -23,7 +23,7 @@ from storage_engine.rocketmq.engine.recovering import check_nothing_cut
 from storage_engine.rocketmq.engine.serving import positions_of
 from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.live.status import checkpoint_behind_ms
-from storage_engine.rocketmq.store.broker import RocketMQBrokerStore, open_files
+from storage_engine.rocketmq.store.broker import FileProcess, RocketMQBrokerStore, open_files
 from storage_engine.rocketmq.store.store_lock import LockedStore, holder_text
 
 
@@ -75,8 +75,9 @@ class ServedStore(RocketMQBrokerStore):
         with self.session.locked():
             yield LockedStore(self.files.layout.root, ())
 
-    def running_pid(self) -> int | None:
-        return None if self.session is None else self.session.pid
+    @property
+    def process(self) -> ServedProcess:
+        return ServedProcess(self.files.layout, self)
 
     @property
     def max_delete_batch(self) -> int | None:
@@ -104,14 +105,26 @@ class ServedStore(RocketMQBrokerStore):
             return
         self.session.ask("delete-dependents", files=[to_jsonable(file) for file in files])
 
+
+@dataclass(frozen=True, slots=True)
+class ServedProcess(FileProcess):
+    """The process that serves a store, if one does."""
+
+    store: ServedStore
+
+    def running_pid(self) -> int | None:
+        return None if self.store.session is None else self.store.session.pid
+
     def progress(self, now_ms: int) -> BrokerProgress | None:
-        if self.session is None:
+        if self.store.session is None:
             return None
-        found = self.session.positions()
-        newest_ms = newest_message_ms(self.files.layout, found.committed)
+        found = self.store.session.positions()
+        newest_ms = newest_message_ms(self.store.files.layout, found.committed)
         return BrokerProgress(
             sampled_at_ms=now_ms,
-            min_offset=min((segment.base_offset for segment in self.files.raw_log().segments), default=0),
+            min_offset=min(
+                (segment.base_offset for segment in self.store.files.raw_log().segments), default=0
+            ),
             max_offset=found.wrote,
             earliest_message_timestamp_ms=None,
             flush_behind_bytes=found.wrote - (found.flushed or 0),
@@ -125,9 +138,9 @@ class ServedStore(RocketMQBrokerStore):
 
         :raises StoreBusyError: a broker has the store, or another program.
         """
-        if self.session is not None:
-            return from_jsonable(FlushedStore, self.session.ask("flush"), "answer of the engine")
-        with open_store(self.config, check=check_nothing_cut) as store:
+        if self.store.session is not None:
+            return from_jsonable(FlushedStore, self.store.session.ask("flush"), "answer of the engine")
+        with open_store(self.store.config, check=check_nothing_cut) as store:
             before = positions_of(store)
             store.flush()
             return FlushedStore(before, positions_of(store))

@@ -69,7 +69,7 @@ from storage_engine.rocketmq.rules.cleanup_schedule import (
 )
 from storage_engine.rocketmq.rules.plan import keep_all
 from storage_engine.rocketmq.store import store_lock
-from storage_engine.rocketmq.store.broker import FileCourse, LogReplicas, MarkedHold, open_files
+from storage_engine.rocketmq.store.broker import FileCourse, FileProcess, LogReplicas, MarkedHold, open_files
 
 POLL_SECONDS: Final = 0.25
 
@@ -168,6 +168,10 @@ class LiveStore(LiveParts, BrokerStore):
         return LiveCourse(self.files.files.layout, self.files.config, self.files.zone)
 
     @property
+    def process(self) -> LiveProcess:
+        return LiveProcess(self.files.files.layout, self.admin)
+
+    @property
     def consumers(self) -> LiveConsumers:
         return LiveConsumers(self.files.files.layout, self.admin, self.settings, self.live)
 
@@ -203,17 +207,6 @@ class LiveStore(LiveParts, BrokerStore):
     def end_force(self) -> Drift | None:
         return shield.end_force(self)
 
-    def running_pid(self) -> int | None:
-        with suppress(OSError):
-            holder = store_lock.lock_holder(self.files.files.layout)
-            return None if holder is None else holder.pid
-        return None
-
-    def progress(self, now_ms: int) -> BrokerProgress | None:
-        checkpoint, info = self.checkpoint(), self.admin.runtime_info()
-        newest_ms = newest_message_ms(self.files.files.layout, info.commitlog_max_offset)
-        return status.progress(info, checkpoint, now_ms, newest_ms)
-
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
         return expired_dependents(self, min_offsets)
 
@@ -229,9 +222,6 @@ class LiveStore(LiveParts, BrokerStore):
     ) -> None:
         wait_until_gone(self, files, meanwhile)
 
-    def checkpoint(self) -> Mapping[str, int]:
-        return self.files.checkpoint()
-
     def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
         return self.files.flush_paths(snapshot)
 
@@ -243,6 +233,24 @@ class LiveCourse(FileCourse):
 
     def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
         return sealed_at_ms(snapshot, may_go=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveProcess(FileProcess):
+    """A running broker."""
+
+    admin: BrokerAdmin
+
+    def running_pid(self) -> int | None:
+        with suppress(OSError):
+            holder = store_lock.lock_holder(self.layout)
+            return None if holder is None else holder.pid
+        return None
+
+    def progress(self, now_ms: int) -> BrokerProgress | None:
+        checkpoint, info = self.checkpoint(), self.admin.runtime_info()
+        newest_ms = newest_message_ms(self.layout, info.commitlog_max_offset)
+        return status.progress(info, checkpoint, now_ms, newest_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from storage_engine.model.broker.broker_store import (
     StoreConsumers,
     StoreCourse,
     StoreHold,
+    StoreProcess,
     StoreReplicas,
     StoreSettings,
     Watch,
@@ -138,6 +139,16 @@ class FileCourse(StoreCourse):
 
 
 @dataclass(frozen=True, slots=True)
+class FileProcess(StoreProcess):
+    """How far a broker was, by its files."""
+
+    layout: StoreLayout
+
+    def checkpoint(self) -> Mapping[str, int]:
+        return read_known_values(self.layout.checkpoint) or {}
+
+
+@dataclass(frozen=True, slots=True)
 class RocketMQBrokerStore(BrokerStore):
     """A stopped broker's store, or a log of which nothing is deleted: then only looking and archiving work.
 
@@ -174,6 +185,10 @@ class RocketMQBrokerStore(BrokerStore):
     @property
     def course(self) -> FileCourse:
         return FileCourse(self.files.layout, self.config, self.zone)
+
+    @property
+    def process(self) -> FileProcess:
+        return FileProcess(self.files.layout)
 
     @property
     def replicas(self) -> LogReplicas:
@@ -303,9 +318,6 @@ class RocketMQBrokerStore(BrokerStore):
     ) -> None:
         self.files.layout.check_cleanable()
         dependents.delete_dependents(self.files.layout, files, remove)
-
-    def checkpoint(self) -> Mapping[str, int]:
-        return read_known_values(self.files.layout.checkpoint) or {}
 
     def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
         layout = self.files.layout
