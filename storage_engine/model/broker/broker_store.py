@@ -41,7 +41,6 @@ from storage_engine.model.store.store import (
     SegmentId,
     SegmentState,
     StoreSnapshot,
-    smallest_and_fullest,
 )
 
 
@@ -379,8 +378,8 @@ class StoreConsumers:
 
 
 class StoreCourse:
-    """What goes when, by the broker's own rules, and what a simulation starts from. Without it that isn't known,
-    as this class itself answers.
+    """What goes when, by the broker's own rules, and what a simulation starts from. Without it that isn't
+    known, as this class itself answers.
     """
 
     __slots__ = ()
@@ -464,6 +463,27 @@ class StoreProcess:
         return {}
 
 
+class StoreShield(ABC):
+    """What a running broker means for second names of the store's segments."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def need(self) -> ShieldNeed:
+        """Return how large a shield has to be beside this broker, and whether there may be one; measures
+        disks.
+        """
+        ...
+
+    def end_force(self) -> Drift | None:
+        """Set back what lets a running broker delete whatever its age, where we may and it is no emergency.
+
+        :return: what was found and what was done about it; None: nothing lets it, or none runs.
+        :raises BrokerError: the broker can't be asked, or doesn't take the setting.
+        """
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
     """What a broker folder needs to open a store; see ``ManagedStore``."""
@@ -490,6 +510,7 @@ FORMER_MEMBERS: Final[Mapping[str, str]] = {
     "course_start": "course.start",
     "delete_left_over": "tasks.delete_left_over",
     "deletes_at_ms": "course.deletes_at_ms",
+    "end_force": "shield.end_force",
     "end_hold": "hold.end",
     "flush_now": "process.flush_now",
     "has_replicas": "replicas",
@@ -508,6 +529,7 @@ FORMER_MEMBERS: Final[Mapping[str, str]] = {
     "rule_config": "course.rule_config",
     "running_pid": "process.running_pid",
     "sealed_at_ms": "course.sealed_at_ms",
+    "shield_need": "shield.need",
     "signs_of_a_run": "process.signs_of_a_run",
     "tells_absences": "identities",
     "tells_logs_apart": "identities",
@@ -579,6 +601,11 @@ class BrokerStore(ABC):
     @property
     def process(self) -> StoreProcess | None:
         """Return what its broker's process tells of itself."""
+        return None
+
+    @property
+    def shield(self) -> StoreShield | None:
+        """Return what second names of its segments have to be measured by."""
         return None
 
     @property
@@ -768,21 +795,6 @@ class BrokerStore(ABC):
         :raises BrokerError: a running broker has to say it, and can't be asked.
         """
         return frozenset(one.id for one in segments if not os.path.lexists(one.facts.path))
-
-    def shield_need(self) -> ShieldNeed:
-        """Return how large a shield has to be beside this broker, and whether there may be one; measures
-        disks.
-        """
-        disk_bytes, used_percent = smallest_and_fullest(self.snapshot(0).log_disks)
-        return ShieldNeed(disk_bytes=disk_bytes, used_percent=used_percent)
-
-    def end_force(self) -> Drift | None:
-        """Set back what lets a running broker delete whatever its age, where we may and it is no emergency.
-
-        :return: what was found and what was done about it; None: nothing lets it, or none runs.
-        :raises BrokerError: the broker can't be asked, or doesn't take the setting.
-        """
-        return None
 
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
         """The files that point only below these offsets, by the broker's own rule.

@@ -26,6 +26,7 @@ from storage_engine.model.broker.broker_store import (
     StoreHold,
     StoreProcess,
     StoreReplicas,
+    StoreShield,
 )
 from storage_engine.model.broker.broker_tasks import BackgroundTasks
 from storage_engine.model.plan.plan import (
@@ -221,7 +222,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "deleted": "tell what is deleted",
     "course.deletes_at_ms": "tell when it deletes",
     "dependents": "list what depends on segments",
-    "end_force": "end a forced deletion",
+    "shield.end_force": "end a forced deletion",
     "hold.end": "end its hold",
     "process.flush_now": "flush its store",
     "flush_paths": "tell what has to be flushed",
@@ -249,7 +250,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "process.running_pid": "tell its process",
     "course.sealed_at_ms": "tell when segments were written to last",
     "sealed_files": "list its sealed files",
-    "shield_need": "tell how large a shield has to be",
+    "shield.need": "tell how large a shield has to be",
     "process.signs_of_a_run": "tell by which files it shows that its broker has run",
     "snapshot": "tell what its store is",
     "triggers": "tell which causes hold",
@@ -270,9 +271,12 @@ PARTS: Final[Mapping[str, type]] = {
     "tasks": BackgroundTasks,
     "course": StoreCourse,
     "process": StoreProcess,
+    "shield": StoreShield,
 }
 """What only some stores have: objects that are asked likewise."""
-_CHANGING: Final = frozenset({"end_force", "hold.end", "hold.hold_due", "hold.renew", "process.flush_now"})
+_CHANGING: Final = frozenset(
+    {"hold.end", "hold.hold_due", "hold.renew", "process.flush_now", "shield.end_force"}
+)
 """Those that change files, or settings of the running broker."""
 
 _MAX_OFFSET: Final = (1 << 63) - 1

@@ -147,13 +147,17 @@ def refuse_shield(store: ManagedStore) -> None:
 
     :raises BadInputError: they can't with this kind of broker.
     """
-    broker = find_broker(store.broker)
-    if not broker.has_shield:
-        raise BadInputError(
-            f"{store.root}: expected a store that can have a shield, found one of {broker.title}. Nothing "
-            "was changed. Archive it: storage-engine archive; or keep its running broker from deleting: "
-            "storage-engine hold."
-        )
+    if not find_broker(store.broker).has_shield:
+        raise no_shield(store)
+
+
+def no_shield(store: ManagedStore) -> BadInputError:
+    """Return the error of a store that can have no shield."""
+    return BadInputError(
+        f"{store.root}: expected a store that can have a shield, found one of "
+        f"{find_broker(store.broker).title}. Nothing was changed. Archive it: storage-engine archive; or "
+        "keep its running broker from deleting: storage-engine hold."
+    )
 
 
 def check_undo_settings(store: ManagedStore) -> None:

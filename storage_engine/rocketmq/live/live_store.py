@@ -22,6 +22,7 @@ from storage_engine.model.broker.broker_store import (
     Remove,
     StoreConsumers,
     StoreSettings,
+    StoreShield,
     UnheldSegments,
     Watch,
 )
@@ -172,6 +173,10 @@ class LiveStore(LiveParts, BrokerStore):
         return LiveProcess(self.files.files.layout, self.admin)
 
     @property
+    def shield(self) -> LiveShield:
+        return LiveShield(self)
+
+    @property
     def consumers(self) -> LiveConsumers:
         return LiveConsumers(self.files.files.layout, self.admin, self.settings, self.live)
 
@@ -200,12 +205,6 @@ class LiveStore(LiveParts, BrokerStore):
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         release.delete_segments(self, segments, meanwhile)
-
-    def shield_need(self) -> ShieldNeed:
-        return shield.shield_need(self)
-
-    def end_force(self) -> Drift | None:
-        return shield.end_force(self)
 
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
         return expired_dependents(self, min_offsets)
@@ -251,6 +250,19 @@ class LiveProcess(FileProcess):
         checkpoint, info = self.checkpoint(), self.admin.runtime_info()
         newest_ms = newest_message_ms(self.layout, info.commitlog_max_offset)
         return status.progress(info, checkpoint, now_ms, newest_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveShield(StoreShield):
+    """What a running broker deletes in a pass, and whether by force."""
+
+    parts: LiveParts
+
+    def need(self) -> ShieldNeed:
+        return shield.shield_need(self.parts)
+
+    def end_force(self) -> Drift | None:
+        return shield.end_force(self.parts)
 
 
 @dataclass(frozen=True, slots=True)

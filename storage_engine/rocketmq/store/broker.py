@@ -21,6 +21,7 @@ from storage_engine.model.broker.broker_store import (
     StoreProcess,
     StoreReplicas,
     StoreSettings,
+    StoreShield,
     Watch,
 )
 from storage_engine.model.course.course import CourseStart
@@ -149,6 +150,17 @@ class FileProcess(StoreProcess):
 
 
 @dataclass(frozen=True, slots=True)
+class FileShield(StoreShield):
+    """No broker runs: nothing is deleted by rules that a shorter shield could be measured by."""
+
+    layout: StoreLayout
+
+    def need(self) -> ShieldNeed:
+        disk_bytes, used_percent = log_disks(self.layout)
+        return ShieldNeed(disk_bytes=disk_bytes, used_percent=used_percent)
+
+
+@dataclass(frozen=True, slots=True)
 class RocketMQBrokerStore(BrokerStore):
     """A stopped broker's store, or a log of which nothing is deleted: then only looking and archiving work.
 
@@ -189,6 +201,10 @@ class RocketMQBrokerStore(BrokerStore):
     @property
     def process(self) -> FileProcess:
         return FileProcess(self.files.layout)
+
+    @property
+    def shield(self) -> StoreShield:
+        return FileShield(self.files.layout)
 
     @property
     def replicas(self) -> LogReplicas:
@@ -284,11 +300,6 @@ class RocketMQBrokerStore(BrokerStore):
         others = BrokerGroup(settings).find_replicas(known_replicas(self.memory, settings), is_replicated)
         others.check_only_master(self.files.layout.root)
         self.only_master.append(True)
-
-    def shield_need(self) -> ShieldNeed:
-        """No broker runs: nothing is deleted by rules that a shorter shield could be measured by."""
-        disk_bytes, used_percent = log_disks(self.files.layout)
-        return ShieldNeed(disk_bytes=disk_bytes, used_percent=used_percent)
 
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
         return self.find_dependents(min_offsets, 1)
