@@ -101,7 +101,7 @@ def look_at_everything(root: Path) -> None:
         for look in (
             lambda: inspect(store.files, NOW_MS, messages=True, queues=True, snapshot=snapshot),
             lambda: look_up(store.files.layout, store.config, "orders", "k"),
-            lambda: store.dependents({"commitlog": snapshot.logs[0].max_offset}),
+            lambda: store.dependents.find({"commitlog": snapshot.logs[0].max_offset}),
         ):
             with suppress(StorageEngineError):
                 look()

@@ -13,7 +13,13 @@ from typing import Any
 import pytest
 
 from storage_engine.core import durable
-from storage_engine.model.broker.broker_store import Pending, Remove, StoreConsumers, StoreSettings
+from storage_engine.model.broker.broker_store import (
+    Pending,
+    Remove,
+    StoreConsumers,
+    StoreDependents,
+    StoreSettings,
+)
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.store.store import LogSnapshot, Segment, StoreSnapshot
@@ -88,6 +94,10 @@ class TwoLogs:
         return replace(plans[0], logs=tuple(log for plan in plans for log in plan.logs))
 
     @property
+    def dependents(self) -> TwoDependents:
+        return TwoDependents(self.parts, self.root)
+
+    @property
     def consumers(self) -> TwoConsumers:
         return TwoConsumers(self.parts)
 
@@ -102,17 +112,6 @@ class TwoLogs:
     ) -> None:
         for segment in segments:
             self.parts[segment.log].delete_segments([segment], meanwhile, remove)
-
-    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        found = (self.parts[log].dependents({LOG: offset}) for log, offset in min_offsets.items())
-        return tuple(file for files in found for file in files)
-
-    def delete_dependents(
-        self, files: Sequence[DependentFile], meanwhile: Callable[[], object], remove: Remove
-    ) -> None:
-        for name, part in self.parts.items():
-            mine = [file for file in files if file.facts.path.startswith(f"{self.root}/{name}/")]
-            part.delete_dependents(mine, meanwhile, remove)
 
     def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
         found = (self.parts[log.name].flush_paths(_only(snapshot, log)) for log in snapshot.logs)
@@ -140,6 +139,26 @@ class TwoConsumers(StoreConsumers):
         ]
         rows = tuple(row for one in found for row in one.rows)
         return Unread(rows, error="; ".join(one.error for one in found if one.error))
+
+
+@dataclass(frozen=True)
+class TwoDependents(StoreDependents):
+    parts: Mapping[str, RocketMQBrokerStore]
+    root: str
+
+    def find(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        found = (self.parts[log].dependents.find({LOG: offset}) for log, offset in min_offsets.items())
+        return tuple(file for files in found for file in files)
+
+    def delete(
+        self,
+        files: Sequence[DependentFile],
+        meanwhile: Callable[[], object],
+        remove: Remove = durable.unlink_in,
+    ) -> None:
+        for name, part in self.parts.items():
+            mine = [file for file in files if file.facts.path.startswith(f"{self.root}/{name}/")]
+            part.dependents.delete(mine, meanwhile, remove)
 
 
 def _renamed(log: LogSnapshot, name: str) -> LogSnapshot:

@@ -23,7 +23,7 @@ from storage_engine.kafka.store.store import KafkaStore, open_store
 from storage_engine.model.broker.broker_store import Remove, StoreHold, StoreSettings, UnheldSegments
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
 from storage_engine.model.hold.hold import HoldMemory, HoldStatus
-from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest
+from storage_engine.model.plan.plan import Plan, PlanRequest
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, StoreSnapshot
 
 
@@ -103,9 +103,9 @@ class LiveKafkaStore(LiveNode):
     def max_delete_batch(self) -> int | None:
         return None
 
-    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+    @property
+    def dependents(self) -> None:
         """Return none: the broker deletes indexes with their segments."""
-        return ()
 
     @property
     def removes_files_later(self) -> bool:

@@ -67,6 +67,7 @@ from storage_engine.model.broker.broker_store import (
     Remove,
     StoreConsumers,
     StoreCourse,
+    StoreDependents,
     StoreProcess,
     StoreReplicas,
     StoreSettings,
@@ -258,6 +259,26 @@ class NodeProcess(StoreProcess):
         return tuple(signs_of_a_run(self.data_paths, directories))
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentIndexes(StoreDependents):
+    """Indexes of a stopped node, which a broker makes again."""
+
+    store: KafkaStore
+
+    def find(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        node = self.store.seen.node if self.store.seen else self.store.read_node(0)
+        return tuple(indexes_below(node, min_offsets))
+
+    def delete(
+        self,
+        files: Sequence[DependentFile],
+        meanwhile: Callable[[], object],
+        remove: Remove = durable.unlink_in,
+    ) -> None:
+        if files:
+            delete_indexes(self.store.locked, files, meanwhile, remove)
+
+
 NAME = "kafka"
 
 
@@ -337,6 +358,10 @@ class KafkaStore(BrokerStore):
     @property
     def process(self) -> NodeProcess:
         return NodeProcess(self.data_paths)
+
+    @property
+    def dependents(self) -> SegmentIndexes | None:
+        return SegmentIndexes(self)
 
     @property
     def replicas(self) -> NodeReplicas:
@@ -440,19 +465,6 @@ class KafkaStore(BrokerStore):
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         delete_oldest(self.locked, self.root, segments, meanwhile, remove)
-
-    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        node = self.seen.node if self.seen else self.read_node(0)
-        return tuple(indexes_below(node, min_offsets))
-
-    def delete_dependents(
-        self,
-        files: Sequence[DependentFile],
-        meanwhile: Callable[[], object],
-        remove: Remove = durable.unlink_in,
-    ) -> None:
-        if files:
-            delete_indexes(self.locked, files, meanwhile, remove)
 
 
 def open_store(settings: StoreSettings) -> KafkaStore:

@@ -484,6 +484,46 @@ class StoreShield(ABC):
         return None
 
 
+class StoreDependents(ABC):
+    """Files of a store that are of no use without their segments. Without it nothing goes but segments."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def find(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        """The files that point only below these offsets, by the broker's own rule.
+
+        :param min_offsets: by the name of the log; what points into other logs stays.
+        """
+        ...
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Return why files were left out of the last :meth:`find`: where they point can't be read."""
+        return ()
+
+    def delete(
+        self,
+        files: Sequence[DependentFile],
+        meanwhile: Callable[[], object],
+        remove: Remove = durable.unlink_in,
+    ) -> None:
+        """Delete them, in an order that is safe to be cut short; their directories are flushed.
+
+        A running broker does it by itself: then this waits for it, for a bounded time. Some may stay.
+
+        :param meanwhile: called now and then where it waits for a broker.
+        :param remove: as for ``delete_segments``.
+        """
+        for path in (Path(file.facts.path) for file in files):
+            directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                remove(path, directory)
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+
+
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
     """What a broker folder needs to open a store; see ``ManagedStore``."""
@@ -508,8 +548,10 @@ FORMER_MEMBERS: Final[Mapping[str, str]] = {
     "contexts": "replicas.contexts",
     "contradiction": "identities.contradiction",
     "course_start": "course.start",
+    "delete_dependents": "dependents.delete",
     "delete_left_over": "tasks.delete_left_over",
     "deletes_at_ms": "course.deletes_at_ms",
+    "dependents": "dependents.find",
     "end_force": "shield.end_force",
     "end_hold": "hold.end",
     "flush_now": "process.flush_now",
@@ -536,6 +578,7 @@ FORMER_MEMBERS: Final[Mapping[str, str]] = {
     "unheld_segments": "hold.unheld_segments",
     "unread": "consumers.unread",
     "unread_by_log": "consumers.unread_by_log",
+    "unread_dependents": "dependents.unread",
 }
 """What stores had as members of their own before version 0.3, and where it is now."""
 
@@ -568,8 +611,8 @@ class LockedStore(Protocol):
 class BrokerStore(ABC):
     """One store, with the broker's own settings and rules.
 
-    Only ``delete_segments``, ``delete_dependents`` and, beside a running broker, ``hold`` change it. What
-    only some stores have is an object of its own; None: this store has none.
+    Only ``delete_segments``, ``dependents.delete``, ``tasks.delete_left_over`` and, beside a running broker,
+    ``hold`` change it. What only some stores have is an object of its own; None: this store has none.
     """
 
     __slots__ = ()
@@ -606,6 +649,11 @@ class BrokerStore(ABC):
     @property
     def shield(self) -> StoreShield | None:
         """Return what second names of its segments have to be measured by."""
+        return None
+
+    @property
+    def dependents(self) -> StoreDependents | None:
+        """Return the files that are of no use without their segments."""
         return None
 
     @property
@@ -795,39 +843,6 @@ class BrokerStore(ABC):
         :raises BrokerError: a running broker has to say it, and can't be asked.
         """
         return frozenset(one.id for one in segments if not os.path.lexists(one.facts.path))
-
-    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        """The files that point only below these offsets, by the broker's own rule.
-
-        :param min_offsets: by the name of the log; what points into other logs stays.
-        """
-        return ()
-
-    @property
-    def unread_dependents(self) -> tuple[str, ...]:
-        """Return why files were left out of the last :meth:`dependents`: where they point can't be read."""
-        return ()
-
-    def delete_dependents(
-        self,
-        files: Sequence[DependentFile],
-        meanwhile: Callable[[], object],
-        remove: Remove = durable.unlink_in,
-    ) -> None:
-        """Delete them, in an order that is safe to be cut short; their directories are flushed.
-
-        A running broker does it by itself: then this waits for it, for a bounded time. Some may stay.
-
-        :param meanwhile: called now and then where it waits for a broker.
-        :param remove: as for ``delete_segments``.
-        """
-        for path in (Path(file.facts.path) for file in files):
-            directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                remove(path, directory)
-                os.fsync(directory)
-            finally:
-                os.close(directory)
 
     def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
         """Files and directories whose state matters to a start of the broker after a cleanup."""

@@ -62,7 +62,7 @@ def find_dependents(
 
 def unread_dependents_notices(broker: BrokerStore) -> tuple[str, ...]:
     """Say which files were left out when dependents were found last: they stay, as they can't be read."""
-    unread = [*map(str, broker.unread_dependents)]
+    unread = [] if broker.dependents is None else [*map(str, broker.dependents.unread)]
     if not unread:
         return ()
     more = f", and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""

@@ -23,6 +23,7 @@ from storage_engine.model.broker.broker_store import (
     BrokerStore,
     IdentifiedLogs,
     StoreCourse,
+    StoreDependents,
     StoreHold,
     StoreProcess,
     StoreReplicas,
@@ -221,7 +222,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "data_paths": "tell where it writes",
     "deleted": "tell what is deleted",
     "course.deletes_at_ms": "tell when it deletes",
-    "dependents": "list what depends on segments",
+    "dependents.find": "list what depends on segments",
     "shield.end_force": "end a forced deletion",
     "hold.end": "end its hold",
     "process.flush_now": "flush its store",
@@ -257,7 +258,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "hold.unheld_segments": "tell what it deletes of a store that isn't held",
     "consumers.unread": "tell what consumers have not read",
     "consumers.unread_by_log": "tell what consumers have not read of each log",
-    "unread_dependents": "tell what it left out of segments' dependents",
+    "dependents.unread": "tell what it left out of segments' dependents",
     "used_by": "tell who uses its store",
     "watch": "look at clock and disks",
 }
@@ -272,6 +273,7 @@ PARTS: Final[Mapping[str, type]] = {
     "course": StoreCourse,
     "process": StoreProcess,
     "shield": StoreShield,
+    "dependents": StoreDependents,
 }
 """What only some stores have: objects that are asked likewise."""
 _CHANGING: Final = frozenset(
@@ -642,11 +644,11 @@ def list_dependents(
     :param snapshot: of the store as it is.
     :param min_offsets: by name, where logs are to begin.
     :raises BrokerPackageError: the package names something else.
-    :raises StorageEngineError: as ``BrokerStore.dependents`` does.
+    :raises StorageEngineError: as ``StoreDependents.find`` does.
     :raises OSError: likewise.
     """
     with package_errors(snapshot.broker, "list what depends on segments"):
-        files = store.dependents(min_offsets)
+        files = () if store.dependents is None else store.dependents.find(min_offsets)
         data_paths = store.data_paths
     where = f"broker {snapshot.broker}: {snapshot.root}: dependents of {', '.join(min_offsets):.400}"
     if type(files) is not tuple:

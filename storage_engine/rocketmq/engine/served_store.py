@@ -6,7 +6,7 @@ is a stopped broker's, and who flushes it opens it. Name, identity and receipts 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 
@@ -23,7 +23,7 @@ from storage_engine.rocketmq.engine.recovering import check_nothing_cut
 from storage_engine.rocketmq.engine.serving import positions_of
 from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.live.status import checkpoint_behind_ms
-from storage_engine.rocketmq.store.broker import FileProcess, RocketMQBrokerStore, open_files
+from storage_engine.rocketmq.store.broker import FileProcess, QueuesAndIndex, RocketMQBrokerStore, open_files
 from storage_engine.rocketmq.store.store_lock import LockedStore, holder_text
 
 
@@ -80,6 +80,11 @@ class ServedStore(RocketMQBrokerStore):
         return ServedProcess(self.files.layout, self)
 
     @property
+    def dependents(self) -> ServedDependents:
+        layout = self.files.layout
+        return ServedDependents(layout, self.config, self.left_out, ATTEMPTS, session=self.session)
+
+    @property
     def max_delete_batch(self) -> int | None:
         return 1
 
@@ -91,17 +96,21 @@ class ServedStore(RocketMQBrokerStore):
             return
         self.session.ask("delete", segments=[to_jsonable(segment) for segment in segments])
 
-    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        return self.find_dependents(min_offsets, ATTEMPTS)
 
-    def delete_dependents(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedDependents(QueuesAndIndex):
+    """Those that go through the process that serves the store, if one does."""
+
+    session: EngineSession | None
+
+    def delete(
         self,
         files: Sequence[DependentFile],
         meanwhile: Callable[[], object],
         remove: Remove = durable.unlink_in,
     ) -> None:
         if self.session is None:
-            RocketMQBrokerStore.delete_dependents(self, files, meanwhile, remove)
+            QueuesAndIndex.delete(self, files, meanwhile, remove)
             return
         self.session.ask("delete-dependents", files=[to_jsonable(file) for file in files])
 

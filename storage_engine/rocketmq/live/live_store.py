@@ -70,7 +70,14 @@ from storage_engine.rocketmq.rules.cleanup_schedule import (
 )
 from storage_engine.rocketmq.rules.plan import keep_all
 from storage_engine.rocketmq.store import store_lock
-from storage_engine.rocketmq.store.broker import FileCourse, FileProcess, LogReplicas, MarkedHold, open_files
+from storage_engine.rocketmq.store.broker import (
+    FileCourse,
+    FileProcess,
+    LogReplicas,
+    MarkedHold,
+    QueuesAndIndex,
+    open_files,
+)
 
 POLL_SECONDS: Final = 0.25
 
@@ -177,6 +184,11 @@ class LiveStore(LiveParts, BrokerStore):
         return LiveShield(self)
 
     @property
+    def dependents(self) -> LiveDependents:
+        files = self.files
+        return LiveDependents(files.files.layout, files.config, files.left_out, ATTEMPTS, admin=self.admin)
+
+    @property
     def consumers(self) -> LiveConsumers:
         return LiveConsumers(self.files.files.layout, self.admin, self.settings, self.live)
 
@@ -205,21 +217,6 @@ class LiveStore(LiveParts, BrokerStore):
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         release.delete_segments(self, segments, meanwhile)
-
-    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        return expired_dependents(self, min_offsets)
-
-    @property
-    def unread_dependents(self) -> tuple[str, ...]:
-        return self.files.unread_dependents
-
-    def delete_dependents(
-        self,
-        files: Sequence[DependentFile],
-        meanwhile: Callable[[], object],
-        remove: Remove = durable.unlink_in,
-    ) -> None:
-        wait_until_gone(self, files, meanwhile)
 
     def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
         return self.files.flush_paths(snapshot)
@@ -263,6 +260,38 @@ class LiveShield(StoreShield):
 
     def end_force(self) -> Drift | None:
         return shield.end_force(self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveDependents(QueuesAndIndex):
+    """Those that a running broker deletes itself, once its log begins later; it may be at it."""
+
+    admin: BrokerAdmin
+
+    def delete(
+        self,
+        files: Sequence[DependentFile],
+        meanwhile: Callable[[], object],
+        remove: Remove = durable.unlink_in,
+    ) -> None:
+        """Wait for the broker's own pass, until none is left or no more of them go; flush their directories.
+
+        :raises BrokerError: the broker can't be asked when it was started.
+        """
+        paths = {Path(file.facts.path) for file in files}
+        left = {path for path in paths if path.exists()}
+        if left:
+            first = until_first_pass_seconds(self.admin.runtime_info().boot_timestamp_ms)
+            patience = Patience(dependents_patience_seconds(self.config), first, meanwhile)
+            while left and not patience.is_over:
+                patience.pause(POLL_SECONDS)
+                still = {path for path in left if path.exists()}
+                if still != left:
+                    patience.progressed()
+                left = still
+        for directory in {path.parent for path in paths}:
+            if directory.is_dir():
+                durable.fsync_path(directory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,32 +393,3 @@ def _open(
     with as_who_may_read(settings.root):
         files = open_files(replace(settings, broker_conf=None, overrides=here))
     return LiveStore(session, admin, files, found, live, memory, settings)
-
-
-def expired_dependents(store: LiveParts, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-    """The files that the broker will delete once its log begins there; it may be at it."""
-    return store.files.find_dependents(min_offsets, ATTEMPTS)
-
-
-def wait_until_gone(
-    store: LiveParts, files: Sequence[DependentFile], meanwhile: Callable[[], object]
-) -> None:
-    """Wait for the broker's own pass, until none is left or no more of them go; flush their directories.
-
-    :param meanwhile: called now and then.
-    :raises BrokerError: the broker can't be asked when it was started.
-    """
-    paths = {Path(file.facts.path) for file in files}
-    left = {path for path in paths if path.exists()}
-    if left:
-        first = until_first_pass_seconds(store.admin.runtime_info().boot_timestamp_ms)
-        patience = Patience(dependents_patience_seconds(store.files.config), first, meanwhile)
-        while left and not patience.is_over:
-            patience.pause(POLL_SECONDS)
-            still = {path for path in left if path.exists()}
-            if still != left:
-                patience.progressed()
-            left = still
-    for directory in {path.parent for path in paths}:
-        if directory.is_dir():
-            durable.fsync_path(directory)

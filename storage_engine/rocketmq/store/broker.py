@@ -17,6 +17,7 @@ from storage_engine.model.broker.broker_store import (
     Remove,
     StoreConsumers,
     StoreCourse,
+    StoreDependents,
     StoreHold,
     StoreProcess,
     StoreReplicas,
@@ -161,11 +162,49 @@ class FileShield(StoreShield):
 
 
 @dataclass(frozen=True, slots=True)
+class QueuesAndIndex(StoreDependents):
+    """Consume queues and index.
+
+    :param left_out: why files were left out when they were looked for last.
+    :param attempts: how often what a running broker may be writing to is looked at.
+    """
+
+    layout: StoreLayout
+    config: BrokerConfig
+    left_out: list[str]
+    attempts: int = 1
+
+    def find(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        self.layout.check_cleanable()
+
+        def find() -> tuple[DependentFile, ...]:
+            self.left_out.clear()
+            return dependents.expired_dependents(
+                self.layout, self.config, min_offsets[LOG], self.left_out, self.attempts
+            )
+
+        return reread(find, self.attempts)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        return tuple(self.left_out)
+
+    def delete(
+        self,
+        files: Sequence[DependentFile],
+        meanwhile: Callable[[], object],
+        remove: Remove = durable.unlink_in,
+    ) -> None:
+        self.layout.check_cleanable()
+        dependents.delete_dependents(self.layout, files, remove)
+
+
+@dataclass(frozen=True, slots=True)
 class RocketMQBrokerStore(BrokerStore):
     """A stopped broker's store, or a log of which nothing is deleted: then only looking and archiving work.
 
     :param opened_by: where its settings come from.
-    :param left_out: why files were left out of the last :meth:`dependents`.
+    :param left_out: why files were left out of the last look at dependents.
     :param memory: of a hold beside its running broker, which knows that broker's replicas.
     :param only_master: has something once nobody else was found to be the master of the broker's name.
     """
@@ -205,6 +244,10 @@ class RocketMQBrokerStore(BrokerStore):
     @property
     def shield(self) -> StoreShield:
         return FileShield(self.files.layout)
+
+    @property
+    def dependents(self) -> QueuesAndIndex:
+        return QueuesAndIndex(self.files.layout, self.config, self.left_out)
 
     @property
     def replicas(self) -> LogReplicas:
@@ -300,35 +343,6 @@ class RocketMQBrokerStore(BrokerStore):
         others = BrokerGroup(settings).find_replicas(known_replicas(self.memory, settings), is_replicated)
         others.check_only_master(self.files.layout.root)
         self.only_master.append(True)
-
-    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        return self.find_dependents(min_offsets, 1)
-
-    def find_dependents(self, min_offsets: Mapping[str, int], attempts: int) -> tuple[DependentFile, ...]:
-        """Return the dependents; what a running broker may be writing to is looked at so often."""
-
-        self.files.layout.check_cleanable()
-
-        def find() -> tuple[DependentFile, ...]:
-            self.left_out.clear()
-            return dependents.expired_dependents(
-                self.files.layout, self.config, min_offsets[LOG], self.left_out, attempts
-            )
-
-        return reread(find, attempts)
-
-    @property
-    def unread_dependents(self) -> tuple[str, ...]:
-        return tuple(self.left_out)
-
-    def delete_dependents(
-        self,
-        files: Sequence[DependentFile],
-        meanwhile: Callable[[], object],
-        remove: Remove = durable.unlink_in,
-    ) -> None:
-        self.files.layout.check_cleanable()
-        dependents.delete_dependents(self.files.layout, files, remove)
 
     def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
         layout = self.files.layout

@@ -308,7 +308,9 @@ def test_a_plan_for_anything_else_is_refused(root: Path, snapshot: StoreSnapshot
 
 
 def _listed(root: Path, snapshot: StoreSnapshot, *files: Any) -> tuple[DependentFile, ...]:
-    return list_dependents(_Says(root, dependents=files), snapshot, {"left": SIZE})  # type: ignore[arg-type]
+    says = _Says(root)
+    says.dependents = _Says(root, find=files)  # type: ignore[attr-defined]
+    return list_dependents(says, snapshot, {"left": SIZE})  # type: ignore[arg-type]
 
 
 def test_dependents_are_ordinary_files_of_the_store(root: Path, snapshot: StoreSnapshot) -> None:
@@ -361,7 +363,7 @@ def test_what_is_there_is_not_gone(snapshot: StoreSnapshot) -> None:
 def test_each_question_of_the_contract_is_asked_by_the_adapter() -> None:
     members = _members(BrokerStore) - PARTS.keys()
     of_parts = {f"{name}.{one}" for name, part in PARTS.items() for one in _members(part)}
-    changing = {"lock", "delete_segments", "delete_dependents", "delete_left_over", "close"}
+    changing = {"lock", "delete_segments", "dependents.delete", "tasks.delete_left_over", "close"}
     assert (members | of_parts) - changing == {*QUESTIONS}
 
 

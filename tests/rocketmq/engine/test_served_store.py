@@ -67,11 +67,11 @@ def test_the_oldest_segments_go_and_the_engine_goes_on(tmp_path: Path) -> None:
             s.base_offset for s in log.segments if s not in going
         ]
         assert store.files.min_offset == left.min_offset == going[-1].end_offset
-        dependents = beside.dependents({"commitlog": left.min_offset})
+        dependents = beside.dependents.find({"commitlog": left.min_offset})
         assert {file.kind for file in dependents} == {"consume-queue", "index"}
         with beside.lock():
-            beside.delete_dependents(dependents, lambda: None)
-        assert beside.dependents({"commitlog": left.min_offset}) == ()
+            beside.dependents.delete(dependents, lambda: None)
+        assert beside.dependents.find({"commitlog": left.min_offset}) == ()
         assert store.put(NewMessage("orders", b"goes on")).status is PutStatus.PUT_OK
         end = store.positions().wrote
     with open_store(write_conf(tmp_path / "conf", tmp_path / "store")) as again:

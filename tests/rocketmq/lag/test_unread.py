@@ -113,7 +113,7 @@ def test_what_the_queues_have_no_entries_of_any_more_is_said_to_be_unknown(store
     (log,) = before.logs
     exact = store.consumers.unread(before, {"commitlog": 5 * MIB}, deleted=True)
     assert exact == Unread(found_in(store, 5 * MIB))
-    store.delete_dependents(store.dependents({"commitlog": 5 * MIB}), lambda: None)
+    store.dependents.delete(store.dependents.find({"commitlog": 5 * MIB}), lambda: None)
     for number in range(5):
         os.unlink(log.segments[number].facts.path)  # noqa: PTH108
     left = store.consumers.unread(before, {"commitlog": 5 * MIB}, deleted=True)

@@ -28,8 +28,8 @@ def locked(store: RocketMQBrokerStore) -> object:
 REFUSING: dict[str, Callable[[RocketMQBrokerStore], object]] = {
     "lock": locked,
     "delete_segments": lambda store: store.delete_segments(store.snapshot(0).logs[0].segments, lambda: None),
-    "dependents": lambda store: store.dependents({LOG: 1 << 20}),
-    "delete_dependents": lambda store: store.delete_dependents((), lambda: None),
+    "dependents": lambda store: store.dependents.find({LOG: 1 << 20}),
+    "delete_dependents": lambda store: store.dependents.delete((), lambda: None),
     "unread": lambda store: store.consumers.unread(store.snapshot(0), {LOG: 1 << 20}),
 }
 
