@@ -200,7 +200,7 @@ def test_the_page_on_adding_a_broker_quotes_all_of_the_toy() -> None:
 @pytest.mark.parametrize("name", ["kafka", "rocketmq"])
 def test_a_page_that_reads_no_segment_knows_whether_offsets_count_bytes(name: str) -> None:
     broker = find_broker(name)
-    assert broker.offsets_count_bytes is offsets_count_bytes(broker.codec)
+    assert broker.rows.offsets_count_bytes is offsets_count_bytes(broker.codec)
 
 
 def test_a_store_is_called_by_its_name_or_by_its_place() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.broker.broker_words import BrokerWords
-from storage_engine.model.broker.kind import Broker
+from storage_engine.model.broker.kind import Broker, RowTraits
 from storage_engine.model.settings.store_settings import WE_DELETE
 
 if TYPE_CHECKING:
@@ -46,14 +46,16 @@ class Kafka(Broker):
     archives_at_seal = True
     crash_sign = "log directories have no marker of a clean stop, or markers of different stops"
     has_shield = False
-    offsets_count_bytes = False
     undo_outside = True
-    task_modules = (
-        "storage_engine.kafka.codec.codec",
-        "storage_engine.kafka.codec.decode",
-        "storage_engine.kafka.codec.encode",
+    rows = RowTraits(
+        table="records",
+        task_modules=(
+            "storage_engine.kafka.codec.codec",
+            "storage_engine.kafka.codec.decode",
+            "storage_engine.kafka.codec.encode",
+        ),
+        offsets_count_bytes=False,
     )
-    rows_table = "records"
     without_suites = frozenset({"store_dispatch", "store_queue_files", "store_queues"})
     client_connection = "kafka"
 

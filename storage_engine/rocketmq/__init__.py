@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, StoreSettings
 from storage_engine.model.broker.broker_words import BrokerWords
-from storage_engine.model.broker.kind import Broker
+from storage_engine.model.broker.kind import Broker, RowTraits
 from storage_engine.rocketmq.format.releases import SERVED_WITHOUT_QUEUES
 
 if TYPE_CHECKING:
@@ -74,12 +74,14 @@ class RocketMQ(Broker):
     words = WORDS
     is_default = True
     has_engine = True
-    sets_times = True
     crash_sign = "the file 'abort' is there"
-    task_modules = (
-        "storage_engine.rocketmq.codec.codec",
-        "storage_engine.rocketmq.codec.decode",
-        "storage_engine.rocketmq.codec.encode",
+    rows = RowTraits(
+        task_modules=(
+            "storage_engine.rocketmq.codec.codec",
+            "storage_engine.rocketmq.codec.decode",
+            "storage_engine.rocketmq.codec.encode",
+        ),
+        sets_times=True,
     )
 
     @property

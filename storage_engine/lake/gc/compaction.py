@@ -334,7 +334,7 @@ def _kind_of(
 
 def _age_of(row: Receipt, first_proven: Mapping[SegmentIdentity, int]) -> int | None:
     return age_begins_ms(
-        broker_sets_times=find_broker(row.broker).sets_times,
+        broker_sets_times=find_broker(row.broker).rows.sets_times,
         last_ms=row.last_store_timestamp_ms,
         first_proven_at_ms=first_proven[row.identity],
     )

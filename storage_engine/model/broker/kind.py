@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, StoreSettings
+from storage_engine.model.broker.broker_store import (
+    BrokerStore,
+    FenceWatch,
+    StoreSettings,
+    refuse_former_members,
+)
 from storage_engine.model.broker.broker_words import BrokerWords
 from storage_engine.model.report.diagnosis import BrokerDiagnosis
 
@@ -34,12 +40,38 @@ if TYPE_CHECKING:
     from storage_engine.model.store.store import StoreSnapshot
 
 
+@dataclass(frozen=True, slots=True)
+class RowTraits:
+    """What is known of segments' rows before their codec is loaded.
+
+    :param table: name of the lakes' table that has them; never changes.
+    :param task_modules: what a Spark task needs of the broker's package, loaded before workers fork.
+    :param offsets_count_bytes: as the codec's positions do; else offsets tell no size.
+    :param sets_times: the broker itself writes when it stored a message; else its producers may.
+    """
+
+    table: str = "messages"
+    task_modules: tuple[str, ...] = ()
+    offsets_count_bytes: bool = True
+    sets_times: bool = False
+
+
+FORMER_MEMBERS: Final[Mapping[str, str]] = {
+    "offsets_count_bytes": "rows.offsets_count_bytes",
+    "rows_table": "rows.table",
+    "sets_times": "rows.sets_times",
+    "task_modules": "rows.task_modules",
+}
+"""What kinds had as members of their own before version 0.3, and where it is now."""
+
+
 class Broker(ABC):
     """A kind of broker. What only some kinds have, has a default.
 
     :cvar name: in connections, receipts, lakes and journals; never changes.
     :cvar title: for people.
     :cvar words: what people read of its stores where the engine writes it.
+    :cvar rows: what is known of its segments' rows without its codec.
     :cvar is_default: stores and lakes that name no broker are of this kind, as all were once. Only this
         package's brokers may say so.
     :cvar archives_at_seal: its stores are archived once segments are sealed, whatever a policy says.
@@ -47,15 +79,15 @@ class Broker(ABC):
     :cvar crash_sign: how its stores tell that their broker didn't stop cleanly.
     :cvar has_undo: what is deleted of its stores can be set aside for a while, and brought back.
     :cvar has_shield: segments can have a second name in its stores.
-    :cvar offsets_count_bytes: as its codec's positions do; else offsets tell no size.
-    :cvar sets_times: the broker itself writes when it stored a message; else its producers may.
     :cvar undo_outside: it is set aside in directories that a person names, as none within a store will do.
-    :cvar rows_table: name of the lakes' table that has its segments' rows; never changes.
     :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
         client; "": a connection has its access key and its secret key.
     :cvar without_suites: suites of a validation that never find anything to check in its stores.
-    :cvar task_modules: what a Spark task needs of it, loaded before workers fork.
     """
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        refuse_former_members(cls, FORMER_MEMBERS)
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -66,13 +98,10 @@ class Broker(ABC):
     crash_sign: ClassVar[str] = "its files say so"
     has_undo: ClassVar[bool] = True
     has_shield: ClassVar[bool] = True
-    offsets_count_bytes: ClassVar[bool] = True
-    sets_times: ClassVar[bool] = False
     undo_outside: ClassVar[bool] = False
-    rows_table: ClassVar[str] = "messages"
+    rows: ClassVar[RowTraits] = RowTraits()
     client_connection: ClassVar[str] = ""
     without_suites: ClassVar[frozenset[str]] = frozenset()
-    task_modules: ClassVar[tuple[str, ...]] = ()
 
     # Segments
 

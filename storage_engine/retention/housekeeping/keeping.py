@@ -177,7 +177,7 @@ def _streams(
         topics = list(_topics_of(row, counted.get(slot, ())))
         for topic, size_bytes, last_ms in topics:
             newest_ms = age_begins_ms(
-                broker_sets_times=broker.sets_times and topic != "",
+                broker_sets_times=broker.rows.sets_times and topic != "",
                 last_ms=last_ms,
                 first_proven_at_ms=first_proven[row.identity],
             )
