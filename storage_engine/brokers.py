@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.broker.kind import Broker
+from storage_engine.model.broker.kind import Broker, BrokerEngine
 from storage_engine.model.proof.companions import Companion
 
 GROUP = "storage_engine.brokers"
@@ -134,6 +134,22 @@ def _store_around(name: str, path: Path) -> Path | None:
             f"{path}: expected broker {name} to tell whether a store of its own is there, found "
             f"{type(error).__name__}: {error}. Nothing was changed. Mend or uninstall its package."
         ) from error
+
+
+def engine_of(broker: str, where: str, done: str) -> BrokerEngine:
+    """Return the engine that writes a broker's stores.
+
+    :param broker: its name.
+    :param where: the store's root.
+    :param done: what is asked for, as in "stores are <done>".
+    :raises BadInputError: nothing but the broker itself writes them.
+    """
+    kind = find_broker(broker)
+    if kind.engine is None:
+        raise BadInputError(
+            f"{where}: stores of {kind.title} are {done} by their broker alone. Nothing was changed."
+        )
+    return kind.engine
 
 
 def forget() -> None:

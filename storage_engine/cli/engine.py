@@ -42,7 +42,7 @@ def serve(managed: ManagedStore, topic: str | None) -> int:
     deleted but by who asks. Ends on SIGTERM and SIGINT, and with --topic at the end of the input. The store
     is clean then.
     """
-    from storage_engine.brokers import find_broker
+    from storage_engine.brokers import engine_of
     from storage_engine.proven_cleanup import proven_release
     from storage_engine.retention.store.brokers import settings_of
 
@@ -60,7 +60,9 @@ def serve(managed: ManagedStore, topic: str | None) -> int:
         say(f"{managed.root}: what expires is deleted once {managed.lake.location} proves it.", err=True)
     else:
         say(f"{managed.root}: nothing is deleted but by runs that ask: no --lake is given.", err=True)
-    find_broker(managed.broker).serve(settings_of(managed), topic, lines, ends, release)
+    engine_of(managed.broker, managed.root, "written").serve(
+        settings_of(managed), topic, lines, ends, release
+    )
     return 0
 
 

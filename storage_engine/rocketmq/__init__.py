@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, StoreSettings
 from storage_engine.model.broker.broker_words import BrokerWords
-from storage_engine.model.broker.kind import Broker, RowTraits
+from storage_engine.model.broker.kind import Broker, BrokerEngine, RowTraits
 from storage_engine.rocketmq.format.releases import SERVED_WITHOUT_QUEUES
 
 if TYPE_CHECKING:
@@ -66,6 +66,54 @@ WORDS: Final = BrokerWords(
 )
 
 
+def _local_settings(settings: StoreSettings) -> StoreSettings:
+    """Return settings for what reads the store's files alone.
+
+    :raises BrokerError: the running broker can't be asked.
+    """
+    if settings.live is None:
+        return settings
+    from storage_engine.rocketmq.live.connect import settings_in_effect
+
+    return settings_in_effect(settings, settings.live)
+
+
+class RocketMQEngine(BrokerEngine):
+    """Writes stores as a broker does."""
+
+    def recover(
+        self, settings: StoreSettings, *, dry_run: bool, cut_messages: bool, whole_index: bool
+    ) -> StoreRecovery:
+        from storage_engine.rocketmq.engine.recovering import recover_store
+        from storage_engine.rocketmq.store.broker import open_files
+
+        config = open_files(_local_settings(settings)).config
+        return recover_store(config, dry_run=dry_run, cut_messages=cut_messages, whole_index=whole_index)
+
+    def rebuild_queues(self, settings: StoreSettings) -> StoreRecovery:
+        from storage_engine.rocketmq.engine.recovering import rebuild_queues
+        from storage_engine.rocketmq.store.broker import open_files
+
+        return rebuild_queues(open_files(_local_settings(settings)).config)
+
+    def write_sample(self, request: SampleRequest) -> SampleStore:
+        from storage_engine.rocketmq.sample.writing import write_sample
+
+        return write_sample(request)
+
+    def serve(
+        self,
+        settings: StoreSettings,
+        topic: str | None,
+        lines: Iterable[bytes],
+        ends: threading.Event,
+        release: Release | None,
+    ) -> None:
+        from storage_engine.rocketmq.engine.store_service import serve_store
+
+        serve_store(settings, topic, lines, ends, release)
+
+
 class RocketMQ(Broker):
     """Offline by a store's files, live by them and the running broker."""
 
@@ -73,7 +121,7 @@ class RocketMQ(Broker):
     title = "Apache RocketMQ"
     words = WORDS
     is_default = True
-    has_engine = True
+    engine = RocketMQEngine()
     crash_sign = "the file 'abort' is there"
     rows = RowTraits(
         task_modules=(
@@ -173,7 +221,7 @@ class RocketMQ(Broker):
         from storage_engine.rocketmq.inspect import described, inspect
         from storage_engine.rocketmq.store.broker import open_files
 
-        store = open_files(self.local_settings(settings))
+        store = open_files(_local_settings(settings))
         found = inspect(store.files, now_ms, messages=messages, queues=queues, snapshot=snapshot)
         return described(found, store.data_paths, messages=messages)
 
@@ -186,47 +234,15 @@ class RocketMQ(Broker):
         from storage_engine.rocketmq.key_lookup import look_up
         from storage_engine.rocketmq.store.broker import open_files
 
-        store = open_files(self.local_settings(settings))
+        store = open_files(_local_settings(settings))
         return look_up(store.files.layout, store.config, topic, key, max_count)
 
     def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
         from storage_engine.rocketmq.key_lookup import unindexed_ranges
         from storage_engine.rocketmq.store.broker import open_files
 
-        store = open_files(self.local_settings(settings))
+        store = open_files(_local_settings(settings))
         return unindexed_ranges(store.files.layout, store.config)
-
-    def recover(
-        self, settings: StoreSettings, *, dry_run: bool, cut_messages: bool, whole_index: bool
-    ) -> StoreRecovery:
-        from storage_engine.rocketmq.engine.recovering import recover_store
-        from storage_engine.rocketmq.store.broker import open_files
-
-        config = open_files(self.local_settings(settings)).config
-        return recover_store(config, dry_run=dry_run, cut_messages=cut_messages, whole_index=whole_index)
-
-    def rebuild_queues(self, settings: StoreSettings) -> StoreRecovery:
-        from storage_engine.rocketmq.engine.recovering import rebuild_queues
-        from storage_engine.rocketmq.store.broker import open_files
-
-        return rebuild_queues(open_files(self.local_settings(settings)).config)
-
-    def write_sample(self, request: SampleRequest) -> SampleStore:
-        from storage_engine.rocketmq.sample.writing import write_sample
-
-        return write_sample(request)
-
-    def serve(
-        self,
-        settings: StoreSettings,
-        topic: str | None,
-        lines: Iterable[bytes],
-        ends: threading.Event,
-        release: Release | None,
-    ) -> None:
-        from storage_engine.rocketmq.engine.store_service import serve_store
-
-        serve_store(settings, topic, lines, ends, release)
 
     def lag(self, request: LagRequest) -> LagJob:
         from storage_engine.rocketmq.lag_job import lag_job
@@ -237,13 +253,6 @@ class RocketMQ(Broker):
         from storage_engine.rocketmq.live.fence_keeper import FenceKeeper
 
         return FenceKeeper(Path(settings.root))
-
-    def local_settings(self, settings: StoreSettings) -> StoreSettings:
-        if settings.live is None:
-            return settings
-        from storage_engine.rocketmq.live.connect import settings_in_effect
-
-        return settings_in_effect(settings, settings.live)
 
     def running_broker(self, live: LiveBroker) -> RunningBroker:
         from storage_engine.rocketmq.live.connect import running_broker

@@ -56,11 +56,71 @@ class RowTraits:
     sets_times: bool = False
 
 
+class BrokerEngine(ABC):
+    """An engine of the package that writes a broker's stores in its place."""
+
+    @abstractmethod
+    def recover(
+        self, settings: StoreSettings, *, dry_run: bool, cut_messages: bool, whole_index: bool
+    ) -> StoreRecovery:
+        """Make a store clean whose broker did not stop cleanly, as that broker would when it starts.
+
+        :param dry_run: only say what would be done.
+        :param cut_messages: also where whole messages are lost by it.
+        :param whole_index: make an index of keys again however much of the log has to be read for it.
+        :raises BadInputError: it can't be done without the broker.
+        :raises StoreBusyError: the broker runs.
+        :raises CorruptFrameError: whole messages would be lost.
+        """
+        ...
+
+    @abstractmethod
+    def rebuild_queues(self, settings: StoreSettings) -> StoreRecovery:
+        """Make again from a store's log what its broker finds messages by.
+
+        :raises BadInputError: it can't be done without the broker.
+        :raises StoreBusyError: the broker runs.
+        :raises CorruptFrameError: the log is damaged; nothing was changed.
+        """
+        ...
+
+    @abstractmethod
+    def write_sample(self, request: SampleRequest) -> SampleStore:
+        """Write a store as a broker leaves it, to try things on.
+
+        :raises BadInputError: it can't be done without the broker, or where the request says.
+        """
+        ...
+
+    @abstractmethod
+    def serve(
+        self,
+        settings: StoreSettings,
+        topic: str | None,
+        lines: Iterable[bytes],
+        ends: threading.Event,
+        release: Release | None,
+    ) -> None:
+        """Write a store in place of a broker, and serve who asks for it, until it is told to end.
+
+        :param topic: each line becomes a message of it; None: nothing is read.
+        :param release: asked where the broker's rules let segments go; None: nothing is deleted.
+        :raises BadInputError: this package has no engine for it.
+        :raises StoreBusyError: somebody else has the store.
+        """
+        ...
+
+
 FORMER_MEMBERS: Final[Mapping[str, str]] = {
+    "has_engine": "engine",
     "offsets_count_bytes": "rows.offsets_count_bytes",
+    "rebuild_queues": "engine.rebuild_queues",
+    "recover": "engine.recover",
     "rows_table": "rows.table",
+    "serve": "engine.serve",
     "sets_times": "rows.sets_times",
     "task_modules": "rows.task_modules",
+    "write_sample": "engine.write_sample",
 }
 """What kinds had as members of their own before version 0.3, and where it is now."""
 
@@ -75,7 +135,6 @@ class Broker(ABC):
     :cvar is_default: stores and lakes that name no broker are of this kind, as all were once. Only this
         package's brokers may say so.
     :cvar archives_at_seal: its stores are archived once segments are sealed, whatever a policy says.
-    :cvar has_engine: this package has an engine that writes its stores.
     :cvar crash_sign: how its stores tell that their broker didn't stop cleanly.
     :cvar has_undo: what is deleted of its stores can be set aside for a while, and brought back.
     :cvar has_shield: segments can have a second name in its stores.
@@ -94,7 +153,6 @@ class Broker(ABC):
     words: ClassVar[BrokerWords] = BrokerWords()
     is_default: ClassVar[bool] = False
     archives_at_seal: ClassVar[bool] = False
-    has_engine: ClassVar[bool] = False
     crash_sign: ClassVar[str] = "its files say so"
     has_undo: ClassVar[bool] = True
     has_shield: ClassVar[bool] = True
@@ -317,55 +375,10 @@ class Broker(ABC):
         """
         return ()
 
-    def recover(
-        self, settings: StoreSettings, *, dry_run: bool, cut_messages: bool, whole_index: bool
-    ) -> StoreRecovery:
-        """Make a store clean whose broker did not stop cleanly, as that broker would when it starts.
-
-        :param dry_run: only say what would be done.
-        :param cut_messages: also where whole messages are lost by it.
-        :param whole_index: make an index of keys again however much of the log has to be read for it.
-        :raises BadInputError: it can't be done without the broker.
-        :raises StoreBusyError: the broker runs.
-        :raises CorruptFrameError: whole messages would be lost.
-        """
-        raise BadInputError(f"{settings.root}: stores of {self.title} are recovered by their broker alone.")
-
-    def rebuild_queues(self, settings: StoreSettings) -> StoreRecovery:
-        """Make again from a store's log what its broker finds messages by.
-
-        :raises BadInputError: it can't be done without the broker.
-        :raises StoreBusyError: the broker runs.
-        :raises CorruptFrameError: the log is damaged; nothing was changed.
-        """
-        raise BadInputError(f"{settings.root}: stores of {self.title} are recovered by their broker alone.")
-
-    def write_sample(self, request: SampleRequest) -> SampleStore:
-        """Write a store as a broker leaves it, to try things on.
-
-        :raises BadInputError: it can't be done without the broker, or where the request says.
-        """
-        raise BadInputError(
-            f"{request.directory}: stores of {self.title} are written by their broker alone. Nothing was "
-            "written."
-        )
-
-    def serve(
-        self,
-        settings: StoreSettings,
-        topic: str | None,
-        lines: Iterable[bytes],
-        ends: threading.Event,
-        release: Release | None,
-    ) -> None:
-        """Write a store in place of a broker, and serve who asks for it, until it is told to end.
-
-        :param topic: each line becomes a message of it; None: nothing is read.
-        :param release: asked where the broker's rules let segments go; None: nothing is deleted.
-        :raises BadInputError: this package has no engine for it.
-        :raises StoreBusyError: somebody else has the store.
-        """
-        raise BadInputError(f"{settings.root}: stores of {self.title} are written by their broker alone.")
+    @property
+    def engine(self) -> BrokerEngine | None:
+        """Return what writes its stores in place of a broker; None: the broker alone does."""
+        return None
 
     # Consumers
 
@@ -381,13 +394,6 @@ class Broker(ABC):
     def watch_fence(self, settings: StoreSettings) -> FenceWatch | None:
         """Watch what a hold on a store rests on; None: on nothing. The store needn't be there yet."""
         return None
-
-    def local_settings(self, settings: StoreSettings) -> StoreSettings:
-        """Return settings for what reads the store's files alone.
-
-        :raises BrokerError: the running broker can't be asked.
-        """
-        return settings
 
     def running_broker(self, live: LiveBroker) -> RunningBroker:
         """Ask a broker what it is.

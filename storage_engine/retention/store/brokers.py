@@ -52,7 +52,7 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
     :raises BrokerError: the store's broker runs by its settings, and can't be asked.
     """
     broker = find_broker(store.broker)
-    if store.engine and not broker.has_engine:
+    if store.engine and broker.engine is None:
         raise BadInputError(
             f"{store.root}: expected a broker whose stores an engine of this package writes, found "
             f"{broker.title}. Nothing was changed. Leave the mode engine out."
@@ -133,7 +133,7 @@ def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable
         )
     kind = find_broker(store.broker)
     deletes = "" if kind.cleans_up(LiveBroker()) else " with --deletes-us"
-    engine = " Of a store that storage-engine serve writes, say so: --engine." if kind.has_engine else ""
+    engine = " Of a store that storage-engine serve writes, say so: --engine." if kind.engine else ""
     raise StoreBusyError(
         f"{store.root}: expected a store whose broker is stopped, found that {who}: its broker runs, or "
         "another run works on it. Nothing was changed. Stop it or wait for it; or, to clean up beside the "

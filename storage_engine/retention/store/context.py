@@ -203,7 +203,7 @@ class Context:
             snapshot = self.snapshot(now_ms)
             if snapshot.crashed:
                 broker = find_broker(self.store.broker)
-                recover = "; or run storage-engine recover" if broker.has_engine else ""
+                recover = "; or run storage-engine recover" if broker.engine else ""
                 raise StoreCrashedError(
                     f"{snapshot.root}: its broker did not stop cleanly ({broker.crash_sign}), so where its "
                     "log ends is not certain. Nothing was deleted. Start the broker, let it recover, stop it "
