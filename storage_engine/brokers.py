@@ -152,6 +152,12 @@ def engine_of(broker: str, where: str, done: str) -> BrokerEngine:
     return kind.engine
 
 
+def client_connection_of(broker: str) -> str:
+    """Return the type of the Airflow connections that have a client's settings; "": keys alone are given."""
+    running = find_broker(broker).running
+    return "" if running is None else running.client_connection
+
+
 def forget() -> None:
     """Look again for what is installed, when a broker is next asked for."""
     for known in (find_broker, default_broker, _installed):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.broker.broker_words import BrokerWords
-from storage_engine.model.broker.kind import Broker, RowTraits
+from storage_engine.model.broker.kind import Broker, RowTraits, RunningKind
 from storage_engine.model.settings.store_settings import WE_DELETE
 
 if TYPE_CHECKING:
@@ -37,6 +37,20 @@ WORDS: Final = BrokerWords(
 )
 
 
+class RunningKafka(RunningKind):
+    client_connection = "kafka"
+
+    def ask(self, live: LiveBroker) -> RunningBroker:
+        from storage_engine.kafka.live.live_store import running_cluster
+
+        return running_cluster(live)
+
+    def open_to_make_room(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
+        from storage_engine.kafka.reclaim.room_store import open_room
+
+        return open_room(settings, memory)
+
+
 class Kafka(Broker):
     """A node by its files. Archived, proven and restored; deleted from while its broker is stopped."""
 
@@ -57,7 +71,7 @@ class Kafka(Broker):
         offsets_count_bytes=False,
     )
     without_suites = frozenset({"store_dispatch", "store_queue_files", "store_queues"})
-    client_connection = "kafka"
+    running = RunningKafka()
 
     @property
     def codec(self) -> SegmentCodec:
@@ -147,11 +161,6 @@ class Kafka(Broker):
 
         return open_store(settings)
 
-    def open_to_make_room(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
-        from storage_engine.kafka.reclaim.room_store import open_room
-
-        return open_room(settings, memory)
-
     def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
         from storage_engine.kafka.facts import collect
 
@@ -183,11 +192,6 @@ class Kafka(Broker):
         from storage_engine.kafka.lag_job import lag_job
 
         return lag_job(request)
-
-    def running_broker(self, live: LiveBroker) -> RunningBroker:
-        from storage_engine.kafka.live.live_store import running_cluster
-
-        return running_cluster(live)
 
 
 BROKER = Kafka()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, StoreSettings
 from storage_engine.model.broker.broker_words import BrokerWords
-from storage_engine.model.broker.kind import Broker, BrokerEngine, RowTraits
+from storage_engine.model.broker.kind import Broker, BrokerEngine, RowTraits, RunningKind
 from storage_engine.rocketmq.format.releases import SERVED_WITHOUT_QUEUES
 
 if TYPE_CHECKING:
@@ -114,6 +114,23 @@ class RocketMQEngine(BrokerEngine):
         serve_store(settings, topic, lines, ends, release)
 
 
+class RunningRocketMQ(RunningKind):
+    def ask(self, live: LiveBroker) -> RunningBroker:
+        from storage_engine.rocketmq.live.connect import running_broker
+
+        return running_broker(live)
+
+    def watch_fence(self, settings: StoreSettings) -> FenceWatch:
+        from storage_engine.rocketmq.live.fence_keeper import FenceKeeper
+
+        return FenceKeeper(Path(settings.root))
+
+    def watch_store(self, settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch:
+        from storage_engine.rocketmq.live.live_causes import watch_store
+
+        return watch_store(settings, live, now_ms)
+
+
 class RocketMQ(Broker):
     """Offline by a store's files, live by them and the running broker."""
 
@@ -122,6 +139,7 @@ class RocketMQ(Broker):
     words = WORDS
     is_default = True
     engine = RocketMQEngine()
+    running = RunningRocketMQ()
     crash_sign = "the file 'abort' is there"
     rows = RowTraits(
         task_modules=(
@@ -202,13 +220,6 @@ class RocketMQ(Broker):
 
         return collect(settings, scope)
 
-    def watch_store(self, settings: StoreSettings, now_ms: int) -> Watch:
-        if settings.live is not None:
-            from storage_engine.rocketmq.live.live_causes import watch_store
-
-            return watch_store(settings, settings.live, now_ms)
-        return super().watch_store(settings, now_ms)
-
     def inspect(
         self,
         settings: StoreSettings,
@@ -248,16 +259,6 @@ class RocketMQ(Broker):
         from storage_engine.rocketmq.lag_job import lag_job
 
         return lag_job(request)
-
-    def watch_fence(self, settings: StoreSettings) -> FenceWatch:
-        from storage_engine.rocketmq.live.fence_keeper import FenceKeeper
-
-        return FenceKeeper(Path(settings.root))
-
-    def running_broker(self, live: LiveBroker) -> RunningBroker:
-        from storage_engine.rocketmq.live.connect import running_broker
-
-        return running_broker(live)
 
 
 BROKER = RocketMQ()

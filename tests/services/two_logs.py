@@ -42,8 +42,7 @@ class TwoLogsBroker(RocketMQ):
             settings.root,
         )
 
-    def watch_fence(self, settings: StoreSettings) -> None:
-        return None
+    running = None
 
 
 def known(monkeypatch: pytest.MonkeyPatch) -> None:

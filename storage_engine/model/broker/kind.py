@@ -111,15 +111,61 @@ class BrokerEngine(ABC):
         ...
 
 
+class RunningKind(ABC):
+    """What is asked of a running broker, and what a hold beside it rests on.
+
+    :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
+        client; "": a connection has its access key and its secret key.
+    """
+
+    client_connection: ClassVar[str] = ""
+
+    @abstractmethod
+    def ask(self, live: LiveBroker) -> RunningBroker:
+        """Ask a broker what it is.
+
+        :raises BrokerError: the broker can't be asked.
+        """
+        ...
+
+    def watch_fence(self, settings: StoreSettings) -> FenceWatch | None:
+        """Watch what a hold on a store rests on; None: on nothing. The store needn't be there yet."""
+        return None
+
+    def watch_store(self, settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch | None:
+        """Return what ``BrokerStore.watch`` does, for who may see nothing of a store but its running broker.
+
+        None: the store itself has to be opened. A broker that can't be asked is no error: the look isn't
+        ``known`` then.
+        """
+        return None
+
+    def open_to_make_room(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore | None:
+        """Open the store of a stopped broker whose disk is full, to delete what others of its cluster have.
+
+        None: this kind has no replicas that could be asked.
+
+        :param settings: how the cluster is reached, where one runs; the store's own broker doesn't.
+        :param memory: as of :meth:`Broker.open_store`.
+        :raises StoreNotFoundError: a directory of the store is missing.
+        """
+        return None
+
+
 FORMER_MEMBERS: Final[Mapping[str, str]] = {
+    "client_connection": "running.client_connection",
     "has_engine": "engine",
     "offsets_count_bytes": "rows.offsets_count_bytes",
+    "open_to_make_room": "running.open_to_make_room",
     "rebuild_queues": "engine.rebuild_queues",
     "recover": "engine.recover",
     "rows_table": "rows.table",
+    "running_broker": "running.ask",
     "serve": "engine.serve",
     "sets_times": "rows.sets_times",
     "task_modules": "rows.task_modules",
+    "watch_fence": "running.watch_fence",
+    "watch_store": "running.watch_store",
     "write_sample": "engine.write_sample",
 }
 """What kinds had as members of their own before version 0.3, and where it is now."""
@@ -139,8 +185,6 @@ class Broker(ABC):
     :cvar has_undo: what is deleted of its stores can be set aside for a while, and brought back.
     :cvar has_shield: segments can have a second name in its stores.
     :cvar undo_outside: it is set aside in directories that a person names, as none within a store will do.
-    :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
-        client; "": a connection has its access key and its secret key.
     :cvar without_suites: suites of a validation that never find anything to check in its stores.
     """
 
@@ -158,7 +202,6 @@ class Broker(ABC):
     has_shield: ClassVar[bool] = True
     undo_outside: ClassVar[bool] = False
     rows: ClassVar[RowTraits] = RowTraits()
-    client_connection: ClassVar[str] = ""
     without_suites: ClassVar[frozenset[str]] = frozenset()
 
     # Segments
@@ -298,19 +341,6 @@ class Broker(ABC):
         :raises BrokerError: the store's broker runs by its settings, and can't be asked.
         """
 
-    def open_to_make_room(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
-        """Open the store of a stopped broker whose disk is full, to delete what others of its cluster have.
-
-        :param settings: how the cluster is reached, where one runs; the store's own broker doesn't.
-        :param memory: as of :meth:`open_store`.
-        :raises BadInputError: this kind has no replicas that could be asked.
-        :raises StoreNotFoundError: a directory of the store is missing.
-        """
-        raise BadInputError(
-            f"{settings.root}: expected a node of a cluster with replicas, found {self.title}. Nothing was "
-            "changed. storage-engine clean makes room there."
-        )
-
     @abstractmethod
     def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
         """Gather what validation checks of a store. Judges nothing: a fault is a row, not an error.
@@ -318,14 +348,6 @@ class Broker(ABC):
         :raises StoreNotFoundError: there is no such store.
         :raises BrokerError: the store's broker runs, and can't be asked.
         """
-
-    def watch_store(self, settings: StoreSettings, now_ms: int) -> Watch:
-        """Return what ``BrokerStore.watch`` does, for who may see nothing of a store but its running broker.
-
-        A broker that can't be asked is no error: the look isn't ``known`` then.
-        """
-        with closing(self.open_store(settings, None)) as store:
-            return store.watch(now_ms)
 
     def inspect(
         self,
@@ -376,6 +398,11 @@ class Broker(ABC):
         return ()
 
     @property
+    def running(self) -> RunningKind | None:
+        """Return what is asked of its running brokers; None: its stores are managed while it is stopped."""
+        return None
+
+    @property
     def engine(self) -> BrokerEngine | None:
         """Return what writes its stores in place of a broker; None: the broker alone does."""
         return None
@@ -388,20 +415,3 @@ class Broker(ABC):
         :raises BadInputError: a store or settings that can't be read, a plan for another store.
         """
         return None
-
-    # Running brokers
-
-    def watch_fence(self, settings: StoreSettings) -> FenceWatch | None:
-        """Watch what a hold on a store rests on; None: on nothing. The store needn't be there yet."""
-        return None
-
-    def running_broker(self, live: LiveBroker) -> RunningBroker:
-        """Ask a broker what it is.
-
-        :raises BadInputError: stores of this kind are managed while their broker is stopped.
-        :raises BrokerError: the broker can't be asked.
-        """
-        raise BadInputError(
-            f"{live.address}: expected a broker that can be asked while it runs, found {self.title}. Nothing "
-            "was changed. Stop it, and leave its address out."
-        )

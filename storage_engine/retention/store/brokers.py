@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from storage_engine.brokers import find_broker
 from storage_engine.core.turns import take_turn
 from storage_engine.exceptions import BadInputError, DiskUnavailableError, StoreBusyError, TurnTakenError
-from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
+from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, StoreSettings
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
 from storage_engine.model.hold.hold import HoldMemory
 from storage_engine.retention.store.broker_answers import ask, asked
@@ -60,11 +60,40 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
     opened = ask(store.broker, "open its store", lambda: broker.open_store(settings_of(store), memory))
     if store.is_live and not opened.is_live:
         opened.close()
+        raise _managed_while_stopped(store)
+    return asked(opened, store.broker)
+
+
+def open_to_make_room(store: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
+    """Open the store of a stopped broker whose disk is full, to delete what others of its cluster have.
+
+    :raises BadInputError: this kind has no replicas that could be asked.
+    """
+    kind = find_broker(store.broker)
+    running, opened = kind.running, None
+    if running is not None:
+        opened = ask(
+            store.broker, "open its store", lambda: running.open_to_make_room(settings_of(store), memory)
+        )
+    if opened is None:
         raise BadInputError(
-            f"{store.root}: expected a broker whose stores are managed while it runs, found {broker.title}. "
-            "Nothing was changed. Stop it, and leave its address out."
+            f"{store.root}: expected a node of a cluster with replicas, found {kind.title}. Nothing was "
+            "changed. storage-engine clean makes room there."
         )
     return asked(opened, store.broker)
+
+
+def _managed_while_stopped(store: ManagedStore) -> BadInputError:
+    return BadInputError(
+        f"{store.root}: expected a broker whose stores are managed while it runs, found "
+        f"{find_broker(store.broker).title}. Nothing was changed. Stop it, and leave its address out."
+    )
+
+
+def fence_watch(store: ManagedStore) -> FenceWatch | None:
+    """Return what watches a hold of a store; None: no hold of it rests on anything that can be watched."""
+    running = find_broker(store.broker).running
+    return None if running is None else running.watch_fence(settings_of(store))
 
 
 def open_to_look(store: ManagedStore) -> BrokerStore:
@@ -195,8 +224,10 @@ def running_broker(store: ManagedStore) -> RunningBroker | None:
     """
     if store.live is None:
         return None
-    broker, live = find_broker(store.broker), store.live
-    return ask(store.broker, "tell what runs", lambda: broker.running_broker(live))
+    running, live = find_broker(store.broker).running, store.live
+    if running is None:
+        raise _managed_while_stopped(store)
+    return ask(store.broker, "tell what runs", lambda: running.ask(live))
 
 
 def assumes_defaults(store: ManagedStore) -> bool:

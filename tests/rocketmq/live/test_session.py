@@ -101,7 +101,7 @@ def store(store_copy: Callable[[str], Path], tmp_path: Path, brokers: Brokers) -
 LOOKS = {
     "preview": lambda store: preview(store, PlanRequest(manual=True, reason="a test")),
     "check": check_store,
-    "watch": lambda store: Broker.watch_store(BROKER, settings_of(store), 0),
+    "watch": lambda store: watch(replace(store, live=None), 0),
     "inspect": lambda store: Broker.inspect(BROKER, settings_of(store), 0, messages=False, queues=False),
     "look": lambda store: closing(open_to_look(store)).__exit__(None, None, None),
 }
