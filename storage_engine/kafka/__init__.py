@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.broker.broker_words import BrokerWords
-from storage_engine.model.broker.kind import Broker, RowTraits, RunningKind
+from storage_engine.model.broker.kind import Broker, Inspecting, RowTraits, RunningKind
 from storage_engine.model.settings.store_settings import WE_DELETE
 
 if TYPE_CHECKING:
@@ -51,6 +51,30 @@ class RunningKafka(RunningKind):
         return open_room(settings, memory)
 
 
+class KafkaInspection(Inspecting):
+    def inspect(
+        self,
+        settings: StoreSettings,
+        now_ms: int,
+        *,
+        messages: bool,
+        queues: bool,
+        snapshot: StoreSnapshot | None = None,
+    ) -> Inspection:
+        from storage_engine.kafka.inspect import inspect
+
+        return inspect(settings, messages=messages)
+
+    def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
+        if settings.live is not None:
+            from storage_engine.kafka.live.diagnosis import diagnose_live
+
+            return diagnose_live(settings, settings.live, now_ms)
+        from storage_engine.kafka.diagnose import diagnose
+
+        return diagnose(settings, now_ms)
+
+
 class Kafka(Broker):
     """A node by its files. Archived, proven and restored; deleted from while its broker is stopped."""
 
@@ -72,6 +96,7 @@ class Kafka(Broker):
     )
     without_suites = frozenset({"store_dispatch", "store_queue_files", "store_queues"})
     running = RunningKafka()
+    inspection = KafkaInspection()
 
     @property
     def codec(self) -> SegmentCodec:
@@ -165,28 +190,6 @@ class Kafka(Broker):
         from storage_engine.kafka.facts import collect
 
         return collect(settings, scope)
-
-    def inspect(
-        self,
-        settings: StoreSettings,
-        now_ms: int,
-        *,
-        messages: bool,
-        queues: bool,
-        snapshot: StoreSnapshot | None = None,
-    ) -> Inspection:
-        from storage_engine.kafka.inspect import inspect
-
-        return inspect(settings, messages=messages)
-
-    def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
-        if settings.live is not None:
-            from storage_engine.kafka.live.diagnosis import diagnose_live
-
-            return diagnose_live(settings, settings.live, now_ms)
-        from storage_engine.kafka.diagnose import diagnose
-
-        return diagnose(settings, now_ms)
 
     def lag(self, request: LagRequest) -> LagJob:
         from storage_engine.kafka.lag_job import lag_job

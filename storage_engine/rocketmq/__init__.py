@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, StoreSettings
 from storage_engine.model.broker.broker_words import BrokerWords
-from storage_engine.model.broker.kind import Broker, BrokerEngine, RowTraits, RunningKind
+from storage_engine.model.broker.kind import Broker, BrokerEngine, Inspecting, RowTraits, RunningKind
 from storage_engine.rocketmq.format.releases import SERVED_WITHOUT_QUEUES
 
 if TYPE_CHECKING:
@@ -131,6 +131,43 @@ class RunningRocketMQ(RunningKind):
         return watch_store(settings, live, now_ms)
 
 
+class RocketMQInspection(Inspecting):
+    def inspect(
+        self,
+        settings: StoreSettings,
+        now_ms: int,
+        *,
+        messages: bool,
+        queues: bool,
+        snapshot: StoreSnapshot | None = None,
+    ) -> Inspection:
+        from storage_engine.rocketmq.inspect import described, inspect
+        from storage_engine.rocketmq.store.broker import open_files
+
+        store = open_files(_local_settings(settings))
+        found = inspect(store.files, now_ms, messages=messages, queues=queues, snapshot=snapshot)
+        return described(found, store.data_paths, messages=messages)
+
+    def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
+        from storage_engine.rocketmq.diagnose import diagnose
+
+        return diagnose(settings, memory, now_ms)
+
+    def look_up(self, settings: StoreSettings, topic: str, key: str, max_count: int | None) -> KeyLookup:
+        from storage_engine.rocketmq.key_lookup import look_up
+        from storage_engine.rocketmq.store.broker import open_files
+
+        store = open_files(_local_settings(settings))
+        return look_up(store.files.layout, store.config, topic, key, max_count)
+
+    def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
+        from storage_engine.rocketmq.key_lookup import unindexed_ranges
+        from storage_engine.rocketmq.store.broker import open_files
+
+        store = open_files(_local_settings(settings))
+        return unindexed_ranges(store.files.layout, store.config)
+
+
 class RocketMQ(Broker):
     """Offline by a store's files, live by them and the running broker."""
 
@@ -139,6 +176,7 @@ class RocketMQ(Broker):
     words = WORDS
     is_default = True
     engine = RocketMQEngine()
+    inspection = RocketMQInspection()
     running = RunningRocketMQ()
     crash_sign = "the file 'abort' is there"
     rows = RowTraits(
@@ -219,41 +257,6 @@ class RocketMQ(Broker):
         from storage_engine.rocketmq.facts import collect
 
         return collect(settings, scope)
-
-    def inspect(
-        self,
-        settings: StoreSettings,
-        now_ms: int,
-        *,
-        messages: bool,
-        queues: bool,
-        snapshot: StoreSnapshot | None = None,
-    ) -> Inspection:
-        from storage_engine.rocketmq.inspect import described, inspect
-        from storage_engine.rocketmq.store.broker import open_files
-
-        store = open_files(_local_settings(settings))
-        found = inspect(store.files, now_ms, messages=messages, queues=queues, snapshot=snapshot)
-        return described(found, store.data_paths, messages=messages)
-
-    def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
-        from storage_engine.rocketmq.diagnose import diagnose
-
-        return diagnose(settings, memory, now_ms)
-
-    def look_up(self, settings: StoreSettings, topic: str, key: str, max_count: int | None) -> KeyLookup:
-        from storage_engine.rocketmq.key_lookup import look_up
-        from storage_engine.rocketmq.store.broker import open_files
-
-        store = open_files(_local_settings(settings))
-        return look_up(store.files.layout, store.config, topic, key, max_count)
-
-    def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
-        from storage_engine.rocketmq.key_lookup import unindexed_ranges
-        from storage_engine.rocketmq.store.broker import open_files
-
-        store = open_files(_local_settings(settings))
-        return unindexed_ranges(store.files.layout, store.config)
 
     def lag(self, request: LagRequest) -> LagJob:
         from storage_engine.rocketmq.lag_job import lag_job

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -152,9 +151,62 @@ class RunningKind(ABC):
         return None
 
 
+class Inspecting(ABC):
+    """What a person is told of a store beside its logs, segments and disks."""
+
+    @abstractmethod
+    def inspect(
+        self,
+        settings: StoreSettings,
+        now_ms: int,
+        *,
+        messages: bool,
+        queues: bool,
+        snapshot: StoreSnapshot | None = None,
+    ) -> Inspection:
+        """Describe a store for a person.
+
+        :param messages: read every segment.
+        :param queues: list what leads consumers to messages.
+        :param snapshot: of a running broker's store; None: take one.
+        """
+        ...
+
+    def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
+        """Say of a store what only this kind of broker knows, also of one that can't be opened. Reads only.
+
+        By default there is nothing to say.
+
+        :param memory: what a journal remembers of a hold; None: nobody named a journal.
+        :raises StoreNotFoundError: there is no such store.
+        :raises BadInputError: what was given beside the broker's own settings is wrong.
+        :raises BrokerError: the store's broker runs by its settings, and can't be asked.
+        """
+        return BrokerDiagnosis()
+
+    def look_up(
+        self, settings: StoreSettings, topic: str, key: str, max_count: int | None
+    ) -> KeyLookup | None:
+        """Find messages by one of their keys: by the broker's own index, and as its log has them.
+
+        None: it has no such index.
+        """
+        return None
+
+    def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
+        """Return between which physical offsets the broker's index may lack messages; None: up to the end.
+
+        :raises BadInputError: there is no log.
+        """
+        return ()
+
+
 FORMER_MEMBERS: Final[Mapping[str, str]] = {
     "client_connection": "running.client_connection",
+    "diagnose": "inspection.diagnose",
     "has_engine": "engine",
+    "inspect": "inspection.inspect",
+    "look_up": "inspection.look_up",
     "offsets_count_bytes": "rows.offsets_count_bytes",
     "open_to_make_room": "running.open_to_make_room",
     "rebuild_queues": "engine.rebuild_queues",
@@ -164,6 +216,7 @@ FORMER_MEMBERS: Final[Mapping[str, str]] = {
     "serve": "engine.serve",
     "sets_times": "rows.sets_times",
     "task_modules": "rows.task_modules",
+    "unindexed": "inspection.unindexed",
     "watch_fence": "running.watch_fence",
     "watch_store": "running.watch_store",
     "write_sample": "engine.write_sample",
@@ -349,53 +402,10 @@ class Broker(ABC):
         :raises BrokerError: the store's broker runs, and can't be asked.
         """
 
-    def inspect(
-        self,
-        settings: StoreSettings,
-        now_ms: int,
-        *,
-        messages: bool,
-        queues: bool,
-        snapshot: StoreSnapshot | None = None,
-    ) -> Inspection:
-        """Describe a store for a person.
-
-        :param messages: read every segment.
-        :param queues: list what leads consumers to messages.
-        :param snapshot: of a running broker's store; None: take one.
-        """
-        from storage_engine.model.report.inspection import plain_inspection
-
-        if snapshot is None:
-            with closing(self.open_store(settings, None)) as store:
-                snapshot = store.snapshot(now_ms)
-        return plain_inspection(snapshot)
-
-    def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
-        """Say of a store what only this kind of broker knows, also of one that can't be opened. Reads only.
-
-        By default there is nothing to say.
-
-        :param memory: what a journal remembers of a hold; None: nobody named a journal.
-        :raises StoreNotFoundError: there is no such store.
-        :raises BadInputError: what was given beside the broker's own settings is wrong.
-        :raises BrokerError: the store's broker runs by its settings, and can't be asked.
-        """
-        return BrokerDiagnosis()
-
-    def look_up(self, settings: StoreSettings, topic: str, key: str, max_count: int | None) -> KeyLookup:
-        """Find messages by one of their keys: by the broker's own index, and as its log has them.
-
-        :raises BadInputError: it has none.
-        """
-        raise BadInputError(f"{settings.root}: expected a broker with an index of keys, found {self.title}.")
-
-    def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
-        """Return between which physical offsets the broker's index may lack messages; None: up to the end.
-
-        :raises BadInputError: there is no log.
-        """
-        return ()
+    @property
+    def inspection(self) -> Inspecting | None:
+        """Return what tells more of a store than its logs, segments and disks."""
+        return None
 
     @property
     def running(self) -> RunningKind | None:

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
+from typing import TYPE_CHECKING
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.turns import take_turn
@@ -13,8 +14,12 @@ from storage_engine.exceptions import BadInputError, DiskUnavailableError, Store
 from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, StoreSettings
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
 from storage_engine.model.hold.hold import HoldMemory
-from storage_engine.retention.store.broker_answers import ask, asked
+from storage_engine.model.store.store import StoreSnapshot
+from storage_engine.retention.store.broker_answers import ask, asked, package_errors
 from storage_engine.retention.store.managed_store import ManagedStore
+
+if TYPE_CHECKING:
+    from storage_engine.model.report.inspection import Inspection
 
 ANSWER_SECONDS = 30.0
 
@@ -62,6 +67,27 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
         opened.close()
         raise _managed_while_stopped(store)
     return asked(opened, store.broker)
+
+
+def inspect_store(
+    store: ManagedStore, now_ms: int, *, messages: bool, queues: bool, snapshot: StoreSnapshot | None
+) -> Inspection:
+    """Describe a store for a person; of a kind that tells nothing more, what every store has.
+
+    :param snapshot: of a running broker's store; None: take one. The others are those of the kind.
+    :raises StorageEngineError: it can't be looked at.
+    """
+    if (inspection := find_broker(store.broker).inspection) is not None:
+        with package_errors(store.broker, "describe its store"):
+            return inspection.inspect(
+                settings_of(store), now_ms, messages=messages, queues=queues, snapshot=snapshot
+            )
+    from storage_engine.model.report.inspection import plain_inspection
+
+    if snapshot is None:
+        with closing(open_store(store)) as opened:
+            snapshot = opened.snapshot(now_ms)
+    return plain_inspection(snapshot)
 
 
 def open_to_make_room(store: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
