@@ -94,7 +94,7 @@ def same_companions(broker: str, archived: Sequence[Companion], found: Sequence[
 
     :param broker: the name of the segment's.
     """
-    same, known = find_broker(broker).same_companion, {one.name: one.content for one in archived}
+    same, known = find_broker(broker).receipts.same_companion, {one.name: one.content for one in archived}
     return has_companions(broker, known, [one.name for one in found]) and all(
         same(one.name, known[one.name], one.content) for one in found
     )
@@ -107,7 +107,7 @@ def has_companions(broker: str, archived: Iterable[str], found: Iterable[str]) -
     :param broker: the name of the segment's.
     """
     proven, there = set(archived), set(found)
-    return there <= proven and all(map(find_broker(broker).drops_companion, proven - there))
+    return there <= proven and all(map(find_broker(broker).receipts.drops_companion, proven - there))
 
 
 def store_around(path: Path) -> Path | None:

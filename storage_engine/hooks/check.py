@@ -52,7 +52,7 @@ def _check_files(store: ManagedStore) -> Iterator[str]:
         segments = sum(len(log.segments) for log in snapshot.logs)
         sealed = sum(len(log.sealed) for log in snapshot.logs)
         levels = ", ".join(_level(disk) for disk in snapshot.disks)
-        sign = find_broker(store.broker).crash_sign
+        sign = find_broker(store.broker).words.crash_sign
         crashed = f" Its broker is running or did not stop cleanly ({sign})." if snapshot.crashed else ""
         yield f"Store: {segments} segments, {sealed} of them sealed; disks: {levels}.{crashed}"
         if opened.is_live:

@@ -158,7 +158,7 @@ def _overrides(read: Fields, broker: str) -> dict[str, str]:
     :raises BadInputError: one decides nothing; names the nearest that does.
     """
     found = read.mapping("overrides")
-    known = find_broker(broker).known_settings if found else None
+    known = find_broker(broker).settings.known if found else None
     for name in sorted(set() if known is None else found.keys() - known):
         expected = "a setting of the broker that decides something here"
         raise read.error("overrides", expected, name, meant(name, known or ()))

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Final
 
 from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, StoreSettings
 from storage_engine.model.broker.broker_words import BrokerWords
-from storage_engine.model.broker.kind import Broker, BrokerEngine, Inspecting, RowTraits, RunningKind
+from storage_engine.model.broker.kind import (
+    Aside,
+    Broker,
+    BrokerEngine,
+    Inspecting,
+    ReceiptRules,
+    RowTraits,
+    RunningKind,
+    SettingNames,
+    Topics,
+)
 from storage_engine.rocketmq.format.releases import SERVED_WITHOUT_QUEUES
 
 if TYPE_CHECKING:
@@ -35,6 +45,7 @@ _QUEUES = (
 )
 
 WORDS: Final = BrokerWords(
+    crash_sign="the file 'abort' is there",
     address_options=("--broker", "--name-servers"),
     by_hand="It deletes outside deleteWhen, too",
     causes={"time-up": "It was an hour that deleteWhen names"},
@@ -168,6 +179,33 @@ class RocketMQInspection(Inspecting):
         return unindexed_ranges(store.files.layout, store.config)
 
 
+class RocketMQTopics(Topics):
+    def is_system(self, topic: str) -> bool:
+        """As TopicValidator#isSystemTopic says, and in capital letters, as the names of newer ones are."""
+        from storage_engine.rocketmq.codec.frame import SYSTEM_PREFIX, SYSTEM_TOPICS
+
+        return topic in SYSTEM_TOPICS or topic.lower().startswith(SYSTEM_PREFIX)
+
+
+class RocketMQReceipts(ReceiptRules):
+    def continues(self, left: Receipt, right: Receipt) -> bool:
+        from storage_engine.rocketmq.store.replicas import continues
+
+        return continues(left, right)
+
+
+class RocketMQSettings(SettingNames):
+    @property
+    def known(self) -> frozenset[str]:
+        from storage_engine.rocketmq.format.broker_config import KNOWN_SETTINGS
+
+        return KNOWN_SETTINGS
+
+    @property
+    def of_age(self) -> frozenset[str]:
+        return frozenset({"fileReservedTime"})
+
+
 class RocketMQ(Broker):
     """Offline by a store's files, live by them and the running broker."""
 
@@ -175,10 +213,13 @@ class RocketMQ(Broker):
     title = "Apache RocketMQ"
     words = WORDS
     is_default = True
+    aside = Aside.IN_STORE
     engine = RocketMQEngine()
+    receipts = RocketMQReceipts()
+    settings = RocketMQSettings()
+    topics = RocketMQTopics()
     inspection = RocketMQInspection()
     running = RunningRocketMQ()
-    crash_sign = "the file 'abort' is there"
     rows = RowTraits(
         task_modules=(
             "storage_engine.rocketmq.codec.codec",
@@ -200,12 +241,6 @@ class RocketMQ(Broker):
 
         return body
 
-    def is_system_topic(self, topic: str) -> bool:
-        """As TopicValidator#isSystemTopic says, and in capital letters, as the names of newer ones are."""
-        from storage_engine.rocketmq.codec.frame import SYSTEM_PREFIX, SYSTEM_TOPICS
-
-        return topic in SYSTEM_TOPICS or topic.lower().startswith(SYSTEM_PREFIX)
-
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig:
         from storage_engine.rocketmq.restored_store import RestoredStore
 
@@ -213,21 +248,6 @@ class RocketMQ(Broker):
         found = RestoredStore(serving[0] if serving else None)
         found.check_conf()
         return found
-
-    def continues(self, left: Receipt, right: Receipt) -> bool:
-        from storage_engine.rocketmq.store.replicas import continues
-
-        return continues(left, right)
-
-    @property
-    def known_settings(self) -> frozenset[str]:
-        from storage_engine.rocketmq.format.broker_config import KNOWN_SETTINGS
-
-        return KNOWN_SETTINGS
-
-    @property
-    def age_settings(self) -> frozenset[str]:
-        return frozenset({"fileReservedTime"})
 
     @property
     def rules(self) -> BrokerRules:

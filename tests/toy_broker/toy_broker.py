@@ -21,7 +21,7 @@ from storage_engine.core import durable
 from storage_engine.exceptions import StoreBusyError, StoreNotFoundError
 from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreDependents, StoreSettings
 from storage_engine.model.broker.codec import Columns, Damage, SegmentCodec
-from storage_engine.model.broker.kind import Broker
+from storage_engine.model.broker.kind import Aside, Broker
 from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.report.facts import FactsScope, LocalSegment, SegmentFact, StoreFacts
 from storage_engine.model.store.store import (
@@ -135,6 +135,7 @@ class ToyStore(BrokerStore):
 
 class Toy(Broker):
     name, title, codec = "toy", "Toy", ToyCodec()
+    aside = Aside.IN_STORE
 
     def segment_path(self, log: str, base_offset: int) -> str:
         return f"{log}/{base_offset:020d}{SUFFIX}"

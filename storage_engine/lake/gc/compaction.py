@@ -326,7 +326,7 @@ def _kind_of(
     topic, broker = topic_of(row.broker, row.log), find_broker(row.broker)
     if topic is None:
         return None
-    stream = Stream(row.store_id, names, row.log, topic, broker.is_system_topic(topic))
+    stream = Stream(row.store_id, names, row.log, topic, broker.topics.is_system(topic))
     rule = rule_for(policy.rules, stream)
     held = frozenset(hold.hold_id for hold in policy.holds_of(stream))
     return topic, rule, None if rule is None else rule.days, held

@@ -224,7 +224,7 @@ class StoreHold:
     def hold_due(self, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int) -> HoldStatus:
         """Hold what goes soon though no lake has it, and put back what was held for that and is archived.
 
-        Asked where the running broker is left to its own rules (:meth:`Broker.cleans_up`).
+        Asked where the running broker is left to its own rules (:meth:`Broker.cleanups`).
 
         :param proven: segments that a lake is known to prove, with the files that it does so for.
         :param margin_ms: how long before its broker deletes it something is held.
@@ -248,7 +248,7 @@ class StoreHold:
     def holds(self, log: str) -> bool:
         """Return whether something of a log is held, as far as is remembered: unknown counts as that.
 
-        Asked where the running broker is left to its own rules (:meth:`Broker.cleans_up`).
+        Asked where the running broker is left to its own rules (:meth:`Broker.cleanups`).
         """
         return True
 

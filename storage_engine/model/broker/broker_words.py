@@ -18,6 +18,7 @@ class BrokerWords:
     :param checks: by the name of an expectation, what to do when rows break it.
     :param dependents: heading of the files that went behind segments, as they pointed into them.
     :param queue: what the messages of a topic are divided into.
+    :param crash_sign: how its stores tell that their broker didn't stop cleanly.
     :param files_only: what serves segments that were restored alone, as sentences.
     """
 
@@ -28,4 +29,5 @@ class BrokerWords:
     checks: Mapping[str, str] = field(default_factory=dict)
     dependents: str = "Files that pointed into what went"
     queue: str = "queue"
+    crash_sign: str = "its files say so"
     files_only: str = "A broker serves them after a restore for its node: --for-store."

@@ -10,6 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -201,11 +202,105 @@ class Inspecting(ABC):
         return ()
 
 
+class Topics:
+    """What a kind of broker knows of topics by their names. This class itself knows nothing."""
+
+    def is_system(self, topic: str) -> bool:
+        """Return whether a topic is the broker's own. Unknown counts as that: wildcards match none."""
+        return True
+
+    @property
+    def are_logs(self) -> bool:
+        """Return whether each log has one topic; else they lie side by side in one log."""
+        return type(self).of_log is not Topics.of_log
+
+    def of_log(self, log: str) -> str | None:
+        """Return the only topic that a log's messages are of; None: it may have several."""
+        return None
+
+
+class ReceiptRules:
+    """What receipts of other files prove. This class itself: nothing but of equal bytes."""
+
+    def continues(self, left: Receipt, right: Receipt) -> bool:
+        """Return whether a segment that one replica archived goes on where another replica's ended.
+
+        Only who gives logs an identity that their replicas share, has to tell.
+
+        :param right: of the same log; it begins at the offset at which ``left`` ends.
+        """
+        return False
+
+    def same_companion(self, name: str, archived: bytes, found: bytes) -> bool:
+        """Return whether two contents of a segment's further file say the same. Here equal bytes do.
+
+        Some brokers write such a file again when they recover, and the same bytes of the segment are no
+        other segment then.
+
+        :param name: of the file.
+        """
+        return archived == found
+
+    def drops_companion(self, name: str) -> bool:
+        """Return whether the broker itself removes such a further file of a segment that stays. Here it
+        removes none.
+        """
+        return False
+
+
+class SettingNames:
+    """Names of a kind's own settings, as far as they are known."""
+
+    @property
+    def known(self) -> frozenset[str] | None:
+        """Its own names of the settings that decide anything here, for who types one; None: any may."""
+        return None
+
+    @property
+    def of_age(self) -> frozenset[str] | None:
+        """Its own names of the settings that say how long segments stay; None: any setting may.
+
+        Empty: a store's own files say it, and nobody names them beside it.
+        """
+        return None
+
+
+class Cleanups(Enum):
+    """When a store is deleted from."""
+
+    WHEN_DUE = auto()
+    """Also where a person begins a cleanup, or a schedule does."""
+    ON_REQUEST = auto()
+    """Only then."""
+    NEVER = auto()
+
+
+class Aside(Enum):
+    """Where what goes of a store can be kept for a while."""
+
+    IN_STORE = auto()
+    """In a directory of ours within it, which its broker bears: what we delete, second names of segments."""
+    OUTSIDE = auto()
+    """Only what we delete, and in directories that a person names."""
+
+
 FORMER_MEMBERS: Final[Mapping[str, str]] = {
+    "age_settings": "settings.of_age",
+    "archives_at_seal": "cleanups",
+    "cleans_up": "cleanups",
+    "cleans_up_on_request": "cleanups",
     "client_connection": "running.client_connection",
+    "continues": "receipts.continues",
+    "crash_sign": "words.crash_sign",
     "diagnose": "inspection.diagnose",
+    "drops_companion": "receipts.drops_companion",
     "has_engine": "engine",
+    "has_logs_of_topics": "topics.are_logs",
+    "has_shield": "aside",
+    "has_undo": "aside",
     "inspect": "inspection.inspect",
+    "is_system_topic": "topics.is_system",
+    "known_settings": "settings.known",
     "look_up": "inspection.look_up",
     "offsets_count_bytes": "rows.offsets_count_bytes",
     "open_to_make_room": "running.open_to_make_room",
@@ -213,9 +308,12 @@ FORMER_MEMBERS: Final[Mapping[str, str]] = {
     "recover": "engine.recover",
     "rows_table": "rows.table",
     "running_broker": "running.ask",
+    "same_companion": "receipts.same_companion",
     "serve": "engine.serve",
     "sets_times": "rows.sets_times",
     "task_modules": "rows.task_modules",
+    "topic_of_log": "topics.of_log",
+    "undo_outside": "aside",
     "unindexed": "inspection.unindexed",
     "watch_fence": "running.watch_fence",
     "watch_store": "running.watch_store",
@@ -231,13 +329,12 @@ class Broker(ABC):
     :cvar title: for people.
     :cvar words: what people read of its stores where the engine writes it.
     :cvar rows: what is known of its segments' rows without its codec.
+    :cvar topics: what is known of them by their names.
+    :cvar receipts: what those of other files prove.
+    :cvar settings: names of its own settings.
+    :cvar aside: where what goes of its stores can be kept for a while; None: nowhere.
     :cvar is_default: stores and lakes that name no broker are of this kind, as all were once. Only this
         package's brokers may say so.
-    :cvar archives_at_seal: its stores are archived once segments are sealed, whatever a policy says.
-    :cvar crash_sign: how its stores tell that their broker didn't stop cleanly.
-    :cvar has_undo: what is deleted of its stores can be set aside for a while, and brought back.
-    :cvar has_shield: segments can have a second name in its stores.
-    :cvar undo_outside: it is set aside in directories that a person names, as none within a store will do.
     :cvar without_suites: suites of a validation that never find anything to check in its stores.
     """
 
@@ -249,12 +346,11 @@ class Broker(ABC):
     title: ClassVar[str]
     words: ClassVar[BrokerWords] = BrokerWords()
     is_default: ClassVar[bool] = False
-    archives_at_seal: ClassVar[bool] = False
-    crash_sign: ClassVar[str] = "its files say so"
-    has_undo: ClassVar[bool] = True
-    has_shield: ClassVar[bool] = True
-    undo_outside: ClassVar[bool] = False
+    topics: ClassVar[Topics] = Topics()
+    settings: ClassVar[SettingNames] = SettingNames()
+    receipts: ClassVar[ReceiptRules] = ReceiptRules()
     rows: ClassVar[RowTraits] = RowTraits()
+    aside: ClassVar[Aside | None] = None
     without_suites: ClassVar[frozenset[str]] = frozenset()
 
     # Segments
@@ -267,19 +363,6 @@ class Broker(ABC):
     @property
     def bodies(self) -> Bodies | None:
         """Reads payloads that producers compressed; None: there are none."""
-        return None
-
-    def is_system_topic(self, topic: str) -> bool:
-        """Return whether a topic is the broker's own. By default each may be one: wildcards match none."""
-        return True
-
-    @property
-    def has_logs_of_topics(self) -> bool:
-        """Return whether each of its logs has one topic; else they lie side by side in one log."""
-        return type(self).topic_of_log is not Broker.topic_of_log
-
-    def topic_of_log(self, log: str) -> str | None:
-        """Return the only topic that a log's messages are of; None: it may have several, as by default."""
         return None
 
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
@@ -301,31 +384,6 @@ class Broker(ABC):
         """Return where a segment lies, relative to the store's root, with ``/`` between names."""
         return f"{log}/{base_offset:020d}"
 
-    def continues(self, left: Receipt, right: Receipt) -> bool:
-        """Return whether a segment that one replica archived goes on where another replica's ended.
-
-        Only who gives logs an identity that their replicas share, has to tell.
-
-        :param right: of the same log; it begins at the offset at which ``left`` ends.
-        """
-        return False
-
-    def same_companion(self, name: str, archived: bytes, found: bytes) -> bool:
-        """Return whether two contents of a segment's further file say the same. By default equal bytes do.
-
-        Some brokers write such a file again when they recover, and the same bytes of the segment are no
-        other segment then.
-
-        :param name: of the file.
-        """
-        return archived == found
-
-    def drops_companion(self, name: str) -> bool:
-        """Return whether the broker itself removes such a further file of a segment that stays. By default it
-        removes none.
-        """
-        return False
-
     # Stores
 
     def default_name(self, root: Path) -> str:
@@ -335,33 +393,15 @@ class Broker(ABC):
         """
         return root.name
 
-    def cleans_up(self, live: LiveBroker | None) -> bool:
-        """Return whether a store may be held and deleted from; otherwise it is archived, proven and restored
-        alone.
+    def cleanups(self, live: LiveBroker | None) -> Cleanups:
+        """Return when a store is held and deleted from; otherwise it is archived, proven and restored alone.
+
+        A kind whose stopped stores aren't cleaned when a cleanup is due has segments archived once they are
+        sealed, whatever a policy says.
 
         :param live: the broker that runs on it; None: it is stopped.
         """
-        return True
-
-    def cleans_up_on_request(self, live: LiveBroker | None) -> bool:
-        """Return whether a store is deleted from where a person begins a cleanup, or a schedule does.
-
-        By default wherever :meth:`cleans_up` says so, of which cleanups begin by themselves when one is due.
-        """
-        return self.cleans_up(live)
-
-    @property
-    def known_settings(self) -> frozenset[str] | None:
-        """Its own names of the settings that decide anything here, for who types one; None: any may."""
-        return None
-
-    @property
-    def age_settings(self) -> frozenset[str] | None:
-        """Its own names of the settings that say how long segments stay; None: any setting may.
-
-        Empty: a store's own files say it, and nobody names them beside it.
-        """
-        return None
+        return Cleanups.WHEN_DUE
 
     @property
     def rules(self) -> BrokerRules | None:

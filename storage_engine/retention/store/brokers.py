@@ -12,6 +12,7 @@ from storage_engine.brokers import find_broker
 from storage_engine.core.turns import take_turn
 from storage_engine.exceptions import BadInputError, DiskUnavailableError, StoreBusyError, TurnTakenError
 from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, StoreSettings
+from storage_engine.model.broker.kind import Aside, Cleanups
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
 from storage_engine.model.hold.hold import HoldMemory
 from storage_engine.model.store.store import StoreSnapshot
@@ -187,7 +188,7 @@ def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable
             "storage-engine. Nothing was changed. Wait until it is done."
         )
     kind = find_broker(store.broker)
-    deletes = "" if kind.cleans_up(LiveBroker()) else " with --deletes-us"
+    deletes = "" if kind.cleanups(LiveBroker()) is Cleanups.WHEN_DUE else " with --deletes-us"
     engine = " Of a store that storage-engine serve writes, say so: --engine." if kind.engine else ""
     raise StoreBusyError(
         f"{store.root}: expected a store whose broker is stopped, found that {who}: its broker runs, or "
@@ -202,7 +203,7 @@ def refuse_shield(store: ManagedStore) -> None:
 
     :raises BadInputError: they can't with this kind of broker.
     """
-    if not find_broker(store.broker).has_shield:
+    if find_broker(store.broker).aside is not Aside.IN_STORE:
         raise no_shield(store)
 
 
@@ -222,19 +223,19 @@ def check_undo_settings(store: ManagedStore) -> None:
     """
     broker = find_broker(store.broker)
     hours, directories = store.policy.undo_window_hours, store.policy.undo_directories
-    if hours is not None and not broker.has_undo:
+    if hours is not None and broker.aside is None:
         raise BadInputError(
             f"store {store.name}: expected no undo_window_hours with {broker.title}, found {hours}: what is "
             "deleted can't be set aside there. Nothing was changed. Leave it empty; restore brings segments "
             "back from the lake."
         )
-    if directories and not broker.undo_outside:
+    if directories and broker.aside is not Aside.OUTSIDE:
         raise BadInputError(
             f"store {store.name}: expected no undo_directories with {broker.title}, found "
             f"{', '.join(directories)}: its quarantine lies in the store. Nothing was changed. Leave them "
             "empty."
         )
-    if broker.undo_outside and (hours is None) == bool(directories):
+    if broker.aside is Aside.OUTSIDE and (hours is None) == bool(directories):
         found = "undo_directories alone" if directories else f"undo_window_hours {hours} alone"
         raise BadInputError(
             f"store {store.name}: expected undo_window_hours together with undo_directories, as "
@@ -260,7 +261,7 @@ def assumes_defaults(store: ManagedStore) -> bool:
     """Return whether nobody said how long the broker keeps its segments, so that its defaults decide."""
     if store.broker_conf is not None or store.is_live:
         return False
-    names = find_broker(store.broker).age_settings
+    names = find_broker(store.broker).settings.of_age
     if names is None:
         return not store.overrides
     return bool(names) and not names & set(store.overrides)

@@ -205,9 +205,9 @@ class Context:
                 broker = find_broker(self.store.broker)
                 recover = "; or run storage-engine recover" if broker.engine else ""
                 raise StoreCrashedError(
-                    f"{snapshot.root}: its broker did not stop cleanly ({broker.crash_sign}), so where its "
-                    "log ends is not certain. Nothing was deleted. Start the broker, let it recover, stop it "
-                    f"cleanly, and run again{recover}."
+                    f"{snapshot.root}: its broker did not stop cleanly ({broker.words.crash_sign}), so "
+                    "where its log ends is not certain. Nothing was deleted. Start the broker, let it recover, "
+                    f"stop it cleanly, and run again{recover}."
                 )
             yield Locked(snapshot, lease, held.notices)
 
