@@ -16,7 +16,12 @@ from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.collector import no_collection
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, FileGoneError
-from storage_engine.model.broker.broker_store import BrokerStore, Pending, StoreConsumers, StoreCourse
+from storage_engine.model.broker.broker_store import (
+    BrokerStore,
+    Pending,
+    PendingKind,
+    StoreCourse,
+)
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.settings.policy import LagPolicy, PendingPolicy, Policy
@@ -265,7 +270,12 @@ def pending_by(
     """Return what a broker still has to deliver or to decide; nothing is read where nobody asks."""
     if pending_policy is PendingPolicy.IGNORE:
         return ()
-    return (broker.consumers or StoreConsumers()).pending(snapshot)
+    if broker.consumers is not None:
+        return broker.consumers.pending(snapshot)
+    said = "the broker doesn't say what it still has to deliver"
+    # A warning with each plan would say nothing: where it counts, it is unknown.
+    is_asked = pending_policy is PendingPolicy.BLOCK
+    return tuple(Pending(kind, None, error=said) for kind in PendingKind if is_asked)
 
 
 def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided: Decided) -> None:
