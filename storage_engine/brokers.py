@@ -10,7 +10,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.broker.kind import Broker, BrokerEngine
+from storage_engine.model.broker.broker_store import refuse_former_members
+from storage_engine.model.broker.kind import FORMER_MEMBERS, Broker, BrokerEngine
 from storage_engine.model.proof.companions import Companion
 
 GROUP = "storage_engine.brokers"
@@ -197,6 +198,7 @@ def _load(name: str, points: tuple[EntryPoint, ...]) -> Broker:
         )
     try:
         found = points[0].load()
+        refuse_former_members(found, FORMER_MEMBERS)
     except (Exception, SystemExit) as error:
         # Whatever another package's module raises.
         raise BadInputError(

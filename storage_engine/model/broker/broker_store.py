@@ -540,63 +540,45 @@ Remove = Callable[[Path, int], bool]
 """Removes a file from the directory of this descriptor, which the caller then flushes; False: it is gone."""
 
 
-FORMER_MEMBERS: Final[Mapping[str, str]] = {
-    "absences": "identities.absences",
-    "background_tasks": "tasks.look",
-    "check_deleted_topics": "tasks.check_deleted_topics",
-    "checkpoint": "process.checkpoint",
-    "contexts": "replicas.contexts",
-    "contradiction": "identities.contradiction",
-    "course_start": "course.start",
-    "delete_dependents": "dependents.delete",
-    "delete_left_over": "tasks.delete_left_over",
-    "deletes_at_ms": "course.deletes_at_ms",
-    "dependents": "dependents.find",
-    "end_force": "shield.end_force",
-    "end_hold": "hold.end",
-    "flush_now": "process.flush_now",
-    "has_replicas": "replicas",
-    "held_until_ms": "hold.held_until_ms",
-    "hold_due": "hold.hold_due",
-    "hold_status": "hold.status",
-    "holds": "hold.holds",
-    "is_present": "identities.is_present",
-    "log_identities": "identities.read",
-    "oldest_message_ms": "course.oldest_message_ms",
-    "own_ends": "identities.own_ends",
-    "pending": "consumers.pending",
-    "progress": "process.progress",
-    "range_sha256": "replicas.range_sha256",
-    "renew_hold": "hold.renew",
-    "rule_config": "course.rule_config",
-    "running_pid": "process.running_pid",
-    "sealed_at_ms": "course.sealed_at_ms",
-    "shield_need": "shield.need",
-    "signs_of_a_run": "process.signs_of_a_run",
-    "tells_absences": "identities",
-    "tells_logs_apart": "identities",
-    "unheld_segments": "hold.unheld_segments",
-    "unread": "consumers.unread",
-    "unread_by_log": "consumers.unread_by_log",
-    "unread_dependents": "dependents.unread",
-}
+def former_members(**parts: str) -> Mapping[str, str]:
+    """Return by the name of a former member what it is now.
+
+    :param parts: by a part's name the members that are in it now, each with ``=`` and its new name if that is
+        another one; without a name behind it the part itself tells.
+    """
+    moved = [(part, *one.partition("=")) for part, names in parts.items() for one in names.split()]
+    return {old: f"{part}.{new or old}" if new or not sign else part for part, old, sign, new in moved}
+
+
+FORMER_MEMBERS: Final = former_members(
+    consumers="pending unread unread_by_log",
+    course="course_start=start deletes_at_ms oldest_message_ms rule_config sealed_at_ms",
+    dependents="delete_dependents=delete dependents=find unread_dependents=unread",
+    hold="end_hold=end held_until_ms hold_due hold_status=status holds renew_hold=renew unheld_segments",
+    identities="absences contradiction is_present log_identities=read own_ends tells_absences= "
+    "tells_logs_apart=",
+    process="checkpoint flush_now progress running_pid signs_of_a_run",
+    replicas="contexts has_replicas= range_sha256",
+    shield="end_force shield_need=need",
+    tasks="background_tasks=look check_deleted_topics delete_left_over",
+)
 """What stores had as members of their own before version 0.3, and where it is now."""
 
 
-def refuse_former_members(cls: type, former: Mapping[str, str]) -> None:
-    """Make sure that a package's class isn't written for a contract that would leave a part of it unasked.
+def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
+    """Make sure that a package isn't written for a contract that would leave a part of it unasked.
 
+    :param package: a class of it, or an object.
     :param former: by name of a member, what it is now.
-    :raises TypeError: a class of it defines one.
+    :raises TypeError: it defines one.
     """
-    for base in cls.__mro__:
-        own = vars(base)
+    for one in package.__mro__ if isinstance(package, type) else (package,):
+        own = getattr(one, "__dict__", {})
         for name in former.keys() & {*own, *own.get("__annotations__", ())}:
             # What has kept its name was a method, and is an object.
             if former[name].partition(".")[0] != name or isfunction(own.get(name)):
-                raise TypeError(
-                    f"{base.__module__}.{base.__qualname__} defines {name}, which is {former[name]} since 0.3"
-                )
+                of = one if isinstance(one, type) else type(one)
+                raise TypeError(f"{of.__qualname__} defines {name}, which is {former[name]} since 0.3")
 
 
 class LockedStore(Protocol):

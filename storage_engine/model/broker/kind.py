@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -19,6 +19,7 @@ from storage_engine.model.broker.broker_store import (
     BrokerStore,
     FenceWatch,
     StoreSettings,
+    former_members,
     refuse_former_members,
 )
 from storage_engine.model.broker.broker_words import BrokerWords
@@ -284,41 +285,18 @@ class Aside(Enum):
     """Only what we delete, and in directories that a person names."""
 
 
-FORMER_MEMBERS: Final[Mapping[str, str]] = {
-    "age_settings": "settings.of_age",
-    "archives_at_seal": "cleanups",
-    "cleans_up": "cleanups",
-    "cleans_up_on_request": "cleanups",
-    "client_connection": "running.client_connection",
-    "continues": "receipts.continues",
-    "crash_sign": "words.crash_sign",
-    "diagnose": "inspection.diagnose",
-    "drops_companion": "receipts.drops_companion",
-    "has_engine": "engine",
-    "has_logs_of_topics": "topics.are_logs",
-    "has_shield": "aside",
-    "has_undo": "aside",
-    "inspect": "inspection.inspect",
-    "is_system_topic": "topics.is_system",
-    "known_settings": "settings.known",
-    "look_up": "inspection.look_up",
-    "offsets_count_bytes": "rows.offsets_count_bytes",
-    "open_to_make_room": "running.open_to_make_room",
-    "rebuild_queues": "engine.rebuild_queues",
-    "recover": "engine.recover",
-    "rows_table": "rows.table",
-    "running_broker": "running.ask",
-    "same_companion": "receipts.same_companion",
-    "serve": "engine.serve",
-    "sets_times": "rows.sets_times",
-    "task_modules": "rows.task_modules",
-    "topic_of_log": "topics.of_log",
-    "undo_outside": "aside",
-    "unindexed": "inspection.unindexed",
-    "watch_fence": "running.watch_fence",
-    "watch_store": "running.watch_store",
-    "write_sample": "engine.write_sample",
-}
+FORMER_MEMBERS: Final = former_members(
+    aside="has_shield= has_undo= undo_outside=",
+    cleanups="archives_at_seal= cleans_up= cleans_up_on_request=",
+    engine="has_engine= rebuild_queues recover serve write_sample",
+    inspection="diagnose inspect look_up unindexed",
+    receipts="continues drops_companion same_companion",
+    rows="offsets_count_bytes rows_table=table sets_times task_modules",
+    running="client_connection open_to_make_room running_broker=ask watch_fence watch_store",
+    settings="age_settings=of_age known_settings=known",
+    topics="has_logs_of_topics=are_logs is_system_topic=is_system topic_of_log=of_log",
+    words="crash_sign",
+)
 """What kinds had as members of their own before version 0.3, and where it is now."""
 
 

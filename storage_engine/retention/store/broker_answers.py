@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import BadInputError, BrokerPackageError, FileGoneError, StorageEngineError
 from storage_engine.model.broker.broker_store import (
+    FORMER_MEMBERS,
     BrokerStore,
     IdentifiedLogs,
     StoreCourse,
@@ -28,6 +29,7 @@ from storage_engine.model.broker.broker_store import (
     StoreProcess,
     StoreReplicas,
     StoreShield,
+    refuse_former_members,
 )
 from storage_engine.model.broker.broker_tasks import BackgroundTasks
 from storage_engine.model.plan.plan import (
@@ -363,7 +365,10 @@ def asked(store: BrokerStore, broker: str) -> BrokerStore:
     """Return a store whose answers come, or are a :class:`BrokerPackageError`.
 
     :param broker: its name.
+    :raises BrokerPackageError: it is written for an older contract.
     """
+    with package_errors(broker, "open its store"):
+        refuse_former_members(store, FORMER_MEMBERS)
     return cast(BrokerStore, _Asked(store, broker))
 
 

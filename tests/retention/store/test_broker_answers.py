@@ -415,6 +415,10 @@ def test_a_store_of_an_older_contract_is_refused_by_what_it_defines(member: str)
         mixed_in = type("Mixin", (), {member: None})
         with pytest.raises(TypeError, match=f"Mixin defines {member}"):
             type("Older", (mixed_in, BrokerStore), {})
+        older: Any = type("Older", (), {})()
+        setattr(older, member, False)
+        with pytest.raises(BrokerPackageError, match=f"Older defines {member}, which is {where} since 0.3"):
+            asked(older, "says")
 
 
 @pytest.mark.parametrize("name", sorted(QUESTIONS))
