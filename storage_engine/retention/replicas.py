@@ -39,10 +39,10 @@ from storage_engine.lake.verify.replica_coverage import (
 )
 from storage_engine.model.broker.broker_store import (
     BrokerStore,
-    StoreProcess,
     StoreReplicas,
     contexts_of,
     contradiction,
+    process_of,
 )
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store.known_logs import is_unique
@@ -331,7 +331,7 @@ def with_replicas(
     left = [one for one in left if one.id in may]
     if not left:
         return proofs
-    unseen = unseen_writes(record.real_path, left, (broker.process or StoreProcess()).running_pid())
+    unseen = unseen_writes(record.real_path, left, process_of(broker).running_pid())
     asked = []
     for one in proofs.asked:
         compared = _Compared(broker, record, one.lake, unseen, reading)

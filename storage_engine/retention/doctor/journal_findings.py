@@ -12,7 +12,7 @@ from storage_engine.brokers import find_broker
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import count_text, shortened
 from storage_engine.journal.records import Phase, Step
-from storage_engine.model.broker.broker_store import BrokerStore, StoreCourse
+from storage_engine.model.broker.broker_store import BrokerStore, course_of
 from storage_engine.model.course.course import SettingType
 from storage_engine.model.report.diagnosis import Finding, Severity
 from storage_engine.model.report.usage import DeletionHours, RetentionReport, hour_advice
@@ -69,7 +69,7 @@ def deletion_hours(kind: str, broker: BrokerStore) -> DeletionHours | None:
     hours = ask(
         kind,
         "tell its rules",
-        lambda: rules.hours(rules.values((broker.course or StoreCourse()).rule_config())),
+        lambda: rules.hours(rules.values(course_of(broker).rule_config())),
     )
     return DeletionHours(setting, hours)
 

@@ -16,7 +16,12 @@ from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.drift import hold_memory
 from storage_engine.journal.journal import Event, Journal, Phase, Step, StoreRecord
-from storage_engine.model.broker.broker_store import BrokerStore, StoreCourse, UnheldSegments, hold_of
+from storage_engine.model.broker.broker_store import (
+    BrokerStore,
+    UnheldSegments,
+    course_of,
+    hold_of,
+)
 from storage_engine.model.hold.hold import HoldStatus
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.settings.policy import ArchiveMode
@@ -40,7 +45,7 @@ def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple
     :raises OSError: a file can't be read.
     """
     snapshot, until_ms = measured.snapshot, now_ms + context.store.policy.archive_margin_hours * HOUR_MS
-    moments = (context.broker.course or StoreCourse()).deletes_at_ms(snapshot, now_ms)
+    moments = course_of(context.broker).deletes_at_ms(snapshot, now_ms)
     going = {
         segment.id: (at_ms, segment)
         for log in snapshot.logs

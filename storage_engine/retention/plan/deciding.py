@@ -20,7 +20,7 @@ from storage_engine.model.broker.broker_store import (
     BrokerStore,
     Pending,
     PendingKind,
-    StoreCourse,
+    course_of,
 )
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
@@ -261,7 +261,7 @@ def sealed_by(broker: BrokerStore, snapshot: StoreSnapshot, policy: Policy) -> M
     """Return when segments were written to last by what they hold; nothing is read where nobody asks."""
     if policy.minimum_retention_hours is None:
         return {}
-    return (broker.course or StoreCourse()).sealed_at_ms(snapshot)
+    return course_of(broker).sealed_at_ms(snapshot)
 
 
 def pending_by(

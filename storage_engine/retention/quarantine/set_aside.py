@@ -15,7 +15,7 @@ from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import QuarantineError, RunStateError
 from storage_engine.journal.journal import Run
 from storage_engine.journal.tables.leases import Lease
-from storage_engine.model.broker.broker_store import Remove, StoreProcess
+from storage_engine.model.broker.broker_store import Remove, process_of
 from storage_engine.model.store.store import FileFacts
 from storage_engine.retention.proof.deletion_checks import check_inside
 from storage_engine.retention.quarantine.places import choose_places
@@ -122,7 +122,7 @@ def remover(
 
 def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
     broker = context.broker
-    return signs_of((broker.process or StoreProcess()).signs_of_a_run(directories))
+    return signs_of(process_of(broker).signs_of_a_run(directories))
 
 
 def frees_nothing(found: Quarantine | None) -> bool:

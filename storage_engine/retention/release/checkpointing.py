@@ -18,7 +18,12 @@ from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import reason_text
 from storage_engine.journal.journal import Phase, Run, Step
-from storage_engine.model.broker.broker_store import FlushedStore, StorePositions, StoreProcess, positions_of
+from storage_engine.model.broker.broker_store import (
+    FlushedStore,
+    StorePositions,
+    positions_of,
+    process_of,
+)
 from storage_engine.model.hold.hold import BrokerProgress
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.hold.progress_alarms import progress_alarms
@@ -65,12 +70,12 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.CHECKPOINT):
         now_ms = clock_ms()
-        flushed = (context.broker.process or StoreProcess()).flush_now()
+        flushed = process_of(context.broker).flush_now()
         if flushed is not None:
             result = _flushed(context, run_key, now_ms, flushed)
             context.save(run, Step.CHECKPOINT, result, started_ns)
             return result
-        progress = (context.broker.process or StoreProcess()).progress(now_ms)
+        progress = process_of(context.broker).progress(now_ms)
         if progress is not None:
             result = _measured(context, run_key, now_ms, progress)
             context.save(run, Step.CHECKPOINT, result, started_ns)
@@ -106,7 +111,7 @@ def _flush(paths: Iterable[str]) -> Iterator[str]:
 
 def _flushed(context: Context, run_key: str, now_ms: int, found: FlushedStore) -> CheckpointResult:
     """Return what a flush of a store of our own engine came to."""
-    progress = (context.broker.process or StoreProcess()).progress(now_ms)
+    progress = process_of(context.broker).progress(now_ms)
     checkpoint = found.after.checkpoint
     alarms = progress_alarms(progress, context.store.policy)
     notices = _look_at(checkpoint, {}, now_ms)

@@ -30,7 +30,7 @@ from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError, StorageEngineError
 from storage_engine.journal.journal import Phase, Run, Step, StoreRecord
 from storage_engine.journal.tables.leases import Lease
-from storage_engine.model.broker.broker_store import Remove, StoreProcess
+from storage_engine.model.broker.broker_store import Remove, process_of
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import Decision, DependentFile, Plan, Reason, of_only_log
 from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
@@ -477,7 +477,7 @@ def _went(going: Sequence[Decision], judged: Judged) -> bool:
 
 
 def _unseen(context: Context, segments: Sequence[Segment]) -> dict[str, str]:
-    pid = (context.broker.process or StoreProcess()).running_pid()
+    pid = process_of(context.broker).running_pid()
     return unseen_writes(context.record.real_path, segments, pid)
 
 

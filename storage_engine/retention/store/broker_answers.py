@@ -29,6 +29,7 @@ from storage_engine.model.broker.broker_store import (
     StoreProcess,
     StoreReplicas,
     StoreShield,
+    process_of,
     refuse_former_members,
 )
 from storage_engine.model.broker.broker_tasks import BackgroundTasks
@@ -561,7 +562,7 @@ def _check_said(triggers: object, notices: object, where: str) -> None:
 def take_checkpoint(store: BrokerStore) -> tuple[Mapping[str, int], tuple[str, ...]]:
     """Return what a store's checkpoint says, and why that isn't known; (): it is. No deletion rests on it."""
     try:
-        return (store.process or StoreProcess()).checkpoint(), ()
+        return process_of(store).checkpoint(), ()
     except BrokerPackageError:
         raise
     except (BadInputError, FileGoneError, OSError) as error:
