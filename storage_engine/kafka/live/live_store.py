@@ -28,7 +28,7 @@ from storage_engine.model.store.store import FileFacts, Segment, SegmentId, Stor
 
 
 @dataclass(frozen=True, slots=True)
-class LiveHold(StoreHold):
+class TopicsHold(StoreHold):
     """A hold by the topics' settings: of all of them where we delete, else of those of which some goes."""
 
     node: LiveNode
@@ -65,8 +65,8 @@ class LiveKafkaStore(LiveNode):
     """A node whose broker runs, as retention sees it."""
 
     @property
-    def hold(self) -> LiveHold:
-        return LiveHold(self)
+    def hold(self) -> TopicsHold:
+        return TopicsHold(self)
 
     @contextmanager
     def lock(self) -> Iterator[LockedTopics]:
