@@ -852,21 +852,6 @@ def process_of(store: BrokerStore) -> StoreProcess:
     return store.process or StoreProcess()
 
 
-def consumers_of(store: BrokerStore) -> StoreConsumers:
-    """Return who waits for a store's messages, or what stands for none."""
-    return store.consumers or StoreConsumers()
-
-
-def course_of(store: BrokerStore) -> StoreCourse:
-    """Return what goes when of a store, or what stands for none."""
-    return store.course or StoreCourse()
-
-
-def process_of(store: BrokerStore) -> StoreProcess:
-    """Return what a store's broker tells of its process, or what stands for none."""
-    return store.process or StoreProcess()
-
-
 def is_present(store: BrokerStore, directory: Path) -> bool:
     """Return whether one of a store's directories is what it was, as far as the store can tell."""
     return directory.is_dir() if store.identities is None else store.identities.is_present(directory)

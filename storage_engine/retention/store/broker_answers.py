@@ -23,6 +23,7 @@ from storage_engine.model.broker.broker_store import (
     FORMER_MEMBERS,
     BrokerStore,
     IdentifiedLogs,
+    StoreConsumers,
     StoreCourse,
     StoreDependents,
     StoreHold,
@@ -277,6 +278,7 @@ PARTS: Final[Mapping[str, type]] = {
     "process": StoreProcess,
     "shield": StoreShield,
     "dependents": StoreDependents,
+    "consumers": StoreConsumers,
 }
 """What only some stores have: objects that are asked likewise."""
 _CHANGING: Final = frozenset(

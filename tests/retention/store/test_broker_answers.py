@@ -215,7 +215,8 @@ def test_whatever_a_package_raises_is_one_error(
     root: Path, snapshot: StoreSnapshot, error: BaseException
 ) -> None:
     found = f"broker says: expected its package to .*, found {type(error).__name__}"
-    store: Any = _Says(root, snapshot=error, plan=error, dependents=error, triggers=error, sealed_files=error)
+    store: Any = _Says(root, snapshot=error, plan=error, triggers=error, sealed_files=error)
+    store.dependents = _Says(root, find=error)
     for ask in (
         lambda: take_snapshot(store, NOW_MS, "says"),
         lambda: propose(store, snapshot, NOW_MS, REQUEST),

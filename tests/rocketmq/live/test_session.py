@@ -17,7 +17,7 @@ from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention.plan.preview import preview
-from storage_engine.retention.store.brokers import inspect_store, open_store, open_to_look
+from storage_engine.retention.store.brokers import open_store, open_to_look
 from storage_engine.retention.store.context import open_context, opened
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.live import live_store, session
@@ -105,7 +105,6 @@ LOOKS = {
     "preview": lambda store: preview(store, PlanRequest(manual=True, reason="a test")),
     "check": check_store,
     "watch": watched,
-    "inspect": lambda store: inspect_store(store, 0, messages=False, queues=False, snapshot=None),
     "look": lambda store: closing(open_to_look(store)).__exit__(None, None, None),
 }
 
