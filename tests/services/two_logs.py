@@ -25,7 +25,7 @@ from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.store.store import LogSnapshot, Segment, StoreSnapshot
 from storage_engine.rocketmq import RocketMQ
 from storage_engine.rocketmq.format.layout import LOG
-from storage_engine.rocketmq.store.broker import RocketMQBrokerStore, open_files
+from storage_engine.rocketmq.store.broker import FileProcess, RocketMQBrokerStore, open_files
 
 LEFT, RIGHT = "left", "right"
 BROKER = "two_logs"
@@ -97,6 +97,10 @@ class TwoLogs:
         return TwoDependents(self.parts, self.root)
 
     @property
+    def process(self) -> TwoProcesses:
+        return TwoProcesses(self.parts[LEFT].files.layout, self.parts)
+
+    @property
     def consumers(self) -> TwoConsumers:
         return TwoConsumers(self.parts)
 
@@ -111,10 +115,6 @@ class TwoLogs:
     ) -> None:
         for segment in segments:
             self.parts[segment.log].delete_segments([segment], meanwhile, remove)
-
-    def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
-        found = (self.parts[log.name].flush_paths(_only(snapshot, log)) for log in snapshot.logs)
-        return tuple(path for paths in found for path in paths)
 
 
 @dataclass(frozen=True)
@@ -158,6 +158,15 @@ class TwoDependents(StoreDependents):
         for name, part in self.parts.items():
             mine = [file for file in files if file.facts.path.startswith(f"{self.root}/{name}/")]
             part.dependents.delete(mine, meanwhile, remove)
+
+
+@dataclass(frozen=True, slots=True)
+class TwoProcesses(FileProcess):
+    parts: Mapping[str, RocketMQBrokerStore]
+
+    def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
+        found = (self.parts[log.name].process.flush_paths(_only(snapshot, log)) for log in snapshot.logs)
+        return tuple(path for paths in found for path in paths)
 
 
 def _renamed(log: LogSnapshot, name: str) -> LogSnapshot:

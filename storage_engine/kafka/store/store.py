@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
@@ -71,6 +71,7 @@ from storage_engine.model.broker.broker_store import (
     StoreProcess,
     StoreReplicas,
     StoreSettings,
+    StoreUser,
 )
 from storage_engine.model.broker.broker_tasks import BackgroundTasks, BrokerTask, LeftOver, TaskLimits
 from storage_engine.model.lag.lag import Unread
@@ -250,6 +251,18 @@ class NodeCourse(StoreCourse):
 
 
 @dataclass(frozen=True, slots=True)
+class NodeUser(StoreUser):
+    """Which process has the log directories' lock files."""
+
+    data_paths: tuple[Path, ...] = field(kw_only=True)
+
+    @property
+    def is_ours(self) -> bool:
+        locked = [path for path in self.data_paths if lock_holder(path) is not None]
+        return bool(locked) and all(map(is_locked_by_us, locked))
+
+
+@dataclass(frozen=True, slots=True)
 class NodeProcess(StoreProcess):
     """What a node's broker leaves when it has run."""
 
@@ -335,15 +348,6 @@ class KafkaStore(BrokerStore):
         return Plan(snapshot.root, now_ms, triggers, plans, notices)
 
     @property
-    def used_by(self) -> str:
-        return next(filter(None, map(holder_text, self.data_paths)), "")
-
-    @property
-    def is_used_by_us(self) -> bool:
-        locked = [path for path in self.data_paths if lock_holder(path) is not None]
-        return bool(locked) and all(map(is_locked_by_us, locked))
-
-    @property
     def identities(self) -> NodeLogs:
         return NodeLogs(self)
 
@@ -362,6 +366,11 @@ class KafkaStore(BrokerStore):
     @property
     def dependents(self) -> SegmentIndexes | None:
         return SegmentIndexes(self)
+
+    @property
+    def user(self) -> NodeUser | None:
+        clause = next(filter(None, map(holder_text, self.data_paths)), "")
+        return NodeUser(clause, data_paths=self.data_paths) if clause else None
 
     @property
     def replicas(self) -> NodeReplicas:

@@ -430,6 +430,13 @@ class StoreProcess:
 
     __slots__ = ()
 
+    def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...] | None:
+        """Return the files and directories whose state matters to a start of the broker after a cleanup.
+
+        None: the active segments, and where the broker writes.
+        """
+        return None
+
     def signs_of_a_run(self, directories: Collection[Path]) -> tuple[Path, ...]:
         """Return the files by which it shows that the broker has run, for an undo that fits only before that.
 
@@ -525,6 +532,24 @@ class StoreDependents(ABC):
 
 
 @dataclass(frozen=True, slots=True)
+class StoreUser:
+    """Another process that has a store's lock.
+
+    :param clause: the lock and who has it.
+    """
+
+    clause: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Return whether another of our runs has it, and gives it up by itself. False: none, or unknown.
+
+        :raises OSError: a file can't be read.
+        """
+        return False
+
+
+@dataclass(frozen=True, slots=True)
 class StoreSettings:
     """What a broker folder needs to open a store; see ``ManagedStore``."""
 
@@ -557,10 +582,11 @@ FORMER_MEMBERS: Final = former_members(
     hold="end_hold=end held_until_ms hold_due hold_status=status holds renew_hold=renew unheld_segments",
     identities="absences contradiction is_present log_identities=read own_ends tells_absences= "
     "tells_logs_apart=",
-    process="checkpoint flush_now progress running_pid signs_of_a_run",
+    process="checkpoint flush_now flush_paths progress running_pid signs_of_a_run",
     replicas="contexts has_replicas= range_sha256",
     shield="end_force shield_need=need",
     tasks="background_tasks=look check_deleted_topics delete_left_over",
+    user="is_used_by_us=is_ours used_by=clause",
 )
 """What stores had as members of their own before version 0.3, and where it is now."""
 
@@ -572,7 +598,7 @@ def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
     :param former: by name of a member, what it is now.
     :raises TypeError: it defines one.
     """
-    for one in package.__mro__ if isinstance(package, type) else (package,):
+    for one in package.__mro__ if isinstance(package, type) else (package, *type(package).__mro__):
         own = getattr(one, "__dict__", {})
         for name in former.keys() & {*own, *own.get("__annotations__", ())}:
             # What has kept its name was a method, and is an object.
@@ -636,6 +662,14 @@ class BrokerStore(ABC):
     @property
     def dependents(self) -> StoreDependents | None:
         """Return the files that are of no use without their segments."""
+        return None
+
+    @property
+    def user(self) -> StoreUser | None:
+        """Return which other process has its lock; None: none, by its files.
+
+        :raises OSError: a file can't be read.
+        """
         return None
 
     @property
@@ -705,24 +739,6 @@ class BrokerStore(ABC):
         Never to delete by. The errors are those of :meth:`snapshot`.
         """
         return self.snapshot(now_ms)
-
-    @property
-    def used_by(self) -> str:
-        """Return the store's lock and which other process has it now, as a clause; "": none, by its files.
-
-        :raises OSError: a file can't be read.
-        """
-        return ""
-
-    @property
-    def is_used_by_us(self) -> bool:
-        """Return whether another of our runs has the lock of :attr:`used_by`, and gives it up by itself.
-
-        False, as by default: none has, or nobody can tell.
-
-        :raises OSError: a file can't be read.
-        """
-        return False
 
     def sealed_files(self) -> tuple[Segment, ...]:
         """Return the sealed segments that are there, whatever is missing between them. Never to delete by.
@@ -826,11 +842,6 @@ class BrokerStore(ABC):
         """
         return frozenset(one.id for one in segments if not os.path.lexists(one.facts.path))
 
-    def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
-        """Files and directories whose state matters to a start of the broker after a cleanup."""
-        active = (s for log in snapshot.logs for s in log.segments if s.state is SegmentState.ACTIVE)
-        return (*(Path(file.path) for segment in active for file in segment.files), *self.data_paths)
-
 
 def hold_of(store: BrokerStore) -> StoreHold:
     """Return a store's hold, or what stands for none."""
@@ -845,6 +856,14 @@ def consumers_of(store: BrokerStore) -> StoreConsumers:
 def course_of(store: BrokerStore) -> StoreCourse:
     """Return what goes when of a store, or what stands for none."""
     return store.course or StoreCourse()
+
+
+def flush_paths(store: BrokerStore, snapshot: StoreSnapshot) -> tuple[Path, ...]:
+    """Return a store's files and directories whose state matters to a start of its broker."""
+    if (paths := process_of(store).flush_paths(snapshot)) is not None:
+        return paths
+    active = (s for log in snapshot.logs for s in log.segments if s.state is SegmentState.ACTIVE)
+    return (*(Path(file.path) for segment in active for file in segment.files), *store.data_paths)
 
 
 def process_of(store: BrokerStore) -> StoreProcess:

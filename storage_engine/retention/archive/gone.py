@@ -345,7 +345,7 @@ def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> 
     if held_until_ms is not None and held_until_ms > clock_ms():
         # By another journal, or by one that is lost.
         return False
-    return is_over or broker.is_live or (bool(broker.used_by) and not broker.is_used_by_us)
+    return is_over or broker.is_live or (broker.user is not None and not broker.user.is_ours)
 
 
 def _ranges(segments: Sequence[Segment]) -> Iterator[tuple[str, int, int]]:

@@ -119,7 +119,7 @@ def settle_removals(context: Context, run: Run, tasks: Collection[str], lease: L
 def settle_alone(context: Context, run: Run, tasks: Collection[str], now_ms: int) -> Notes:
     """Settle where nothing else is to be removed: what keeps from it is told, and ends nothing."""
     broker = context.broker
-    if broker.is_live or broker.used_by:
+    if broker.is_live or broker.user:
         why = "its broker runs"
     else:
         try:

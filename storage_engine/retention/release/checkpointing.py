@@ -21,6 +21,7 @@ from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.model.broker.broker_store import (
     FlushedStore,
     StorePositions,
+    flush_paths,
     positions_of,
     process_of,
 )
@@ -80,7 +81,8 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
             result = _measured(context, run_key, now_ms, progress)
             context.save(run, Step.CHECKPOINT, result, started_ns)
             return result
-        paths = dict.fromkeys(str(path) for path in context.broker.flush_paths(context.snapshot(now_ms)))
+        snapshot = context.snapshot(now_ms)
+        paths = dict.fromkeys(str(path) for path in flush_paths(context.broker, snapshot))
         paths.update(
             dict.fromkeys(file.facts.path.rpartition("/")[0] for file in deleted_dependents(context, run))
         )

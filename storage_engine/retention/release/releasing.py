@@ -30,7 +30,7 @@ from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError, StorageEngineError
 from storage_engine.journal.journal import Phase, Run, Step, StoreRecord
 from storage_engine.journal.tables.leases import Lease
-from storage_engine.model.broker.broker_store import Remove, process_of
+from storage_engine.model.broker.broker_store import Remove, flush_paths, process_of
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import Decision, DependentFile, Plan, Reason, of_only_log
 from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
@@ -484,7 +484,7 @@ def _unseen(context: Context, segments: Sequence[Segment]) -> dict[str, str]:
 def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
     """Make durable what an earlier run unlinked before it was killed: after a power loss its segment could
     come back in one directory, while a younger one, in another, is gone for good."""
-    for path in context.broker.flush_paths(snapshot):
+    for path in flush_paths(context.broker, snapshot):
         if path.is_dir():
             durable.fsync_path(path)
 

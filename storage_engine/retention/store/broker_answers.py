@@ -30,6 +30,7 @@ from storage_engine.model.broker.broker_store import (
     StoreProcess,
     StoreReplicas,
     StoreShield,
+    StoreUser,
     process_of,
     refuse_former_members,
 )
@@ -230,7 +231,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "shield.end_force": "end a forced deletion",
     "hold.end": "end its hold",
     "process.flush_now": "flush its store",
-    "flush_paths": "tell what has to be flushed",
+    "process.flush_paths": "tell what has to be flushed",
     "glance": "tell what its store is",
     "hold.held_until_ms": "tell until when it is held",
     "hold.hold_due": "hold what goes soon",
@@ -238,7 +239,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "hold.holds": "tell what it holds",
     "is_live": "tell whether its broker runs",
     "identities.is_present": "tell its directories",
-    "is_used_by_us": "tell who uses its store",
+    "user.is_ours": "tell who uses its store",
     "keeps_out": "tell whether it keeps segments out",
     "identities.read": "tell which logs it has",
     "max_delete_batch": "tell how much it deletes at once",
@@ -263,7 +264,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "consumers.unread": "tell what consumers have not read",
     "consumers.unread_by_log": "tell what consumers have not read of each log",
     "dependents.unread": "tell what it left out of segments' dependents",
-    "used_by": "tell who uses its store",
+    "user.clause": "tell who uses its store",
     "watch": "look at clock and disks",
 }
 """What a store is asked, and what it is then to do, as in "expected its package to <do>". What locks it or
@@ -279,6 +280,7 @@ PARTS: Final[Mapping[str, type]] = {
     "shield": StoreShield,
     "dependents": StoreDependents,
     "consumers": StoreConsumers,
+    "user": StoreUser,
 }
 """What only some stores have: objects that are asked likewise."""
 _CHANGING: Final = frozenset(

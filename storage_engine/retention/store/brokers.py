@@ -149,7 +149,7 @@ def may_clean_now(store: ManagedStore) -> bool:
     if store.cleans_up or not store.cleans_up_on_request:
         return store.cleans_up
     with closing(open_to_look(store)) as opened:
-        return not opened.used_by or opened.is_used_by_us
+        return opened.user is None or opened.user.is_ours
 
 
 def refuse_cleanup(store: ManagedStore) -> None:
@@ -180,9 +180,10 @@ def refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[
 
 
 def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[[], bool]) -> None:
-    if broker.is_live or not (who := broker.used_by):
+    if broker.is_live or (user := broker.user) is None:
         return
-    if is_leased() or broker.is_used_by_us:
+    who = user.clause
+    if is_leased() or user.is_ours:
         raise TurnTakenError(
             f"{store.root}: expected a store that no other run changes, found that {who}, another run of "
             "storage-engine. Nothing was changed. Wait until it is done."

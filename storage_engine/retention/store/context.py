@@ -118,7 +118,7 @@ class Context:
 
     def bytes_per_second(self) -> int | None:
         """Return how fast segments may be read now; None: without a limit, as in an emergency."""
-        beside = self.broker.is_live or bool(self.broker.archive_only and self.broker.used_by)
+        beside = self.broker.is_live or bool(self.broker.archive_only and self.broker.user)
         emergency = beside and any(trigger.at_once for trigger in self.watch(clock_ms()).triggers)
         return archive_limit(self.store.policy, beside=beside, emergency=emergency)
 

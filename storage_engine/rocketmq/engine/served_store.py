@@ -12,7 +12,13 @@ from dataclasses import dataclass, fields, replace
 
 from storage_engine.core import durable
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.broker.broker_store import FlushedStore, Remove, StorePositions, StoreSettings
+from storage_engine.model.broker.broker_store import (
+    FlushedStore,
+    Remove,
+    StorePositions,
+    StoreSettings,
+    StoreUser,
+)
 from storage_engine.model.hold.hold import BrokerProgress, HoldMemory
 from storage_engine.model.plan.plan import DependentFile
 from storage_engine.model.store.store import LogSnapshot, Segment, SegmentState, StoreSnapshot
@@ -23,8 +29,14 @@ from storage_engine.rocketmq.engine.recovering import check_nothing_cut
 from storage_engine.rocketmq.engine.serving import positions_of
 from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.live.status import checkpoint_behind_ms
-from storage_engine.rocketmq.store.broker import FileProcess, QueuesAndIndex, RocketMQBrokerStore, open_files
-from storage_engine.rocketmq.store.store_lock import LockedStore, holder_text
+from storage_engine.rocketmq.store.broker import (
+    FileProcess,
+    QueuesAndIndex,
+    RocketMQBrokerStore,
+    open_files,
+    user_of,
+)
+from storage_engine.rocketmq.store.store_lock import LockedStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +49,9 @@ class ServedStore(RocketMQBrokerStore):
     session: EngineSession | None = None
 
     @property
-    def used_by(self) -> str:
+    def user(self) -> StoreUser | None:
         """Who serves the store is asked for each change."""
-        return "" if self.session is not None else holder_text(self.files.layout)
+        return None if self.session is not None else user_of(self.files.layout)
 
     def renewed(self, memory: HoldMemory) -> ServedStore:
         return open_served(self.opened_by)

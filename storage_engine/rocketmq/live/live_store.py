@@ -218,9 +218,6 @@ class LiveStore(LiveParts, BrokerStore):
     ) -> None:
         release.delete_segments(self, segments, meanwhile)
 
-    def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
-        return self.files.flush_paths(snapshot)
-
 
 class LiveCourse(FileCourse):
     """The same beside a running broker, which deletes meanwhile."""

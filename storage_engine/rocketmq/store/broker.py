@@ -23,6 +23,7 @@ from storage_engine.model.broker.broker_store import (
     StoreReplicas,
     StoreSettings,
     StoreShield,
+    StoreUser,
     Watch,
 )
 from storage_engine.model.course.course import CourseStart
@@ -141,6 +142,23 @@ class FileCourse(StoreCourse):
 
 
 @dataclass(frozen=True, slots=True)
+class LockHolder(StoreUser):
+    """Which process has a store's lock file."""
+
+    layout: StoreLayout = field(kw_only=True)
+
+    @property
+    def is_ours(self) -> bool:
+        return is_locked_by_us(self.layout)
+
+
+def user_of(layout: StoreLayout) -> LockHolder | None:
+    """Return which other process has a store's lock file."""
+    clause = holder_text(layout)
+    return LockHolder(clause, layout=layout) if clause else None
+
+
+@dataclass(frozen=True, slots=True)
 class FileProcess(StoreProcess):
     """How far a broker was, by its files."""
 
@@ -148,6 +166,13 @@ class FileProcess(StoreProcess):
 
     def checkpoint(self) -> Mapping[str, int]:
         return read_known_values(self.layout.checkpoint) or {}
+
+    def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
+        layout = self.layout
+        (log,) = snapshot.logs
+        active = [Path(s.facts.path) for s in log.segments if s.state is SegmentState.ACTIVE]
+        others = (layout.checkpoint, layout.index, layout.consumequeue, layout.root, *layout.log_paths)
+        return tuple(path for path in (*active, *others) if path.exists())
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,20 +275,16 @@ class RocketMQBrokerStore(BrokerStore):
         return QueuesAndIndex(self.files.layout, self.config, self.left_out)
 
     @property
+    def user(self) -> StoreUser | None:
+        return user_of(self.files.layout)
+
+    @property
     def replicas(self) -> LogReplicas:
         return LogReplicas(self.config, self.files.layout)
 
     @property
     def hold(self) -> MarkedHold:
         return MarkedHold(self.files.layout.root)
-
-    @property
-    def used_by(self) -> str:
-        return holder_text(self.files.layout)
-
-    @property
-    def is_used_by_us(self) -> bool:
-        return is_locked_by_us(self.files.layout)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
         """A hold outlives its broker: the segments are as old as they were without it."""
@@ -274,7 +295,7 @@ class RocketMQBrokerStore(BrokerStore):
 
     def _as_without_hold(self, seen: StoreSnapshot) -> StoreSnapshot:
         root = self.files.layout.root
-        if self.archive_only and seen.crashed and self.used_by:
+        if self.archive_only and seen.crashed and self.user:
             # The sign of a crash is that of a running broker too, beside which such a store is archived.
             seen = replace(seen, crashed=False)
         logs = (with_original_times(log, None, root) for log in seen.logs)
@@ -343,13 +364,6 @@ class RocketMQBrokerStore(BrokerStore):
         others = BrokerGroup(settings).find_replicas(known_replicas(self.memory, settings), is_replicated)
         others.check_only_master(self.files.layout.root)
         self.only_master.append(True)
-
-    def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
-        layout = self.files.layout
-        (log,) = snapshot.logs
-        active = [Path(s.facts.path) for s in log.segments if s.state is SegmentState.ACTIVE]
-        others = (layout.checkpoint, layout.index, layout.consumequeue, layout.root, *layout.log_paths)
-        return tuple(path for path in (*active, *others) if path.exists())
 
 
 def open_files(settings: StoreSettings) -> RocketMQBrokerStore:
