@@ -46,6 +46,7 @@ def serve(managed: ManagedStore, topic: str | None) -> int:
     from storage_engine.proven_cleanup import proven_release
     from storage_engine.retention.store.brokers import settings_of
 
+    engine = engine_of(managed.broker, managed.root, "written")
     ends = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -60,9 +61,7 @@ def serve(managed: ManagedStore, topic: str | None) -> int:
         say(f"{managed.root}: what expires is deleted once {managed.lake.location} proves it.", err=True)
     else:
         say(f"{managed.root}: nothing is deleted but by runs that ask: no --lake is given.", err=True)
-    engine_of(managed.broker, managed.root, "written").serve(
-        settings_of(managed), topic, lines, ends, release
-    )
+    engine.serve(settings_of(managed), topic, lines, ends, release)
     return 0
 
 

@@ -280,7 +280,7 @@ class Aside(Enum):
     """Where what goes of a store can be kept for a while."""
 
     IN_STORE = auto()
-    """In a directory of ours within it, which its broker bears: what we delete, second names of segments."""
+    """In our own directory within it, which its broker bears: what we delete, second names of segments."""
     OUTSIDE = auto()
     """Only what we delete, and in directories that a person names."""
 
