@@ -245,7 +245,7 @@ def _archive_lines(cleanup: cycle.Cleanup, done: ArchiveResult) -> Iterator[str]
 
 def _release_lines(cleanup: cycle.Cleanup, released: ReleaseResult) -> Iterator[str]:
     from storage_engine.brokers import find_broker
-    from storage_engine.model.broker.kind import Aside
+    from storage_engine.model.broker.broker_words import Aside
     from storage_engine.retention.store.context import managed_of
 
     deleted = count_text(len(released.deleted), "segment")

@@ -20,7 +20,7 @@ from storage_engine.journal.reading.answers import (
     WaiverRow,
 )
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.model.broker.kind import Aside
+from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.store.store import TopicDay
 
 TOPIC_DAYS = 14

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
-from storage_engine.model.broker.broker_words import BrokerWords
+from storage_engine.model.broker.broker_words import Aside, BrokerWords
 from storage_engine.model.broker.kind import (
-    Aside,
     Broker,
     Cleanups,
     Inspecting,

@@ -8,8 +8,7 @@ from typing import Any
 from storage_engine.brokers import find_broker
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.broker.broker_words import BrokerWords
-from storage_engine.model.broker.kind import Aside
+from storage_engine.model.broker.broker_words import Aside, BrokerWords
 from storage_engine.model.report.validation import Where
 
 STEPS: Mapping[str, str] = {

@@ -20,8 +20,9 @@ import pyarrow as pa
 from storage_engine.core import durable
 from storage_engine.exceptions import StoreBusyError, StoreNotFoundError
 from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreDependents, StoreSettings
+from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.broker.codec import Columns, Damage, SegmentCodec
-from storage_engine.model.broker.kind import Aside, Broker
+from storage_engine.model.broker.kind import Broker
 from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.report.facts import FactsScope, LocalSegment, SegmentFact, StoreFacts
 from storage_engine.model.store.store import (

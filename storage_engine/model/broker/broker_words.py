@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +32,12 @@ class BrokerWords:
     queue: str = "queue"
     crash_sign: str = "its files say so"
     files_only: str = "A broker serves them after a restore for its node: --for-store."
+
+
+class Aside(Enum):
+    """Where what goes of a store can be kept for a while."""
+
+    IN_STORE = auto()
+    """In our own directory within it, which its broker bears: what we delete, second names of segments."""
+    OUTSIDE = auto()
+    """Only what we delete, and in directories that a person names."""

@@ -22,7 +22,7 @@ from storage_engine.model.broker.broker_store import (
     former_members,
     refuse_former_members,
 )
-from storage_engine.model.broker.broker_words import BrokerWords
+from storage_engine.model.broker.broker_words import Aside, BrokerWords
 from storage_engine.model.report.diagnosis import BrokerDiagnosis
 
 if TYPE_CHECKING:
@@ -276,15 +276,6 @@ class Cleanups(Enum):
     NEVER = auto()
 
 
-class Aside(Enum):
-    """Where what goes of a store can be kept for a while."""
-
-    IN_STORE = auto()
-    """In our own directory within it, which its broker bears: what we delete, second names of segments."""
-    OUTSIDE = auto()
-    """Only what we delete, and in directories that a person names."""
-
-
 FORMER_MEMBERS: Final = former_members(
     aside="has_shield= has_undo= undo_outside=",
     cleanups="archives_at_seal= cleans_up= cleans_up_on_request=",
@@ -301,7 +292,7 @@ FORMER_MEMBERS: Final = former_members(
 
 
 class Broker(ABC):
-    """A kind of broker. What only some kinds have, has a default.
+    """A kind of broker. What only some kinds have is an object of its own; None: this kind has none.
 
     :cvar name: in connections, receipts, lakes and journals; never changes.
     :cvar title: for people.
@@ -311,6 +302,9 @@ class Broker(ABC):
     :cvar receipts: what those of other files prove.
     :cvar settings: names of its own settings.
     :cvar aside: where what goes of its stores can be kept for a while; None: nowhere.
+    :cvar engine: what writes its stores in place of a broker; None: the broker alone does.
+    :cvar inspection: what tells more of a store than its logs, segments and disks.
+    :cvar running: what is asked of its running brokers; None: its stores are managed while it is stopped.
     :cvar is_default: stores and lakes that name no broker are of this kind, as all were once. Only this
         package's brokers may say so.
     :cvar without_suites: suites of a validation that never find anything to check in its stores.
@@ -329,6 +323,9 @@ class Broker(ABC):
     receipts: ClassVar[ReceiptRules] = ReceiptRules()
     rows: ClassVar[RowTraits] = RowTraits()
     aside: ClassVar[Aside | None] = None
+    engine: ClassVar[BrokerEngine | None] = None
+    inspection: ClassVar[Inspecting | None] = None
+    running: ClassVar[RunningKind | None] = None
     without_suites: ClassVar[frozenset[str]] = frozenset()
 
     # Segments
@@ -419,21 +416,6 @@ class Broker(ABC):
         :raises StoreNotFoundError: there is no such store.
         :raises BrokerError: the store's broker runs, and can't be asked.
         """
-
-    @property
-    def inspection(self) -> Inspecting | None:
-        """Return what tells more of a store than its logs, segments and disks."""
-        return None
-
-    @property
-    def running(self) -> RunningKind | None:
-        """Return what is asked of its running brokers; None: its stores are managed while it is stopped."""
-        return None
-
-    @property
-    def engine(self) -> BrokerEngine | None:
-        """Return what writes its stores in place of a broker; None: the broker alone does."""
-        return None
 
     # Consumers
 

@@ -21,7 +21,7 @@ from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.acts.act_files import read_held_stores, read_store_names
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.broker.kind import Aside
+from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
 from storage_engine.model.keep.rules import Hold
 from storage_engine.model.plan.plan import Cause, PlanRequest

@@ -10,7 +10,7 @@ from storage_engine.brokers import find_broker, store_around
 from storage_engine.core import durable
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.broker.kind import Aside
+from storage_engine.model.broker.broker_words import Aside
 from storage_engine.retention.quarantine.tree import Place
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.report_files import report_name, short_hash

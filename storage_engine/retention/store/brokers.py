@@ -12,7 +12,8 @@ from storage_engine.brokers import find_broker
 from storage_engine.core.turns import take_turn
 from storage_engine.exceptions import BadInputError, DiskUnavailableError, StoreBusyError, TurnTakenError
 from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, StoreSettings
-from storage_engine.model.broker.kind import Aside, Cleanups
+from storage_engine.model.broker.broker_words import Aside
+from storage_engine.model.broker.kind import Cleanups
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
 from storage_engine.model.hold.hold import HoldMemory
 from storage_engine.model.store.store import StoreSnapshot
@@ -224,7 +225,7 @@ def check_undo_settings(store: ManagedStore) -> None:
     """
     broker = find_broker(store.broker)
     hours, directories = store.policy.undo_window_hours, store.policy.undo_directories
-    if hours is not None and broker.aside is None:
+    if hours is not None and not isinstance(broker.aside, Aside):
         raise BadInputError(
             f"store {store.name}: expected no undo_window_hours with {broker.title}, found {hours}: what is "
             "deleted can't be set aside there. Nothing was changed. Leave it empty; restore brings segments "
