@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from storage_engine.brokers import find_broker
 from storage_engine.exceptions import BadInputError, GateRefusedError, StorageEngineError
 from storage_engine.model.broker.broker_store import BrokerStore, hold_of
+from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, PendingPolicy, Policy
 from storage_engine.retention import shield, steps
@@ -148,6 +150,24 @@ def test_such_a_broker_sets_nothing_aside(bare: ManagedStore) -> None:
     policy = Policy(archive=ArchiveMode.OFF, lag_policy=LagPolicy.IGNORE, undo_window_hours=1)
     with pytest.raises((BadInputError, GateRefusedError), match="expected no undo_window_hours with Toy"):
         steps.make_plan(replace(bare, policy=policy), "r", SMALL)
+
+
+def test_nothing_is_set_aside_where_nothing_tells_that_the_broker_has_run(
+    bare: ManagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(find_broker("toy")), "aside", Aside.OUTSIDE)
+    (tmp_path / "aside").mkdir()
+    policy = Policy(
+        archive=ArchiveMode.OFF,
+        lag_policy=LagPolicy.IGNORE,
+        undo_window_hours=1,
+        undo_directories=(str(tmp_path / "aside"),),
+    )
+    store = replace(bare, policy=policy)
+    steps.make_plan(store, "r", SMALL)
+    with pytest.raises(BadInputError, match="expected a store that shows whether its broker has run"):
+        steps.release(store, "r")
+    assert len([*Path(store.root).glob("*/*.txt")]) == 6
 
 
 COMMANDS = {

@@ -1,4 +1,6 @@
-"""What people read of one kind of broker where the engine writes it, in that broker's own words."""
+"""What people read of one kind of broker where the engine writes it, in that broker's own words; and where
+what goes of its stores can be kept.
+"""
 
 from __future__ import annotations
 
