@@ -20,7 +20,13 @@ from storage_engine.kafka.live.hold import LockedTopics
 from storage_engine.kafka.live.live_node import LiveNode
 from storage_engine.kafka.store.plan import as_asked
 from storage_engine.kafka.store.store import KafkaStore, open_store
-from storage_engine.model.broker.broker_store import Remove, StoreHold, StoreSettings, UnheldSegments
+from storage_engine.model.broker.broker_store import (
+    LaterRemoval,
+    Remove,
+    StoreHold,
+    StoreSettings,
+    UnheldSegments,
+)
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
 from storage_engine.model.hold.hold import HoldMemory, HoldStatus
 from storage_engine.model.plan.plan import Plan, PlanRequest
@@ -58,6 +64,16 @@ class TopicsHold(StoreHold):
 
     def end(self, now_ms: int) -> HoldStatus:
         return hold.end_hold(self.node, now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRemoval(LaterRemoval):
+    """What lies below the logs' starts, by their leaders."""
+
+    node: LiveNode
+
+    def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId]:
+        return release.below_start(self.node, segments)
 
 
 @dataclass(slots=True)
@@ -108,11 +124,8 @@ class LiveKafkaStore(LiveNode):
         """Return none: the broker deletes indexes with their segments."""
 
     @property
-    def removes_files_later(self) -> bool:
-        return True
-
-    def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId]:
-        return release.below_start(self, segments)
+    def removal(self) -> NodeRemoval:
+        return NodeRemoval(self)
 
 
 _LEFT_TO_ITS_BROKER = "its broker deletes by its own rules, so nothing is deleted by us"

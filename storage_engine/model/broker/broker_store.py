@@ -531,6 +531,20 @@ class StoreDependents(ABC):
                 os.close(directory)
 
 
+class LaterRemoval(ABC):
+    """A running broker's word on deletions: files of deleted segments stay until it gets round to them."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId]:
+        """Return which of these segments are deleted.
+
+        :raises BrokerError: the broker can't be asked.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class StoreUser:
     """Another process that has a store's lock.
@@ -582,7 +596,9 @@ FORMER_MEMBERS: Final = former_members(
     hold="end_hold=end held_until_ms hold_due hold_status=status holds renew_hold=renew unheld_segments",
     identities="absences contradiction is_present log_identities=read own_ends tells_absences= "
     "tells_logs_apart=",
+    archivable="keeps_out=is_all",
     process="checkpoint flush_now flush_paths progress running_pid signs_of_a_run",
+    removal="deleted removes_files_later=",
     replicas="contexts has_replicas= range_sha256",
     shield="end_force shield_need=need",
     tasks="background_tasks=look check_deleted_topics delete_left_over",
@@ -673,6 +689,11 @@ class BrokerStore(ABC):
         return None
 
     @property
+    def removal(self) -> LaterRemoval | None:
+        """Return what tells of deletions whose files stay for a while; None: a deleted segment's are gone."""
+        return None
+
+    @property
     def replicas(self) -> StoreReplicas | None:
         """Return what its logs have in common with their replicas."""
         return None
@@ -760,12 +781,8 @@ class BrokerStore(ABC):
 
         :raises OSError: a file can't be read.
         """
-        return Archivable(tuple(segment for log in snapshot.logs for segment in log.sealed))
-
-    @property
-    def keeps_out(self) -> bool:
-        """Return whether :meth:`archivable` may keep sealed segments out."""
-        return type(self).archivable is not BrokerStore.archivable
+        sealed = tuple(segment for log in snapshot.logs for segment in log.sealed)
+        return Archivable(sealed, is_all=True)
 
     def watch(self, now_ms: int) -> Watch:
         """The causes that hold now by clock and disks alone, for who waits for one; reads no segment."""
@@ -829,18 +846,6 @@ class BrokerStore(ABC):
         :raises BrokerError: a running broker didn't delete all of them; they may go any time.
         """
         ...
-
-    @property
-    def removes_files_later(self) -> bool:
-        """Return whether files of deleted segments stay until the running broker gets round to them."""
-        return False
-
-    def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId]:
-        """Return which of these segments are deleted: by default those whose own file is gone.
-
-        :raises BrokerError: a running broker has to say it, and can't be asked.
-        """
-        return frozenset(one.id for one in segments if not os.path.lexists(one.facts.path))
 
 
 def hold_of(store: BrokerStore) -> StoreHold:

@@ -139,9 +139,8 @@ def planned_segments(context: Context, run: Run) -> Planned:
 
 def look_at_archivable(context: Context) -> Listed | None:
     """Return what may be archived by now; None: whatever is sealed, as the broker keeps nothing out."""
-    if not context.broker.keeps_out:
-        return None
-    return list_segments(context)
+    listed = list_segments(context)
+    return None if listed.archivable.is_all else listed
 
 
 def to_archive(

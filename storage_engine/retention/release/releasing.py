@@ -213,7 +213,9 @@ def deleted_of(context: Context, segments: Sequence[Segment]) -> frozenset[Segme
 
     :raises BrokerError: a running broker has to say it, and can't be asked.
     """
-    return context.broker.deleted(segments)
+    if context.broker.removal is not None:
+        return context.broker.removal.deleted(segments)
+    return frozenset(one.id for one in segments if not os.path.lexists(one.facts.path))
 
 
 def left_of(context: Context, segments: Sequence[Segment]) -> tuple[Segment, ...]:
@@ -221,7 +223,7 @@ def left_of(context: Context, segments: Sequence[Segment]) -> tuple[Segment, ...
 
     :raises BrokerError: as :func:`deleted_of`.
     """
-    if not context.broker.removes_files_later:
+    if context.broker.removal is None:
         return tuple(segments)
     deleted = deleted_of(context, segments)
     return tuple(segment for segment in segments if segment.id not in deleted)

@@ -23,6 +23,7 @@ from storage_engine.model.broker.broker_store import (
     FORMER_MEMBERS,
     BrokerStore,
     IdentifiedLogs,
+    LaterRemoval,
     StoreConsumers,
     StoreCourse,
     StoreDependents,
@@ -225,7 +226,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "identities.contradiction": "tell whether a log is the archived one",
     "course.start": "say what a simulation starts from",
     "data_paths": "tell where it writes",
-    "deleted": "tell what is deleted",
+    "removal.deleted": "tell what is deleted",
     "course.deletes_at_ms": "tell when it deletes",
     "dependents.find": "list what depends on segments",
     "shield.end_force": "end a forced deletion",
@@ -240,7 +241,6 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "is_live": "tell whether its broker runs",
     "identities.is_present": "tell its directories",
     "user.is_ours": "tell who uses its store",
-    "keeps_out": "tell whether it keeps segments out",
     "identities.read": "tell which logs it has",
     "max_delete_batch": "tell how much it deletes at once",
     "course.oldest_message_ms": "tell when its oldest message was stored",
@@ -249,7 +249,6 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "plan": "plan for its store",
     "process.progress": "tell how far it is",
     "replicas.range_sha256": "read a range of offsets",
-    "removes_files_later": "tell whether files go later",
     "hold.renew": "hold its store",
     "renewed": "open its store again",
     "course.rule_config": "tell its rules",
@@ -281,6 +280,7 @@ PARTS: Final[Mapping[str, type]] = {
     "dependents": StoreDependents,
     "consumers": StoreConsumers,
     "user": StoreUser,
+    "removal": LaterRemoval,
 }
 """What only some stores have: objects that are asked likewise."""
 _CHANGING: Final = frozenset(
