@@ -243,7 +243,7 @@ def test_nothing_from_a_last_stable_offset_on_is_archived(cast: Cast) -> None:
     ],
 )
 def test_doctor_names_each_right_that_an_account_lacks(cast: Cast, account: str, lacks: list[str]) -> None:
-    said = BROKER.diagnose(StoreSettings(cast.store, live=cast.account(account)), None, clock_ms())
+    said = BROKER.inspection.diagnose(StoreSettings(cast.store, live=cast.account(account)), None, clock_ms())
     found = [one.what for one in said.findings if one.kind == "rights"]
     assert [one.partition("lacks ")[2].partition(";")[0] for one in found] == lacks
     unknown = [one.what for one in said.findings if one.kind == "live-unknown"]
