@@ -136,13 +136,17 @@ def test_a_broker_without_any_part_is_cleaned_by_its_files_alone(bare: ManagedSt
     assert not any(name.endswith(".index") for name in gone)
 
 
-@pytest.mark.parametrize("name", ["lag_policy", "pending_policy"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Policy(archive=ArchiveMode.OFF, lag_policy=LagPolicy.BLOCK),
+        Policy(archive=ArchiveMode.OFF, lag_policy=LagPolicy.IGNORE, pending_policy=PendingPolicy.BLOCK),
+    ],
+    ids=["unread", "pending"],
+)
 def test_what_is_unknown_of_such_a_broker_blocks_where_the_policy_says_so(
-    bare: ManagedStore, name: str
+    bare: ManagedStore, policy: Policy
 ) -> None:
-    policy = Policy(**{"archive": ArchiveMode.OFF, "lag_policy": "ignore", name: "block"})  # type: ignore[arg-type]
-    policy = replace(policy, lag_policy=LagPolicy(policy.lag_policy))
-    policy = replace(policy, pending_policy=PendingPolicy(policy.pending_policy))
     assert went(replace(bare, policy=policy)) == set()
 
 
