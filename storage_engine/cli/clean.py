@@ -245,6 +245,7 @@ def _archive_lines(cleanup: cycle.Cleanup, done: ArchiveResult) -> Iterator[str]
 
 def _release_lines(cleanup: cycle.Cleanup, released: ReleaseResult) -> Iterator[str]:
     from storage_engine.brokers import find_broker
+    from storage_engine.model.broker.broker_words import Aside
     from storage_engine.retention.store.context import managed_of
 
     deleted = count_text(len(released.deleted), "segment")
@@ -256,7 +257,7 @@ def _release_lines(cleanup: cycle.Cleanup, released: ReleaseResult) -> Iterator[
     managed = managed_of(cleanup.store)
     window_hours = managed.policy.undo_window_hours
     if window_hours is not None and released.deleted:
-        until = ", before its broker starts" if find_broker(managed.broker).undo_outside else ""
+        until = ", before its broker starts" if find_broker(managed.broker).aside is Aside.OUTSIDE else ""
         yield (
             f"quarantine: what went frees nothing for {window_hours} h, or until space is the cause of a "
             f"run; storage-engine undo {cleanup.run_key} brings it back{until}"

@@ -42,10 +42,11 @@ def serve(managed: ManagedStore, topic: str | None) -> int:
     deleted but by who asks. Ends on SIGTERM and SIGINT, and with --topic at the end of the input. The store
     is clean then.
     """
-    from storage_engine.brokers import find_broker
+    from storage_engine.brokers import engine_of
     from storage_engine.proven_cleanup import proven_release
     from storage_engine.retention.store.brokers import settings_of
 
+    engine = engine_of(managed.broker, managed.root, "written")
     ends = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -60,7 +61,7 @@ def serve(managed: ManagedStore, topic: str | None) -> int:
         say(f"{managed.root}: what expires is deleted once {managed.lake.location} proves it.", err=True)
     else:
         say(f"{managed.root}: nothing is deleted but by runs that ask: no --lake is given.", err=True)
-    find_broker(managed.broker).serve(settings_of(managed), topic, lines, ends, release)
+    engine.serve(settings_of(managed), topic, lines, ends, release)
     return 0
 
 
@@ -91,7 +92,7 @@ def flush(managed: ManagedStore, as_json: bool) -> int:
     from storage_engine.retention.store.brokers import open_store
 
     with closing(open_store(replace(managed, engine=True))) as store:
-        found = store.flush_now()
+        found = None if store.process is None else store.process.flush_now()
     if found is None:
         raise BadInputError(f"{managed.root}: expected a store that storage-engine writes, found another.")
     if as_json:

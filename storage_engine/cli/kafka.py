@@ -132,17 +132,9 @@ def make_room(
 
 
 def _opened(managed: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
-    from storage_engine.brokers import find_broker
-    from storage_engine.retention.store.broker_answers import ask, asked
-    from storage_engine.retention.store.brokers import settings_of
+    from storage_engine.retention.store.brokers import open_to_make_room
 
-    broker = find_broker(managed.broker)
-    opened = ask(
-        managed.broker,
-        "open its store",
-        lambda: broker.open_to_make_room(settings_of(managed), memory),
-    )
-    store = asked(opened, managed.broker)
+    store = open_to_make_room(managed, memory)
     store.check_manageable()
     return store
 

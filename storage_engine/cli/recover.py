@@ -35,11 +35,11 @@ def recover(managed: ManagedStore, dry_run: bool, cut_messages: bool, index: str
     The log is cut off behind its last whole message. Queues and index are made to agree with it. A store
     that was recovered may be cleaned.
     """
-    from storage_engine.brokers import find_broker
+    from storage_engine.brokers import engine_of
     from storage_engine.retention.store.brokers import settings_of
 
     with waiting("Recovering"):
-        found = find_broker(managed.broker).recover(
+        found = engine_of(managed.broker, managed.root, "recovered").recover(
             settings_of(managed),
             dry_run=dry_run,
             cut_messages=cut_messages,
@@ -61,11 +61,12 @@ def rebuild_queues(managed: ManagedStore, as_json: bool) -> int:
 
     Where the log is damaged before its end, nothing is changed.
     """
-    from storage_engine.brokers import find_broker
+    from storage_engine.brokers import engine_of
     from storage_engine.retention.store.brokers import settings_of
 
     with waiting("Reading the log"):
-        found = find_broker(managed.broker).rebuild_queues(settings_of(managed))
+        engine = engine_of(managed.broker, managed.root, "recovered")
+        found = engine.rebuild_queues(settings_of(managed))
     if as_json:
         print_json("rebuild-queues", found)
         return 0

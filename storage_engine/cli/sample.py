@@ -76,12 +76,13 @@ def sample(
     Messages have mixed sizes, keys and tags. Some wait for a delay or a transaction. Some consumer groups are
     far behind. The same options, and the same --end, give the same bytes.
     """
-    from storage_engine.brokers import default_broker, find_broker
+    from storage_engine.brokers import default_broker, engine_of
 
     end_ms = clock_ms() // DAY_MS * DAY_MS if end is None else moment_ms(end, "UTC", option="--end")
     request = SampleRequest(directory, messages, topics, days, seed, end_ms, segment_bytes)
     with waiting("Writing a sample store"):
-        written = find_broker(broker_type or default_broker()).write_sample(request)
+        engine = engine_of(broker_type or default_broker(), str(directory), "written")
+        written = engine.write_sample(request)
     if as_json:
         print_json("sample", {**asdict(written), "end_ms": end_ms})
         return 0

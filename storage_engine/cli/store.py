@@ -59,22 +59,14 @@ def inspect(
 
     With --lake also the archive lag: what is sealed and not proven in the lake.
     """
-    from storage_engine.brokers import find_broker
     from storage_engine.retention.quarantine.look import look_at_quarantines
-    from storage_engine.retention.store.broker_answers import package_errors
-    from storage_engine.retention.store.brokers import settings_of
+    from storage_engine.retention.store.brokers import inspect_store
 
     now_ms = clock_ms()
     look = look_live(managed, now_ms)
-    broker = find_broker(managed.broker)
-    with package_errors(managed.broker, "describe its store"), waiting("Reading"):
-        found = broker.inspect(
-            settings_of(managed),
-            now_ms,
-            messages=messages,
-            queues=queues,
-            snapshot=None if look is None else look.snapshot,
-        )
+    with waiting("Reading"):
+        snapshot = None if look is None else look.snapshot
+        found = inspect_store(managed, now_ms, messages=messages, queues=queues, snapshot=snapshot)
     aside = look_at_quarantines(managed, found.data_paths)
     lag = _archive_lag(managed) if has_lake(managed) else None
     shield = shield_summary(managed.real_root)
@@ -248,10 +240,13 @@ def index_lookup(
     from storage_engine.retention.store.broker_answers import package_errors
     from storage_engine.retention.store.brokers import settings_of
 
-    broker = find_broker(managed.broker)
+    kind = find_broker(managed.broker)
     with package_errors(managed.broker, "look up a key"):
-        matches = broker.look_up(settings_of(managed), topic, key, max_count)
-        unindexed = broker.unindexed(settings_of(managed))
+        index = kind.inspection
+        matches = None if index is None else index.look_up(settings_of(managed), topic, key, max_count)
+        unindexed = () if index is None else index.unindexed(settings_of(managed))
+    if matches is None:
+        raise BadInputError(f"{managed.root}: expected a broker with an index of keys, found {kind.title}.")
     if as_json:
         answer = {"topic": topic, "key": key, "physical_offsets": matches.offsets, "unindexed": unindexed}
         print_json("index-lookup", {**answer, "unread": matches.unread})

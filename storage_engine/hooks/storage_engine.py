@@ -17,7 +17,7 @@ from airflow.providers.common.compat.sdk import (
     mask_secret,
 )
 
-from storage_engine.brokers import find_broker
+from storage_engine.brokers import client_connection_of
 from storage_engine.core.credentials import property_secrets, url_secrets
 from storage_engine.exceptions import BadInputError, NoSuchConnectionError, StorageEngineError
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION, SECTION
@@ -111,7 +111,7 @@ class StorageEngineHook(BaseHook):
                 live,
                 broker_connection(conn_id, extra),
                 self._named_by("broker_conn_id"),
-                find_broker(store.broker).client_connection,
+                client_connection_of(store.broker),
             ),
         )
         _mask_secrets(store)

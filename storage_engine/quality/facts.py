@@ -48,6 +48,7 @@ from storage_engine.lake.soundness.soundness import NO_SUCH_FILE, Depth, Look, c
 from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.lake.verify.replica_coverage import replica_spans
+from storage_engine.model.broker.broker_store import contradiction
 from storage_engine.model.proof.receipt import CHAIN_START, ChainHead, Receipt, SegmentIdentity, ended, whole
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.report.facts import FactsScope, LocalSegment, StoreFacts
@@ -445,7 +446,7 @@ def other_logs(
         there = {log.name for log in take_snapshot(broker, clock_ms(), store.broker).logs}
         for log in sorted(there & rows.keys()):
             try:
-                found[log] = broker.contradiction(log, rows[log])
+                found[log] = contradiction(broker, log, rows[log])
             except StorageEngineError as error:
                 found[log] = f"nothing tells whether it is the archived one: {reason_of(error)}"
     return {log: why for log, why in found.items() if why}
@@ -654,7 +655,7 @@ def _missing(place: AnyStore) -> tuple[tuple[ReleasedSpan, ...], dict[str, str]]
     """Return what was seen of logs before and should be on disk, and which logs are there."""
     store, (journal, record) = managed_of(place), _journal(place)
     with closing(open_store(replace(store, live=None, engine=False))) as broker:
-        if not broker.tells_absences:
+        if broker.identities is None:
             return (), {}
         snapshot = take_snapshot(broker, clock_ms(), store.broker)
         present = present_logs(broker, snapshot)

@@ -47,7 +47,7 @@ from storage_engine.retention.proof.shielding import (
 )
 from storage_engine.retention.proof.stamping import witness_release
 from storage_engine.retention.store.broker_answers import take_sealed_files
-from storage_engine.retention.store.brokers import refuse_shield
+from storage_engine.retention.store.brokers import no_shield, refuse_shield
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -258,7 +258,7 @@ def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: lis
     :return: base offsets.
     """
     root, percent = context.store.real_root, context.store.policy.shield_give_up_percent
-    used_percent = context.broker.shield_need().used_percent
+    used_percent = _need(context).used_percent
     tried = tuple(seen for seen in look_at_shield(root).links if seen.link.name in reasons)
     seen = to_give_up(Shield(tried), used_percent, percent)
     if seen is None:
@@ -372,6 +372,15 @@ class _Tending:
         return self.context.store.real_root
 
 
+def _need(context: Context) -> ShieldNeed:
+    """
+    :raises BadInputError: this store can have no shield.
+    """
+    if context.broker.shield is None:
+        raise no_shield(context.store)
+    return context.broker.shield.need()
+
+
 def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
     """Link what isn't proven, archive what is gone, drop what is proven, and give up what has to be.
 
@@ -383,7 +392,7 @@ def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
     """
     context = open_context(store)
     refuse_shield(context.store)
-    need = context.broker.shield_need()
+    need = _need(context)
     shield = look_at_shield(context.store.real_root)
     unarchived = context.store.policy.archive is ArchiveMode.OFF and not shield.links
     if unarchived or (need.is_tended and not tends):

@@ -60,7 +60,7 @@ _END = "end it and put everything back: storage-engine unmanage"
 
 
 def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
-    """See :meth:`storage_engine.model.broker.kind.Broker.diagnose`."""
+    """See :meth:`storage_engine.model.broker.kind.Inspecting.diagnose`."""
     version, here = "", settings
     if settings.live is not None:
         version, here = running_broker(settings.live).version, live_settings(settings, settings.live)

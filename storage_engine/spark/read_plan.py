@@ -50,6 +50,7 @@ from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.file.scan import plan_files
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.storage.errors import metadata_errors
+from storage_engine.model.broker.broker_store import contexts_of, is_present
 from storage_engine.model.broker.codec import Columns, offsets_count_bytes
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, ended, whole, with_rows
 from storage_engine.model.report.diagnosis import named_in_short
@@ -161,7 +162,7 @@ def _look(store: ManagedStore) -> StoreLook:
     with closing(open_store(store)) as broker:
         # A directory that is none need not be there, or the look itself says that it should.
         for directory in filter(Path.exists, broker.data_paths):
-            if not broker.is_present(directory):
+            if not is_present(broker, directory):
                 raise StoreNotFoundError(
                     f"{directory}: expected a directory of the store with what its broker keeps there, found "
                     "none of it. Nothing was read. Check that its disk is mounted."
@@ -183,7 +184,7 @@ def _look(store: ManagedStore) -> StoreLook:
 
 def _absences(store: ManagedStore, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
     with closing(open_store(store)) as broker:
-        return broker.absences(logs)
+        return {} if broker.identities is None else broker.identities.absences(logs)
 
 
 def _contexts(store: ManagedStore, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
@@ -192,7 +193,7 @@ def _contexts(store: ManagedStore, segments: Sequence[Segment]) -> Mapping[Segme
     with closing(open_store(store)) as broker:
 
         def answer(segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-            return broker.contexts(segments)
+            return contexts_of(broker, segments)
 
         for of_log in by_log(segments).values():
             found |= answer_for_left(of_log, answer)[1]

@@ -303,7 +303,7 @@ def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:
     """
     from storage_engine.brokers import find_broker
 
-    known = find_broker(broker).known_settings if overrides else None
+    known = find_broker(broker).settings.known if overrides else None
     if known is None:
         return
     for name in sorted(set(overrides) - known):

@@ -27,7 +27,7 @@ def archive_command(broker: str, lake_dir: Path) -> str:
     """
     from storage_engine.brokers import find_broker
 
-    names_its_file = broker != "" and find_broker(broker).age_settings != frozenset()
+    names_its_file = broker != "" and find_broker(broker).settings.of_age != frozenset()
     options = " --broker-conf FILE" if names_its_file else ""
     return f"archive STORE{options} --lake {quote(str(lake_dir))}"
 

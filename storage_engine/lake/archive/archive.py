@@ -239,7 +239,7 @@ def topic_of(broker: str, log: str) -> str | None:
     Rules go by topics, and what shares a file leaves with all of it. Of a log of several topics each segment
     has a file of its own, from which some of them can go.
     """
-    return find_broker(broker).topic_of_log(log)
+    return find_broker(broker).topics.of_log(log)
 
 
 def _without_receipts(

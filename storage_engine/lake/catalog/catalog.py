@@ -187,7 +187,7 @@ def rows_table_of(properties: Mapping[str, str]) -> str:
 
     :raises BadInputError: the lake's broker isn't installed.
     """
-    return find_broker(broker_in(properties)).rows_table
+    return find_broker(broker_in(properties)).rows.table
 
 
 def rows_table_among(names: Iterable[str]) -> str:
@@ -195,14 +195,14 @@ def rows_table_among(names: Iterable[str]) -> str:
 
     :return: the default broker's where none of them, or several, may be it.
     """
-    default = find_broker(default_broker()).rows_table
+    default = find_broker(default_broker()).rows.table
     there = set(names)
     if default in there:
         return default
     found = set()
     for name in broker_names():
         with suppress(BadInputError):
-            found.add(find_broker(name).rows_table)
+            found.add(find_broker(name).rows.table)
     return min(found & there, default=default)
 
 
@@ -240,7 +240,7 @@ def check_broker(lake: Lake, broker: str) -> None:
 
     :raises BadInputError: the lake has another broker's.
     """
-    may_take = find_broker(broker).rows_table != lake.rows_table and has_no_broker(lake)
+    may_take = find_broker(broker).rows.table != lake.rows_table and has_no_broker(lake)
     if (found := lake.broker) != broker and not may_take:
         raise BadInputError(
             f"lake {lake.location}: expected a lake for segments of {broker}, found one for those of "

@@ -91,7 +91,7 @@ def settle_broker(lake: Lake, broker: str) -> None:
 
 
 def _take(lake: Lake, broker: str) -> None:
-    segments, rows = lake.segments(), find_broker(broker).rows_table
+    segments, rows = lake.segments(), find_broker(broker).rows.table
     if rows != lake.rows_table:
         _make_rows(lake, segments, broker)
     with lake_errors(lake.location, f"make it one for segments of {broker}"):
@@ -106,9 +106,9 @@ def _take(lake: Lake, broker: str) -> None:
 
 def _make_rows(lake: Lake, segments: Table, broker: str) -> None:
     kind = find_broker(broker)
-    codec, name = kind.codec, (lake.config.namespace, kind.rows_table)
+    codec, name = kind.codec, (lake.config.namespace, kind.rows.table)
     lake_id = segments.properties[LAKE_ID_PROPERTY]
-    location = f"{segments.location().rstrip('/').rpartition('/')[0]}/{kind.rows_table}"
+    location = f"{segments.location().rstrip('/').rpartition('/')[0]}/{kind.rows.table}"
     own = {LAKE_ID_PROPERTY: lake_id, BROKER_PROPERTY: broker}
     with lake_errors(location, "make the table"):
         if not lake.catalog.table_exists(name):
@@ -126,7 +126,7 @@ def _drop_others(lake: Lake) -> None:
         there = {name[-1] for name in lake.catalog.list_tables(lake.config.namespace)}
     for broker in broker_names():
         with suppress(BadInputError, LakeUnavailableError, NoSuchTableError):
-            name = find_broker(broker).rows_table
+            name = find_broker(broker).rows.table
             if name not in there or name == lake.rows_table:
                 continue
             table = lake.load(name)

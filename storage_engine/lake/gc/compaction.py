@@ -326,7 +326,7 @@ def _kind_of(
     topic, broker = topic_of(row.broker, row.log), find_broker(row.broker)
     if topic is None:
         return None
-    stream = Stream(row.store_id, names, row.log, topic, broker.is_system_topic(topic))
+    stream = Stream(row.store_id, names, row.log, topic, broker.topics.is_system(topic))
     rule = rule_for(policy.rules, stream)
     held = frozenset(hold.hold_id for hold in policy.holds_of(stream))
     return topic, rule, None if rule is None else rule.days, held
@@ -334,7 +334,7 @@ def _kind_of(
 
 def _age_of(row: Receipt, first_proven: Mapping[SegmentIdentity, int]) -> int | None:
     return age_begins_ms(
-        broker_sets_times=find_broker(row.broker).sets_times,
+        broker_sets_times=find_broker(row.broker).rows.sets_times,
         last_ms=row.last_store_timestamp_ms,
         first_proven_at_ms=first_proven[row.identity],
     )

@@ -185,7 +185,7 @@ def _make_tables(lake: Lake, broker: str, locations: dict[str, str]) -> None:
 
 def _locations(config: LakeConfig, broker: str) -> dict[str, str]:
     """Return where a SQL catalog's tables will lie, by name; nothing where no warehouse is named."""
-    names = (find_broker(broker or default_broker()).rows_table, SEGMENTS)
+    names = (find_broker(broker or default_broker()).rows.table, SEGMENTS)
     return {name: place for name in names if (place := usual_location(config, name)) is not None}
 
 
@@ -204,7 +204,7 @@ def _tables(lake: Lake, broker: str, lake_id: str, locations: dict[str, str]) ->
     catalog, namespace = lake.catalog, lake.config.namespace
     kind = find_broker(broker or default_broker())
     said = {BROKER_PROPERTY: broker} if broker else {}
-    for name in (SEGMENTS, kind.rows_table):
+    for name in (SEGMENTS, kind.rows.table):
         is_new, location = False, locations.get(name)
         said[LAKE_ID_PROPERTY] = lake_id
         # Asked first: creating writes metadata before the catalog refuses a table that is there.

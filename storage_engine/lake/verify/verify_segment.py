@@ -166,7 +166,7 @@ def _companions_fault(receipt: Receipt, path: Path) -> str:
         try:
             fault = companion_fault(receipt.broker, companion, path.with_name(companion.name))
         except FileNotFoundError:
-            if find_broker(receipt.broker).drops_companion(companion.name):
+            if find_broker(receipt.broker).receipts.drops_companion(companion.name):
                 continue
             fault = f"its companion {companion.name} is not on disk"
         if fault:

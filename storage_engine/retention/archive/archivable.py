@@ -185,11 +185,12 @@ def refuse_other_logs(context: Context, asked: Sequence[LakeProofs], segments: S
     :param asked: with all receipts of the logs, where these can be told apart.
     :raises LakeConflictError: one has the name of a log that is archived, and is another.
     """
-    if not context.broker.tells_logs_apart:
+    identities = context.broker.identities
+    if identities is None:
         return
     for log in dict.fromkeys(segment.log for segment in segments):
         rows = [row for proofs in asked for row in proofs.of_logs.get(log, ())]
-        why = context.broker.contradiction(log, rows)
+        why = identities.contradiction(log, rows)
         if why:
             raise LakeConflictError(
                 f"{context.store.root}: log {log}: expected the log that is archived, found another: {why}. "

@@ -35,6 +35,7 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.storage.pace import pace_at
+from storage_engine.model.broker.broker_store import contexts_of, process_of
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.deleted_range import DELETION
 from storage_engine.model.proof.receipt import Receipt
@@ -139,9 +140,8 @@ def planned_segments(context: Context, run: Run) -> Planned:
 
 def look_at_archivable(context: Context) -> Listed | None:
     """Return what may be archived by now; None: whatever is sealed, as the broker keeps nothing out."""
-    if not context.broker.keeps_out:
-        return None
-    return list_segments(context)
+    listed = list_segments(context)
+    return None if listed.archivable.is_all else listed
 
 
 def to_archive(
@@ -498,7 +498,7 @@ def archive_somewhere(
 def _put_p99_ms(context: Context) -> float | None:
     """Return how long a running broker's puts take; None: it doesn't say, or can't be asked."""
     with suppress(StorageEngineError, OSError):
-        progress = context.broker.progress(clock_ms())
+        progress = process_of(context.broker).progress(clock_ms())
         return None if progress is None else progress.put_p99_ms
     return None
 
@@ -579,7 +579,7 @@ def _read(context: Context, segments: Sequence[Segment], *, read_files: bool) ->
         slots(segments),
         known=known_heads(context.journal, context.record),
         read_files=read_files,
-        whole_logs=context.broker.tells_logs_apart,
+        whole_logs=context.broker.identities is not None,
     )
 
 
@@ -627,7 +627,7 @@ def _with_contexts(
     contexts: dict[SegmentId, SegmentContext] = {}
 
     def answer(segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        return context.broker.contexts(segments)
+        return contexts_of(context.broker, segments)
 
     for of_log in by_log(segments).values():
         left, answered = answer_for_left(of_log, answer)

@@ -131,7 +131,7 @@ def _told(context: Context) -> list[_Lost]:
     gone = [one for one, lineage in recorded if lineage == record.lineage_of(one.log)]
     missing: tuple[Missing, ...] = ()
     present: dict[str, str] = {}
-    if context.broker.tells_absences:
+    if context.broker.identities is not None:
         snapshot = context.snapshot(clock_ms())
         missing = missing_logs(context.store, context.journal, record, context.broker, snapshot)
         present = present_logs(context.broker, snapshot)

@@ -25,7 +25,7 @@ from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.file.staging import sha256_of
 from storage_engine.lake.soundness.chain import check_links
 from storage_engine.lake.soundness.receipts import list_stores
-from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.broker.broker_store import BrokerStore, contradiction
 from storage_engine.model.plan.approval import RecordedPolicy
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.companions import files_fault
@@ -175,9 +175,9 @@ def _contradicted_logs(
     archived = [one.name for one in logs if one.name in rows]
     with closing(open_store(store)) as broker:
         for log in archived:
-            if broker.contradiction(log, rows[log]):
+            if contradiction(broker, log, rows[log]):
                 found.add(log)
-        if broker.has_replicas:
+        if broker.replicas is not None:
             found |= _diverged_logs(store, record, broker, lakes, {one.name for one in logs} - found)
     return found, set(archived) - found
 

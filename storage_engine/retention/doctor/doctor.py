@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -276,13 +277,11 @@ def _ask_broker(store: ManagedStore, known: _Known, now_ms: int) -> tuple[Manage
 
     :return: the store as it can be looked at, and what was said.
     """
-    broker = find_broker(store.broker)
+    if (inspection := find_broker(store.broker).inspection) is None:
+        return store, BrokerDiagnosis()
+    diagnose = partial(inspection.diagnose, settings_of(store), known.memory, now_ms)
     try:
-        return store, ask(
-            store.broker,
-            "say what is wrong with its store",
-            lambda: broker.diagnose(settings_of(store), known.memory, now_ms),
-        )
+        return store, ask(store.broker, "say what is wrong with its store", diagnose)
     except (BrokerError, NotOnBrokerError) as error:
         if not store.is_live:
             raise

@@ -16,6 +16,7 @@ from storage_engine.exceptions import GateRefusedError, StorageEngineError, Stor
 from storage_engine.journal.drift import drift_since_renewal, hold_memory, untold_mends
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.reading.deletions import GONE
+from storage_engine.model.broker.broker_store import hold_of
 from storage_engine.model.hold.hold import Drift, HoldStatus
 from storage_engine.model.report.validation import Where
 from storage_engine.model.settings.policy import ArchiveMode
@@ -56,7 +57,7 @@ def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int
         return HoldStatus(False, left_to_broker=True, described="nothing of it is archived (archive: off)")
     proven, unknown = _proven(context, measured)
     margin_ms = context.store.policy.archive_margin_hours * HOUR_MS
-    status = context.broker.hold_due(proven, margin_ms, now_ms)
+    status = hold_of(context.broker).hold_due(proven, margin_ms, now_ms)
     # With what a look found that ended before it could tell.
     found = (*drift_since_renewal(context.journal, context.record), *status.disturbances)
     marked = with_rules_word(context, replace(status, disturbances=tuple(dict.fromkeys(found))))
@@ -165,7 +166,7 @@ def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance 
         if context.broker.is_live and _is_protected(context):
             unproven = check_unproven(context, acceptance, now_ms)
         record_intent(context, unproven, acceptance)
-        status = context.broker.end_hold(now_ms)
+        status = hold_of(context.broker).end(now_ms)
         record_hold_drift(context, status)
         record_result(context)
     # Behind that: a watch makes links for a held store only.
@@ -231,21 +232,21 @@ def _try_to_renew(
     context: Context, run: Run | None, now_ms: int, measured: MeasuredLag | None
 ) -> tuple[HoldStatus, bool]:
     if not context.broker.is_live:
-        return context.broker.renew_hold(now_ms), False
+        return hold_of(context.broker).renew(now_ms), False
     # First, under this run: what only the renewal finds is recorded by that.
-    record_hold_drift(context, context.broker.hold_status(now_ms), run)
+    record_hold_drift(context, hold_of(context.broker).status(now_ms), run)
     done = untold_mends(context.journal, context.record)
     try:
         # Two of our processes must not change the same files and settings at a time.
         with context.journal.lease(context.record.store_id, waits=False):
             if context.store.cleans_up:
-                status = context.broker.renew_hold(now_ms)
+                status = hold_of(context.broker).renew(now_ms)
             else:
                 status = hold_what_is_due(context, measured, now_ms)
             record_hold_drift(context, status, run)
             return replace(status, disturbances=(*done, *status.disturbances)), True
     except StoreBusyError as error:
-        status = context.broker.hold_status(now_ms)
+        status = hold_of(context.broker).status(now_ms)
         if status.left_to_broker:
             # Nothing was judged, so that nothing says that it is well.
             said = (f"what goes soon wasn't looked for: {error}",)

@@ -16,7 +16,12 @@ from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.drift import hold_memory
 from storage_engine.journal.journal import Event, Journal, Phase, Step, StoreRecord
-from storage_engine.model.broker.broker_store import BrokerStore, UnheldSegments
+from storage_engine.model.broker.broker_store import (
+    BrokerStore,
+    UnheldSegments,
+    course_of,
+    hold_of,
+)
 from storage_engine.model.hold.hold import HoldStatus
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.settings.policy import ArchiveMode
@@ -40,7 +45,7 @@ def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple
     :raises OSError: a file can't be read.
     """
     snapshot, until_ms = measured.snapshot, now_ms + context.store.policy.archive_margin_hours * HOUR_MS
-    moments = context.broker.deletes_at_ms(snapshot, now_ms)
+    moments = course_of(context.broker).deletes_at_ms(snapshot, now_ms)
     going = {
         segment.id: (at_ms, segment)
         for log in snapshot.logs
@@ -120,7 +125,7 @@ class UnprovenSegments:
 def unheld_by(broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments:
     """Ask a store's broker what goes by a moment if the store is held no more from now on."""
     try:
-        return broker.unheld_segments(now_ms, until_ms)
+        return hold_of(broker).unheld_segments(now_ms, until_ms)
     except (StorageEngineError, OSError) as error:
         return UnheldSegments((), (f"what its broker deletes ({_clause(error)})",))
 
@@ -191,7 +196,7 @@ def check_hold_of_other_journal(
     if hold_memory(journal, record.store_id).load() is not None:
         return
     with closing(open_store(store)) as broker:
-        held_until_ms = broker.held_until_ms()
+        held_until_ms = None if broker.hold is None else broker.hold.held_until_ms()
         if held_until_ms is None or held_until_ms <= now_ms:
             return
         unheld = unheld_by(broker, now_ms, now_ms + DAY_MS)

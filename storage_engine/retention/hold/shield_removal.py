@@ -8,6 +8,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.lake.storage.pace import pace_at
+from storage_engine.model.broker.broker_store import hold_of
 from storage_engine.model.settings.policy import ArchiveMode, archive_limit
 from storage_engine.retention.hold.leaving_unproven import (
     Acceptance,
@@ -38,7 +39,7 @@ def remove_shield_of(store: ManagedStore, acceptance: Acceptance | None = None) 
     with opened(store) as context:
         make_removable(context)
         unproven, now_ms = None, clock_ms()
-        if context.broker.is_live and not context.broker.hold_status(now_ms).held:
+        if context.broker.is_live and not hold_of(context.broker).status(now_ms).held:
             unproven = check_unproven(context, acceptance, now_ms)
         record_intent(context, unproven, acceptance)
         left = remove_all(context)

@@ -483,18 +483,18 @@ def _streams(
         topics = [(it["name"], it["last_ms"], it["bytes"]) for it in listed]
     elif row.root is not None and len({it.topic for it in counted}) == 1:
         topics = [(counted[0].topic, row.last_store_timestamp_ms, row.size_bytes)]
-    elif row.root is not None and is_named and (of_log := broker.topic_of_log(row.log)) is not None:
+    elif row.root is not None and is_named and (of_log := broker.topics.of_log(row.log)) is not None:
         topics = [(of_log, row.last_store_timestamp_ms, row.size_bytes)]
-    elif row.root is not None and broker.sets_times and not row.message_count:
+    elif row.root is not None and broker.rows.sets_times and not row.message_count:
         # A broker that stores all topics in one log names none where it has no message.
         topics = [("", None, row.size_bytes)]
     else:
         return None
     return tuple(
         SegmentStream(
-            Stream(row.store_id, names, row.log, topic, broker.is_system_topic(topic)),
+            Stream(row.store_id, names, row.log, topic, broker.topics.is_system(topic)),
             age_begins_ms(
-                broker_sets_times=broker.sets_times and topic != "",
+                broker_sets_times=broker.rows.sets_times and topic != "",
                 last_ms=last_ms,
                 first_proven_at_ms=first_proven_at_ms,
             ),

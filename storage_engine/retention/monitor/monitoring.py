@@ -17,6 +17,7 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import count_text, reason_text, time_text, unexpected
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.drift import drift_since_renewal
+from storage_engine.model.broker.broker_store import course_of
 from storage_engine.model.course.course import CourseStart, RuleLevels
 from storage_engine.model.hold.hold import HoldStatus
 from storage_engine.model.lag.lag import ArchiveLag, GroupLag
@@ -51,7 +52,7 @@ def record_rules(context: Context, snapshot: StoreSnapshot, now_ms: int) -> Cour
     :raises StorageEngineError: the rules can't be told, or not be recorded.
     :raises OSError: a file can't be read.
     """
-    start = context.broker.course_start(snapshot)
+    start = course_of(context.broker).start(snapshot)
     found = rules_of(context, snapshot, None if start is None else start.time_zone, now_ms)
     context.journal.save_rules(context.record.store_id, found)
     return start
@@ -74,7 +75,7 @@ def rules_of(
         return {"settings": {}, "levels": levels, "windows": None, "unsupported": ""}
 
     def tell() -> tuple[dict[str, str], RuleLevels, tuple[int, ...], str]:
-        config = context.broker.rule_config()
+        config = course_of(context.broker).rule_config()
         values = rules.values(config)
         return values, rules.levels(values), rules.hours(values), rules.unsupported(config)
 

@@ -236,7 +236,7 @@ class ShieldWatch:
 
     def _end_force(self) -> None:
         with closing(open_to_look(self._store)) as broker:
-            found = broker.end_force()
+            found = None if broker.shield is None else broker.shield.end_force()
         if found is not None and found.detail not in self._said:
             self._said.add(found.detail)
             self._found.append(found)

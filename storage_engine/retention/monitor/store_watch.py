@@ -27,7 +27,7 @@ from storage_engine.model.broker.broker_store import Beating, FenceWatch
 from storage_engine.model.hold.hold import Drift
 from storage_engine.retention.hold.hold_text import watching_text
 from storage_engine.retention.monitor.shield_watch import ShieldWatch
-from storage_engine.retention.store.brokers import settings_of
+from storage_engine.retention.store.brokers import fence_watch
 from storage_engine.retention.store.managed_store import ManagedStore
 
 if TYPE_CHECKING:
@@ -228,11 +228,11 @@ def _fence_watch(store: ManagedStore) -> FenceWatch:
     """
     :raises BadInputError: no hold of the store's broker rests on anything that can be watched.
     """
-    broker = find_broker(store.broker)
-    if (fence := broker.watch_fence(settings_of(store))) is None:
+    if (fence := fence_watch(store)) is None:
+        title = find_broker(store.broker).title
         raise BadInputError(
-            f"{store.root}: expected a store whose hold can be watched, found one of {broker.title}. Nothing "
-            "was changed. Leave it out of the watch."
+            f"{store.root}: expected a store whose hold can be watched, found one of {title}. Nothing was "
+            "changed. Leave it out of the watch."
         )
     return fence
 

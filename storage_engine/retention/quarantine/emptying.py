@@ -21,6 +21,7 @@ from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.acts.act_files import read_held_stores, read_store_names
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
 from storage_engine.model.keep.rules import Hold
 from storage_engine.model.plan.plan import Cause, PlanRequest
@@ -186,7 +187,7 @@ def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
                 raise _HeldError(reason)
 
         # Set aside outside of its store, a file goes at once, as its broker would have it.
-        before_steps = None if find_broker(keeper.record.broker).undo_outside else look
+        before_steps = None if find_broker(keeper.record.broker).aside is Aside.OUTSIDE else look
         try:
             for place in one.places:
                 look()

@@ -10,6 +10,7 @@ from storage_engine.brokers import find_broker, store_around
 from storage_engine.core import durable
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import BadInputError
+from storage_engine.model.broker.broker_words import Aside
 from storage_engine.retention.quarantine.tree import Place
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.report_files import report_name, short_hash
@@ -26,7 +27,7 @@ def bases(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[Path, ...]:
 
     :param data_paths: where its broker writes.
     """
-    if find_broker(store.broker).undo_outside:
+    if find_broker(store.broker).aside is Aside.OUTSIDE:
         return tuple(dict.fromkeys(_real(Path(path)) for path in store.policy.undo_directories))
     root = Path(store.real_root)
     own = [path for path in map(_real, data_paths) if path != root]
@@ -57,7 +58,7 @@ def choose_places(
     :raises BadInputError: for some directory there is no place on its file system, or a directory that a
         person named can't be one.
     """
-    outside = find_broker(store.broker).undo_outside
+    outside = find_broker(store.broker).aside is Aside.OUTSIDE
     if outside:
         check_undo_directories(store, data_paths)
     candidates = dict.fromkeys((*(Path(place.base) for place in known), *bases(store, data_paths)))

@@ -10,12 +10,14 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from storage_engine.brokers import find_broker
 from storage_engine.core import durable
 from storage_engine.core.clock import HOUR_MS
-from storage_engine.exceptions import QuarantineError, RunStateError
+from storage_engine.exceptions import BadInputError, QuarantineError, RunStateError
 from storage_engine.journal.journal import Run
 from storage_engine.journal.tables.leases import Lease
-from storage_engine.model.broker.broker_store import Remove
+from storage_engine.model.broker.broker_store import Remove, process_of
+from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.store.store import FileFacts
 from storage_engine.retention.proof.deletion_checks import check_inside
 from storage_engine.retention.quarantine.places import choose_places
@@ -121,8 +123,16 @@ def remover(
 
 
 def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
-    broker = context.broker
-    return signs_of(broker.signs_of_a_run(directories))
+    """
+    :raises BadInputError: an undo would fit only before the broker starts, and nothing tells whether it has.
+    """
+    process, kind = context.broker.process, find_broker(context.store.broker)
+    if process is None and kind.aside is Aside.OUTSIDE:
+        raise BadInputError(
+            f"{context.store.root}: expected a store that shows whether its broker has run, found one of "
+            f"{kind.title}. Nothing was deleted. Leave undo_window_hours and undo_directories empty."
+        )
+    return signs_of(process_of(context.broker).signs_of_a_run(directories))
 
 
 def frees_nothing(found: Quarantine | None) -> bool:

@@ -19,6 +19,7 @@ from storage_engine.core.wording import (
     store_text,
     time_text,
 )
+from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.lag.lag import PositionsFrom, QueueLag
 from storage_engine.model.plan.plan import Reason
 from storage_engine.retention.hold.hold_text import drift_text, hold_text
@@ -258,7 +259,7 @@ def _quarantine(report: Report) -> Iterator[str]:
         f"{time_text(found.until_ms)}, or until space is the cause of a run"
     )
     yield from (str(place.directory) for place in found.places)
-    until = ", before its broker starts" if find_broker(report.broker).undo_outside else ""
+    until = ", before its broker starts" if find_broker(report.broker).aside is Aside.OUTSIDE else ""
     yield f"storage-engine undo {report.run_key} brings all of it back{until}"
 
 

@@ -29,7 +29,7 @@ from storage_engine.journal.journal import Extent, Journal, Phase, Run, Step, St
 from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.catalog.place import check_any_catalog_file
-from storage_engine.model.broker.broker_store import BrokerStore, LockedStore, Watch
+from storage_engine.model.broker.broker_store import BrokerStore, LockedStore, Watch, course_of
 from storage_engine.model.hold.hold import BrokerProgress, HoldMemory
 from storage_engine.model.lag.lag import ArchiveLag
 from storage_engine.model.plan.plan import Plan
@@ -118,7 +118,7 @@ class Context:
 
     def bytes_per_second(self) -> int | None:
         """Return how fast segments may be read now; None: without a limit, as in an emergency."""
-        beside = self.broker.is_live or bool(self.broker.archive_only and self.broker.used_by)
+        beside = self.broker.is_live or bool(self.broker.archive_only and self.broker.user)
         emergency = beside and any(trigger.at_once for trigger in self.watch(clock_ms()).triggers)
         return archive_limit(self.store.policy, beside=beside, emergency=emergency)
 
@@ -134,7 +134,7 @@ class Context:
         oldest_message_ms = None
         # A chart's figure: what can't be read here is for who decides or archives to say.
         with suppress(OSError, FileGoneError):
-            oldest_message_ms = self.broker.oldest_message_ms(snapshot)
+            oldest_message_ms = course_of(self.broker).oldest_message_ms(snapshot)
         extent = Extent(
             min_offset=sum(log.min_offset for log in snapshot.logs),
             max_offset=sum(log.max_offset for log in snapshot.logs),
@@ -203,11 +203,11 @@ class Context:
             snapshot = self.snapshot(now_ms)
             if snapshot.crashed:
                 broker = find_broker(self.store.broker)
-                recover = "; or run storage-engine recover" if broker.has_engine else ""
+                recover = "; or run storage-engine recover" if broker.engine else ""
                 raise StoreCrashedError(
-                    f"{snapshot.root}: its broker did not stop cleanly ({broker.crash_sign}), so where its "
-                    "log ends is not certain. Nothing was deleted. Start the broker, let it recover, stop it "
-                    f"cleanly, and run again{recover}."
+                    f"{snapshot.root}: its broker did not stop cleanly ({broker.words.crash_sign}), so "
+                    "where its log ends is not certain. Nothing was deleted. Start the broker, let it "
+                    f"recover, stop it cleanly, and run again{recover}."
                 )
             yield Locked(snapshot, lease, held.notices)
 

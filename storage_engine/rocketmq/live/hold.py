@@ -76,7 +76,7 @@ class LockedLive:
 
 
 def renew(store: LiveParts, now_ms: int) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.renew_hold`.
+    """See :meth:`storage_engine.model.broker.broker_store.StoreHold.renew`.
 
     Where the broker has another store or another role than before, nothing is changed, and it isn't held.
 
@@ -280,7 +280,7 @@ def _forbid_force(
 
 
 def end_hold(store: LiveParts, now_ms: int) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.end_hold`.
+    """See :meth:`storage_engine.model.broker.broker_store.StoreHold.end`.
 
     Waits until the broker is through with what it was told to delete: without the fence it would go on.
     What somebody else has set meanwhile stays as they set it. Where another broker is the master by now, or

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def shield_need(store: LiveParts) -> ShieldNeed:
-    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.shield_need`."""
+    """See :meth:`storage_engine.model.broker.broker_store.StoreShield.need`."""
     root = store.files.files.layout.root
     disk_bytes, used_percent = log_disks(store.files.files.layout)
     refusal = ""
@@ -51,7 +51,7 @@ def shield_need(store: LiveParts) -> ShieldNeed:
 
 
 def end_force(store: LiveParts) -> Drift | None:
-    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.end_force`.
+    """See :meth:`storage_engine.model.broker.broker_store.StoreShield.end_force`.
 
     Above the broker's warning level nothing is set: whoever let it delete by force had a full disk. It is
     done while a run has the store, too.

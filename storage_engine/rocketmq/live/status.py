@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def look(store: LiveParts, now_ms: int) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.hold_status`."""
+    """See :meth:`storage_engine.model.broker.broker_store.StoreHold.status`."""
     state = load_state(store.memory)
     if state is None:
         return HoldStatus(held=False, notices=("the store isn't held", *_before_the_first(store, now_ms)))
