@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from storage_engine.commands import Command
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, StoreSettings
 from storage_engine.model.broker.broker_words import BrokerWords
@@ -220,8 +221,10 @@ class Broker(ABC):
         :raises StoreNotFoundError: a directory of the store is missing.
         """
         raise BadInputError(
-            f"{settings.root}: expected a node of a cluster with replicas, found {self.title}. Nothing was "
-            "changed. storage-engine clean makes room there."
+            f"{settings.root}: expected a node of a cluster with replicas, found {self.title}. Nothing "
+            "was changed. ",
+            Command("clean"),
+            " makes room there.",
         )
 
     @abstractmethod

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command, Text
 from storage_engine.core.turns import take_turn
 from storage_engine.exceptions import BadInputError, DiskUnavailableError, StoreBusyError, TurnTakenError
 from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
@@ -104,10 +105,11 @@ def refuse_cleanup(store: ManagedStore) -> None:
     if not store.cleans_up_on_request:
         title = find_broker(store.broker).title
         raise BadInputError(
-            f"{store.root}: expected a store that can be cleaned up, found one of {title} that is "
-            "left to its running broker. Nothing was changed. Let it delete by its own rules, which "
-            "storage-engine plan shows; or say that we delete, with --deletes-us or the setting deletes; or "
-            "stop the broker, and leave its address out."
+            f"{store.root}: expected a store that can be cleaned up, found one of {title} that is left "
+            "to its running broker. Nothing was changed. Let it delete by its own rules, which ",
+            Command("plan"),
+            " shows; or say that we delete, with --deletes-us or the setting deletes; or stop the "
+            "broker, and leave its address out.",
         )
     check_undo_settings(store)
 
@@ -133,12 +135,14 @@ def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable
         )
     kind = find_broker(store.broker)
     deletes = "" if kind.cleans_up(LiveBroker()) else " with --deletes-us"
-    engine = " Of a store that storage-engine serve writes, say so: --engine." if kind.has_engine else ""
+    engine = (
+        Text(" Of a store that ", Command("serve"), " writes, say so: --engine.") if kind.has_engine else ""
+    )
     raise StoreBusyError(
         f"{store.root}: expected a store whose broker is stopped, found that {who}: its broker runs, or "
         "another run works on it. Nothing was changed. Stop it or wait for it; or, to clean up beside the "
-        f"running broker, name it: --broker ADDRESS{deletes} at a shell, its address in the connection."
-        f"{engine}"
+        f"running broker, name it: --broker ADDRESS{deletes} at a shell, its address in the connection.",
+        engine,
     )
 
 
@@ -150,9 +154,12 @@ def refuse_shield(store: ManagedStore) -> None:
     broker = find_broker(store.broker)
     if not broker.has_shield:
         raise BadInputError(
-            f"{store.root}: expected a store that can have a shield, found one of {broker.title}. Nothing "
-            "was changed. Archive it: storage-engine archive; or keep its running broker from deleting: "
-            "storage-engine hold."
+            f"{store.root}: expected a store that can have a shield, found one of {broker.title}. "
+            "Nothing was changed. Archive it: ",
+            Command("archive"),
+            "; or keep its running broker from deleting: ",
+            Command("hold"),
+            ".",
         )
 
 

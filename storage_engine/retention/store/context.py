@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.own_directory import take_from_all
@@ -203,11 +204,13 @@ class Context:
             snapshot = self.snapshot(now_ms)
             if snapshot.crashed:
                 broker = find_broker(self.store.broker)
-                recover = "; or run storage-engine recover" if broker.has_engine else ""
+                recover = Text("; or run ", Command("recover")) if broker.has_engine else ""
                 raise StoreCrashedError(
-                    f"{snapshot.root}: its broker did not stop cleanly ({broker.crash_sign}), so where its "
-                    "log ends is not certain. Nothing was deleted. Start the broker, let it recover, stop it "
-                    f"cleanly, and run again{recover}."
+                    f"{snapshot.root}: its broker did not stop cleanly ({broker.crash_sign}), so where "
+                    "its log ends is not certain. Nothing was deleted. Start the broker, let it "
+                    "recover, stop it cleanly, and run again",
+                    recover,
+                    ".",
                 )
             yield Locked(snapshot, lease, held.notices)
 
