@@ -90,7 +90,7 @@ def hold(
     with closing(open_to_look(managed)) as store:
         before = hold_of(store).status(clock_ms())
     for notice in () if before.is_well else before.notices:
-        say(f"Before: {notice}", err=True)
+        say("Before: ", notice, err=True)
     with opened(managed) as context:
         result = steps.hold(context, run_key=f"hold-{clock_ms()}")
     _print("hold", broker, result, as_json)
@@ -196,4 +196,4 @@ def shield(
 
 def _print_notices(notices: tuple[str, ...]) -> None:
     for notice in notices:
-        say(f"Note: {notice}")
+        say("Note: ", notice)

@@ -14,6 +14,7 @@ from storage_engine.cli.output.output import print_json, say
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import TargetPath, moment_ms, size_bytes
+from storage_engine.commands import Command
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.model.broker.sample import SampleRequest
@@ -96,5 +97,5 @@ def sample(
         f"{count_text(written.pending, 'message')} are pending."
     )
     say()
-    say(f"Next: storage-engine doctor {quote(written.store)} --broker-conf {quote(written.configuration)}")
+    say("Next: ", Command("doctor", f"{quote(written.store)} --broker-conf {quote(written.configuration)}"))
     return 0

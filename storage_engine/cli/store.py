@@ -26,6 +26,7 @@ from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.output.table_layout import NAME_WIDTH
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import disk_percents, key_value_pairs, moment_ms, reason_text
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.nearest import meant
@@ -84,13 +85,13 @@ def inspect(
     print_inspection(found)
     print_quarantines(aside)
     if shield is not None:
-        say(f"\nShield: {shield.text}")
+        say("\nShield: ", shield.text)
         for note in shield.notices:
-            say(f"Note: {note}")
+            say("Note: ", note)
     if lag is not None:
-        say(f"\nArchive lag: {lag.text}")
+        say("\nArchive lag: ", lag.text)
         for note in lag.notes:
-            say(f"Note: {note}")
+            say("Note: ", note)
     return 0
 
 
@@ -275,9 +276,11 @@ def _not_found(topic: str, key: str, unindexed: Sequence[tuple[int, int | None]]
         f"from offset {first} on" if end is None else f"below offset {end} (from {first} on)"
         for first, end in unindexed
     )
-    return (
+    return Text(
         f"the index lists no message of topic {topic!r} with key {key!r}, but messages are not indexed "
-        f"{spans}. storage-engine rebuild-queues, while the broker is stopped, indexes all of the log."
+        f"{spans}. ",
+        Command("rebuild-queues"),
+        ", while the broker is stopped, indexes all of the log.",
     )
 
 
@@ -300,7 +303,7 @@ def print_quarantines(found: Sequence[QuarantineLook]) -> None:
     if not found:
         return
     print_table(
-        "Quarantine: used space until it is emptied; storage-engine undo RUN brings a run's files back",
+        f"Quarantine: used space until it is emptied; {Command('undo', 'RUN')} brings a run's files back",
         ("run", "files#", "size#", "until", "in"),
         (
             (
@@ -315,7 +318,7 @@ def print_quarantines(found: Sequence[QuarantineLook]) -> None:
     )
     for one in found:
         if one.error:
-            say(f"{one.directory}: {one.error}")
+            say(f"{one.directory}: ", one.error)
 
 
 def _print_names(title: str, names: Iterable[str]) -> None:

@@ -52,7 +52,7 @@ def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
         return 0
     say(f"{files} that point into them are back, {bytes_text(done.size_bytes)}; {_begins(done)}.")
     for notice in done.notices:
-        say(f"Note: {notice}")
+        say("Note: ", notice)
     say(
         "The next run deletes them again, if its rules let them go: stop its schedule, or set "
         "minimum_retention_hours."

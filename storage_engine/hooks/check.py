@@ -9,6 +9,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.credentials import without_secrets
 from storage_engine.core.host import check_host
@@ -59,7 +60,7 @@ def _check_files(store: ManagedStore) -> Iterator[str]:
             status = hold_of(opened).status(now_ms)
             yield f"Hold: {hold_text(status)}."
             yield from (f"{drift_text(one)}." for one in status.disturbances)
-            yield from (f"{notice}." for notice in status.notices)
+            yield from (Text(notice, ".") for notice in status.notices)
 
 
 def _level(disk: DiskUsage) -> str:
@@ -96,8 +97,7 @@ def _check_lakes(store: ManagedStore) -> Iterator[str]:
         try:
             open_lake(config)
         except LakeMissingError as error:
-            raise LakeMissingError(
-                f"{name}: there is none. Mount its disk, or make it: storage-engine init-lake --conn-id "
-                f"{store.name} ({error})"
-            ) from error
+            made_by = Command("init-lake", f"--conn-id {store.name}")
+            why = f"{name}: there is none. Mount its disk, or make it: "
+            raise LakeMissingError(why, made_by, " (", error, ")") from error
         yield f"{name}: reachable."

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.long_work import told, told_each
 from storage_engine.exceptions import BadInputError, ProofError, ReceiptError, StorageEngineError
@@ -279,7 +280,7 @@ def _faults(
     try:
         check_links_of(history, known)
     except ReceiptError as error:
-        faults = reasons(chain_faults(rows, str(error)))
+        faults = reasons(chain_faults(rows, Text(error)))
     for identity, look in looks.items():
         if wrong := [fault for fault in look.faults if fault in look.losses or not fault.kind.is_displaced]:
             faults[identity] = str(wrong[0])
@@ -410,9 +411,10 @@ def explained(
             detail = "another log than the archived one is on disk"
             if one.log not in told:
                 told.add(one.log)
-                detail += (
-                    f": {others[one.log]}. Find out what became of it; then storage-engine adopt STORE --log "
-                    f"{one.log} --reason WHY opens a new lineage of it"
+                detail += Text(
+                    f": {others[one.log]}. Find out what became of it; then ",
+                    Command("adopt", f"STORE --log {one.log} --reason WHY"),
+                    " opens a new lineage of it",
                 )
             return replace(one, status=Status.FAILURE, detail=detail)
         end = cleaned_to.get(one.log, 0)
@@ -518,7 +520,7 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
                 for each in lakes
             ),
         )
-        notes += tuple(f"a lake could not be asked: {reason}" for reason in unreachable.values())
+        notes += tuple(Text("a lake could not be asked: ", reason) for reason in unreachable.values())
     elif with_lake and store_id is not None:
         notes += ("the store's policy is archive: off, so the lake was not asked",)
     elif not with_lake:
@@ -632,7 +634,7 @@ def archived_lakes(store: AnyStore) -> tuple[str, tuple[LakeConfig, ...], tuple[
     store_id, _, notes = known_store(store, lakes, unreachable)
     if store_id is None:
         raise BadInputError(f"{managed.root}: {notes[0]}. Nothing was changed. Archive it first.")
-    missing = tuple(f"a lake could not be asked: {reason}" for reason in unreachable.values())
+    missing = tuple(Text("a lake could not be asked: ", reason) for reason in unreachable.values())
     return store_id, tuple(lake.config for lake in lakes), (*notes, *missing)
 
 

@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import Any
 
 from storage_engine.brokers import store_called
+from storage_engine.commands import Command
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import OF_ONE_LOG, ChangedUnderUsError, LakeConflictError, ReceiptError
 from storage_engine.journal.journal import Journal, Phase, Run, Step
@@ -224,8 +225,9 @@ def diverged(context: Context, log: str, why: str) -> LakeConflictError:
     """Return the error for a log that isn't the one that another replica archived."""
     return LakeConflictError(
         f"{context.store.root}: log {log}: expected the log that another replica archived, found a "
-        f"divergence: {why}. {NOTHING} Find out which replica is right; then storage-engine adopt "
-        f"--log {log} --reason … opens a new lineage of this one, and both are kept."
+        f"divergence: {why}. {NOTHING} Find out which replica is right; then ",
+        Command("adopt", f"--log {log} --reason …"),
+        " opens a new lineage of this one, and both are kept.",
     )
 
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import reason_text
@@ -137,11 +138,12 @@ def _noted(root: str, seen: SeenLink, sha256: str) -> SeenLink:
 
 
 def _contradiction(seen: SeenLink, row: Receipt, sha256: str = "") -> str:
-    return (
+    return Text(
         f"{seen.facts.path}: expected SHA-256 {row.sha256}, which the receipt of offset {row.base_offset} "
         f"proves, found other bytes, {sha256 or seen.link.sha256}: the broker wrote these offsets again, or "
-        "somebody changed the file. It is kept, and not archived. If the broker did, run storage-engine "
-        f"adopt for what is in the log. {WAY_OUT}"
+        "somebody changed the file. It is kept, and not archived. If the broker did, run ",
+        Command("adopt"),
+        f" for what is in the log. {WAY_OUT}",
     )
 
 
@@ -164,7 +166,7 @@ def ask_of_gone(store: ManagedStore, journal: Journal, record: StoreRecord, shie
             proofs = read_proofs(store.lakes, of_lineage, {seen.link.slot for seen in links}, known=known)
         except StorageEngineError as error:
             unproven += links
-            unreachable.append(str(error))
+            unreachable.append(Text(error))
             continue
         unproven += [seen for seen in links if not _is_told_proven(seen, counting(proofs, seen.link.slot))]
         unreachable += [reason for _, reason in proofs.unreachable]
@@ -236,13 +238,15 @@ def look_at_log(context: Context, notices: list[str]) -> ShieldedLog:
             snapshot = context.snapshot(clock_ms())
             return ShieldedLog(tuple(segment for log in snapshot.logs for segment in log.sealed))
         except StoreLayoutError as error:
-            notices.append(f"the log isn't whole: {error}")
+            notices.append(Text("the log isn't whole: ", error))
             return ShieldedLog(
                 take_sealed_files(context.broker, context.store.broker),
                 is_whole=False,
             )
     except (StorageEngineError, OSError) as error:
-        notices.append(f"no further segment is shielded: the log can't be looked at: {reason_text(error)}")
+        notices.append(
+            Text("no further segment is shielded: the log can't be looked at: ", reason_text(error))
+        )
         return ShieldedLog(is_known=False)
 
 
@@ -273,9 +277,13 @@ def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: lis
 def _loss(link: Link, used_percent: int | None, percent: int, why: str) -> Drift:
     return Drift(
         DriftKind.GIVEN_UP,
-        f"expected room for the log's bytes [{link.base_offset}, {link.end_offset}), which somebody else "
-        f"deleted and only the shield had, found the disk {used_percent} % full, above "
-        f"shield_give_up_percent {percent}: they were given up for space. Not archived before: {why}.",
+        Text(
+            f"expected room for the log's bytes [{link.base_offset}, {link.end_offset}), which somebody "
+            f"else deleted and only the shield had, found the disk {used_percent} % full, above "
+            f"shield_give_up_percent {percent}: they were given up for space. Not archived before: ",
+            why,
+            ".",
+        ),
         log=link.log,
         start_offset=link.base_offset,
         end_offset=link.end_offset,
@@ -462,7 +470,7 @@ def _link(
         for lineage, segments in context.record.lineages.grouped(chosen.segments).items():
             make_links(root, segments, lineage)
     except (ShieldError, OSError) as error:
-        tending.notices.append(f"not all that is unproven could be linked: {reason_text(error)}")
+        tending.notices.append(Text("not all that is unproven could be linked: ", reason_text(error)))
     if chosen.why_not:
         tending.notices.append(f"not all that is unproven is shielded: {chosen.why_not}")
     if mode is ShieldMode.OFF or (log.is_whole and not proofs.unreachable):
@@ -531,9 +539,9 @@ def _save_gone(tending: _Tending, gone: Sequence[JudgedLink]) -> None:
         try:
             _archive(tending, batch)
         except LakeUnavailableError as error:
-            tending.notices.append(f"what only the shield has can't be archived now: {error}")
+            tending.notices.append(Text("what only the shield has can't be archived now: ", error))
             for one in batch:
-                tending.fail(one.seen, str(error))
+                tending.fail(one.seen, Text(error))
             return
         except (StorageEngineError, OSError) as error:
             if len(batch) > 1:
@@ -552,7 +560,7 @@ def _try_alone(tending: _Tending, one: JudgedLink) -> None:
 
 def _keep(tending: _Tending, one: JudgedLink, error: Exception) -> None:
     tending.notices.append(f"offset {one.seen.link.base_offset} stays in the shield: {error}")
-    tending.fail(one.seen, str(error))
+    tending.fail(one.seen, Text(error))
 
 
 def _was_let_go(context: Context, seen: SeenLink) -> bool:
@@ -593,7 +601,7 @@ def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
         try:
             tending.notices += witness_release(context, tending.run, proofs, known)
         except GateRefusedError as error:
-            tending.notices.append(f"links of archived segments stay: {error}")
+            tending.notices.append(Text("links of archived segments stay: ", error))
             continue
         for seen in of_lineage:
             now = next(
@@ -658,6 +666,9 @@ def _stays(seen: SeenLink) -> list[str]:
     if not Path(seen.facts.path).exists():
         return []
     return [
-        f"{seen.facts.path}: expected the file as it was when it was compared with its receipt, found it "
-        f"changed since, so it stays. A watch looks at it again, and so does {COMMAND}"
+        Text(
+            f"{seen.facts.path}: expected the file as it was when it was compared with its receipt, found "
+            "it changed since, so it stays. A watch looks at it again, and so does ",
+            COMMAND,
+        )
     ]

@@ -24,6 +24,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import this_host
 from storage_engine.exceptions import (
@@ -403,10 +404,16 @@ def _hole_error(
     found = named_in_short(
         [f"{it.log} [{it.start_offset}, {it.end_offset}) {it.where.value}: {it.detail}" for it in ranges]
     )
-    todo = "Option holes=skip reads on behind them" if may_skip else "Run storage-engine verify --level store"
+    todo = (
+        "Option holes=skip reads on behind them"
+        if may_skip
+        else Text("Run ", Command("verify", "--level store"))
+    )
     return RowsMissingError(
-        f"lake {lake.location}: expected every row that the query may ask for of store {store_id}, found "
-        f"{found}. Nothing was read. {todo}."
+        f"lake {lake.location}: expected every row that the query may ask for of store {store_id}, "
+        f"found {found}. Nothing was read. ",
+        todo,
+        ".",
     )
 
 
@@ -497,9 +504,11 @@ def _lake_files(
             if file.location not in live or live[file.location].has_deletes:
                 why = "rows of it count as deleted" if file.location in live else "the table has it no more"
                 raise LakeUnavailableError(
-                    f"lake table {table.location()}: expected {file.location} with the rows of {row.log}/"
-                    f"{row.base_offset:020d}, found that {why}. Nothing was read. Try again; if it stays so, "
-                    "run storage-engine verify --level bytes --renew."
+                    f"lake table {table.location()}: expected {file.location} with the rows of "
+                    f"{row.log}/{row.base_offset:020d}, found that {why}. Nothing was read. Try again; "
+                    "if it stays so, run ",
+                    Command("verify --level bytes --renew"),
+                    ".",
                 )
             slots[file.location].append((row.lineage, row.log, row.base_offset))
             shared[file.location] += row.row_count if row.row_groups is not None else 0

@@ -73,10 +73,10 @@ def print_broker(broker: RunningBroker) -> None:
 
 
 def print_hold(status: HoldStatus) -> None:
-    say(f"Hold: {hold_text(status)}")
+    say("Hold: ", hold_text(status))
     for due in due_alarms(status, clock_ms()):
         say(f"URGENT {due}")
     for one in status.disturbances:
-        say(f"WARNING {drift_text(one)}")
+        say("WARNING ", drift_text(one))
     for notice in status.notices:
-        say(f"Note: {notice}")
+        say("Note: ", notice)

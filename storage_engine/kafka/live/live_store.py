@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from storage_engine.commands import join_texts
 from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import count_text
@@ -95,7 +96,7 @@ class LiveKafkaStore(LiveNode):
             raise GateRefusedError(f"{self.root}: {_LEFT_TO_ITS_BROKER}. Nothing was changed.")
         status = self.hold.renew(clock_ms())
         if not status.held:
-            raise GateRefusedError("; ".join((*status.notices, *status.alarms)))
+            raise GateRefusedError(join_texts("; ", (*status.notices, *status.alarms)))
         yield LockedTopics((*status.notices, *status.alarms))
 
     def delete_segments(

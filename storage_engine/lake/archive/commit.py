@@ -24,6 +24,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 
 from storage_engine.brokers import find_broker, same_companions
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import LakeConflictError, LakeUnavailableError, ProofError, StorageEngineError
 from storage_engine.lake.archive.commit_steps import (
@@ -157,7 +158,7 @@ def _slots_in(table: Table, file: LiveFile, receipts_of: ReceiptsOf) -> frozense
             there = untouched_files(table, rows)
             rows = [row for row in rows if data_file_of(table, row) not in there]
             if not rows or sum(row.row_count for row in rows) != file.entry.record_count:
-                raise LakeUnavailableError(f"{error} Nothing was committed.") from error
+                raise LakeUnavailableError(error, " Nothing was committed.") from error
         return frozenset(slot_prefix(row.identity) for row in rows)
 
 
@@ -350,11 +351,12 @@ def commit_segments(
             leaving[error.location] = LeavingFile(error.slots, error.slots - asked)
             if lost := leaving[error.location].lost:
                 _log.warning(
-                    "%s: expected a data file with the segments %s, found one that doesn't prove them: their "
-                    "rows leave the table, the file stays. If it is brought back as it was, "
-                    "storage-engine lake rebuild brings them in again.",
+                    "%s: expected a data file with the segments %s, found one that doesn't prove them: "
+                    "their rows leave the table, the file stays. If it is brought back as it was, %s brings "
+                    "them in again.",
                     error.location,
                     ", ".join(sorted(lost)),
+                    Command("lake rebuild"),
                 )
 
 
@@ -669,18 +671,20 @@ def _check_extent(segment: ProvenSegment, other: ProvenSegment | Receipt) -> Non
     archived, found = (read_companions(one.files) for one in (other, segment))
     if _ends(segment) != _ends(other) or not same_companions(segment.broker, archived, found):
         raise LakeConflictError(
-            f"{segment.source_path}: expected {_extent(other)}, as is archived for store {segment.store_id}, "
-            f"lineage {segment.lineage}, {segment.log} at offset {segment.base_offset}; found "
-            f"{_extent(segment)}. Nothing was committed. {_adopt(segment.log)}"
+            f"{segment.source_path}: expected {_extent(other)}, as is archived for store "
+            f"{segment.store_id}, lineage {segment.lineage}, {segment.log} at offset "
+            f"{segment.base_offset}; found {_extent(segment)}. Nothing was committed. ",
+            _adopt(segment.log),
         )
 
 
 def _adopt(log: str) -> str:
-    return (
-        "If the broker recovered from a crash and wrote these offsets again, or a restore filled what is "
-        "gone, run storage-engine adopt to open a new lineage, with --conn-id for a store of "
-        "Airflow; of several logs, "
-        f"--log {shlex.quote(log)} opens it for this one alone. Otherwise the file was changed."
+    return Text(
+        "If the broker recovered from a crash and wrote these offsets again, or a restore filled what "
+        "is gone, run ",
+        Command("adopt"),
+        " to open a new lineage, with --conn-id for a store of Airflow; of several logs, --log "
+        f"{shlex.quote(log)} opens it for this one alone. Otherwise the file was changed.",
     )
 
 
@@ -697,5 +701,6 @@ def _conflict(segment: ProvenSegment, archived_sha256: str) -> LakeConflictError
     return LakeConflictError(
         f"{segment.source_path}: expected SHA-256 {archived_sha256}, which is archived for store "
         f"{segment.store_id}, lineage {segment.lineage}, {segment.log} at offset {segment.base_offset}; "
-        f"found {segment.sha256}. Nothing was committed. {_adopt(segment.log)}"
+        f"found {segment.sha256}. Nothing was committed. ",
+        _adopt(segment.log),
     )

@@ -18,6 +18,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from storage_engine.brokers import broker_names, default_broker, find_broker
+from storage_engine.commands import Command
 from storage_engine.core.extras import POSTGRES
 from storage_engine.exceptions import (
     BadInputError,
@@ -244,8 +245,8 @@ def check_broker(lake: Lake, broker: str) -> None:
     if (found := lake.broker) != broker and not may_take:
         raise BadInputError(
             f"lake {lake.location}: expected a lake for segments of {broker}, found one for those of "
-            f"{found}. Nothing was changed. Name another lake, or make one: storage-engine init-lake "
-            f"--broker-type {broker} --lake DIRECTORY"
+            f"{found}. Nothing was changed. Name another lake, or make one: ",
+            Command("init-lake", f"--broker-type {broker} --lake DIRECTORY"),
         )
 
 
@@ -363,9 +364,10 @@ def check_lake(lake: Lake) -> None:
         if tables_are_missing(error.__cause__):
             reason = reason_of(error.__cause__)
             raise LakeMissingError(
-                f"lake {lake.location}: expected the tables {rows or rows_table_among(found)} and {SEGMENTS} "
-                f"in namespace {lake.config.namespace}, found at least one missing ({reason}). Nothing was "
-                f"created. {make_advice(lake.config)}"
+                f"lake {lake.location}: expected the tables {rows or rows_table_among(found)} and "
+                f"{SEGMENTS} in namespace {lake.config.namespace}, found at least one missing "
+                f"({reason}). Nothing was created. ",
+                make_advice(lake.config),
             ) from error
         raise
     for table in (messages, segments):

@@ -24,6 +24,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from storage_engine.brokers import broker_names, find_broker
+from storage_engine.commands import Command
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.catalog.catalog import (
     CHANGE_LOCK,
@@ -167,8 +168,10 @@ def ready_to_write(lake: Lake) -> None:
     check_identity(lake, messages, segments)
     if (original := segments.properties.get(COPY_OF_PROPERTY)) is not None:
         raise LakeIdentityError(
-            f"lake {lake.location}: expected a lake that may be written, found a copy of {original}. Nothing "
-            "was changed. Use that lake; if it is gone for good, run storage-engine lake promote on this one."
+            f"lake {lake.location}: expected a lake that may be written, found a copy of {original}. "
+            "Nothing was changed. Use that lake; if it is gone for good, run ",
+            Command("lake promote"),
+            " on this one.",
         )
     if _lacks_identity(messages, segments):
         with CHANGE_LOCK, nobody_commits(lake):
@@ -355,9 +358,11 @@ def _check_only_catalog(table: Table) -> None:
         ]
         if strange:
             raise LakeIdentityError(
-                f"{location}: expected metadata of nothing that the catalog doesn't have, found it to name "
-                f"{strange[0]}: the catalog was put back from an older copy, or a commit failed there. "
-                "Nothing was changed. Run storage-engine lake rebuild, which brings such files in."
+                f"{location}: expected metadata of nothing that the catalog doesn't have, found it to "
+                f"name {strange[0]}: the catalog was put back from an older copy, or a commit failed "
+                "there. Nothing was changed. Run ",
+                Command("lake rebuild"),
+                ", which brings such files in.",
             )
 
 

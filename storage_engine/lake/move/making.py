@@ -25,6 +25,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from storage_engine.brokers import default_broker, find_broker
+from storage_engine.commands import Command
 from storage_engine.core.durable import fsync_path, make_dirs
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeMissingError, LakeUnavailableError
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, connect, open_lake
@@ -251,16 +252,18 @@ def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> No
         )
     if (intent := open_intent(file_io, location)) is not None:
         raise LakeIdentityError(
-            f"{location}: expected an empty place for a new lake, found what storage-engine lake "
-            f"{intent.command} of lake {intent.copy_of or intent.lake_id} left when it was killed. Nothing "
-            "was created. Run that command again, with the same arguments; or choose another place."
+            f"{location}: expected an empty place for a new lake, found what ",
+            Command(f"lake {intent.command}"),
+            f" of lake {intent.copy_of or intent.lake_id} left when it was killed. Nothing was created. "
+            "Run that command again, with the same arguments; or choose another place.",
         )
     for file in list_files(file_io, location):
         if fault := _fault(file_io, catalog_id, location, file):
             raise LakeIdentityError(
-                f"{location}: expected an empty place for a new lake, found {fault}. Nothing was created. If "
-                "the lake there has lost its catalog, run storage-engine lake rebuild; otherwise choose "
-                "another warehouse or namespace: two catalogs must not share one."
+                f"{location}: expected an empty place for a new lake, found {fault}. Nothing was "
+                "created. If the lake there has lost its catalog, run ",
+                Command("lake rebuild"),
+                "; otherwise choose another warehouse or namespace: two catalogs must not share one.",
             )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from storage_engine.commands import Command
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import count_text
@@ -193,7 +194,8 @@ def refuse_other_logs(context: Context, asked: Sequence[LakeProofs], segments: S
         why = identities.contradiction(log, rows)
         if why:
             raise LakeConflictError(
-                f"{context.store.root}: log {log}: expected the log that is archived, found another: {why}. "
-                f"{NOTHING} Find out what became of it; then storage-engine adopt STORE --log {log} --reason "
-                "WHY opens a new lineage of it, and what is archived stays under the old one."
+                f"{context.store.root}: log {log}: expected the log that is archived, found another: "
+                f"{why}. {NOTHING} Find out what became of it; then ",
+                Command("adopt", f"STORE --log {log} --reason WHY"),
+                " opens a new lineage of it, and what is archived stays under the old one.",
             )

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from storage_engine.commands import Text, join_texts
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import this_host
 from storage_engine.core.jsonable import to_jsonable
@@ -343,16 +344,16 @@ def archive_planned(
         waiver = context.journal.find_waiver(run.plan_digest or "")
         if waiver is None:
             raise
-        return ArchiveResult((), waiver, str(error))
+        return ArchiveResult((), waiver, Text(error))
     notices = (
         *planned.gone.notices,
-        *(str(one.error) for one in planned.gone.refusals),
+        *(Text(one.error) for one in planned.gone.refusals),
         *planned.waiting,
-        *(f"log {log} was not archived: {why}" for log, why in failed.items()),
+        *(Text(f"log {log} was not archived: ", why) for log, why in failed.items()),
     )
-    waivable = [str(error) for error in failed.values() if isinstance(error, _WAIVABLE)]
+    waivable = [Text(error) for error in failed.values() if isinstance(error, _WAIVABLE)]
     waiver = context.journal.find_waiver(run.plan_digest or "") if waivable else None
-    why = "; ".join(waivable) if waiver else ""
+    why = join_texts("; ", waivable) if waiver else ""
     done = joined_results(turns)
     return replace(
         done,
@@ -450,7 +451,7 @@ def archive_somewhere(
             proofs = _read(context, candidates, read_files=read_files)
         if not proofs.asked:
             raise none_reachable([reason for _, reason in proofs.unreachable])
-        notices = (*(f"a lake could not be used: {failure}" for failure in failures), *proofs.outages)
+        notices = (*(Text("a lake could not be used: ", failure) for failure in failures), *proofs.outages)
         notices = (*notices, *unarchived_notices(proofs.permits, proofs.left_out(candidates)))
         refuse_other_logs(context, proofs.asked, candidates)
         wanted = choose(proofs)
@@ -489,7 +490,7 @@ def archive_somewhere(
         )
     if len(context.store.lakes) == 1:
         raise failures[0]
-    reasons = [str(failure) for failure in failures]
+    reasons: list[str] = [Text(failure) for failure in failures]
     if proofs is not None:
         reasons += [reason for _, reason in proofs.unreachable]
     raise none_reachable(reasons) from failures[-1]

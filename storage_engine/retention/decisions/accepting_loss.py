@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from storage_engine.commands import Command
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.catalog.catalog import open_lake
@@ -95,9 +96,11 @@ def _ask_every_lake(context: Context) -> None:
         known.check(lake, context.record.store_id, whole=True)
     if unasked := lakes_unasked(known.heads, lakes, {}):
         raise LakeUnavailableError(
-            f"{context.store.root}: expected that every lake is asked that may have what seems to be lost, "
-            f"found that {'; '.join(unasked)}. Nothing was recorded. Name it, or both with --second-lake; if "
-            "it is gone for good, storage-engine stamp says so."
+            f"{context.store.root}: expected that every lake is asked that may have what seems to be "
+            f"lost, found that {'; '.join(unasked)}. Nothing was recorded. Name it, or both with "
+            "--second-lake; if it is gone for good, ",
+            Command("stamp"),
+            " says so.",
         )
 
 

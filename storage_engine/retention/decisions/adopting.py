@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage_engine.brokers import has_companions
+from storage_engine.commands import Command
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import check_host, is_this_host
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
@@ -254,9 +255,11 @@ def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
             check_no_original(root, found.root, found.store_id)
     elif found is None:
         raise StoreIdentityError(
-            f"{stamp_path(root)}: expected the stamp of the store that was moved here, found none. Nothing "
-            "was changed. If it was lost, run storage-engine stamp --store-id ID, with --conn-id if it is a "
-            "store of Airflow; a store of which nothing was archived needs no move."
+            f"{stamp_path(root)}: expected the stamp of the store that was moved here, found none. "
+            "Nothing was changed. If it was lost, run ",
+            Command("stamp", "--store-id ID"),
+            ", with --conn-id if it is a store of Airflow; a store of which nothing was archived needs "
+            "no move.",
         )
     else:
         check_no_original(root, found.root, found.store_id)
@@ -444,8 +447,10 @@ def _wanted(store: ManagedStore, journal: Journal, store_id: str | None) -> str:
     wanted = store_id or (here.store_id if here else None) or (found.store_id if found else None)
     if wanted is None:
         raise BadInputError(
-            f"{root}: expected a store that stamp or journal know, found neither. Nothing was changed. Give "
-            "--store-id ID, as storage-engine lake info lists them, or --new."
+            f"{root}: expected a store that stamp or journal know, found neither. Nothing was changed. "
+            "Give --store-id ID, as ",
+            Command("lake info"),
+            " lists them, or --new.",
         )
     if here is not None and here.store_id != wanted:
         raise StoreIdentityError(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage_engine.brokers import find_broker, kind_option
+from storage_engine.commands import Text
 from storage_engine.core.clock import DAY_MS, jumped_forward_ms, read_clock
 from storage_engine.core.extras import SparkPair
 from storage_engine.core.wording import reason_text
@@ -285,7 +286,7 @@ def _ask_broker(store: ManagedStore, known: _Known, now_ms: int) -> tuple[Manage
     except (BrokerError, NotOnBrokerError) as error:
         if not store.is_live:
             raise
-        known.findings.append(Finding(Severity.URGENT, "broker-unreachable", str(error).removesuffix(".")))
+        known.findings.append(Finding(Severity.URGENT, "broker-unreachable", Text(error).removesuffix(".")))
         return _ask_broker(replace(store, live=None), known, now_ms)
 
 
@@ -423,7 +424,11 @@ def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
     except StorageEngineError as error:
         known.journal, known.unknown_proof = None, UnknownProof.JOURNAL
         known.findings.append(
-            Finding(Severity.WARNING, "journal", f"the journal can't be read: {str(error).removesuffix('.')}")
+            Finding(
+                Severity.WARNING,
+                "journal",
+                Text("the journal can't be read: ", Text(error).removesuffix(".")),
+            )
         )
     return known
 
@@ -467,7 +472,7 @@ def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
         mend = refused_by_last_archive(known.journal, known.record, known.unproven)
     except StorageEngineError as error:
         known.findings.append(
-            Finding(Severity.WARNING, "proof-unknown", f"what the lake proves isn't known: {error}")
+            Finding(Severity.WARNING, "proof-unknown", Text("what the lake proves isn't known: ", error))
         )
         return
     known.some_unasked = bool(notices) or any(one.refused for one in known.lakes)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.brokers import store_called
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text, duration_text, time_text
 from storage_engine.exceptions import StorageEngineError
@@ -95,7 +96,7 @@ def _look(
     try:
         info = describe(config)
     except StorageEngineError as error:
-        return CheckedLake(title, place, str(error), None, None, (), 0, disk, None, 0)
+        return CheckedLake(title, place, Text(error), None, None, (), 0, disk, None, 0)
     verified_at_ms, faults = _last_verified(store, info) if has_journal else (None, 0)
     own = [one for one in info.stores if record is not None and one.store_id == record.store_id]
     return CheckedLake(
@@ -243,7 +244,7 @@ def _of_properties(lake: CheckedLake) -> Iterator[Finding]:
             f"{', '.join(names[:_NAMED])}{more}, which another program follows and nothing here does",
             "take that out of the catalog server's configuration; what is needed belongs into the lake's own"
             if not owner
-            else "bring the table back to its place: storage-engine lake relocate"
+            else Text("bring the table back to its place: ", Command("lake relocate"))
             if names == ("location",)
             else f"remove it where nobody needs it: {table} in Spark",
         )
@@ -254,7 +255,7 @@ def _of_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms:
         yield Finding(
             Severity.URGENT,
             "lake-refused",
-            f"nothing can be archived into the {lake.title}: {lake.refused.removesuffix('.')}",
+            Text(f"nothing can be archived into the {lake.title}: ", lake.refused.removesuffix(".")),
         )
         return
     yield from _of_properties(lake)
@@ -269,15 +270,18 @@ def _of_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms:
             "archive-rule",
             f"rule {rule.rule_id[:SHOWN_CHARACTERS]} of the {lake.title}, by which {rule.scope.text} is not "
             "archived, isn't in this store's journal: all of it is archived",
-            f"record it there: storage-engine lake keep --lake {shlex.join([lake.location, *words])} "
-            "--archive no, with --journal URL where the journal isn't in the lake's directory",
+            Text(
+                "record it there: ",
+                Command("lake keep", f"--lake {shlex.join([lake.location, *words])} --archive no"),
+                ", with --journal URL where the journal isn't in the lake's directory",
+            ),
         )
     if lake.copy_of is not None:
         yield Finding(
             Severity.WARNING,
             "lake-copy",
             f"the {lake.title} {lake.location} is a copy of lake {lake.copy_of}, and proves nothing",
-            "name that lake; if it is gone for good: storage-engine lake promote",
+            Text("name that lake; if it is gone for good: ", Command("lake promote")),
         )
     if lake.broker and lake.broker != broker:
         yield Finding(
@@ -291,7 +295,7 @@ def _of_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms:
             Severity.URGENT,
             "lake-faults",
             f"the last check of the {lake.title} found {count_text(lake.faults, 'fault')} in it",
-            "see them: storage-engine verify",
+            Text("see them: ", Command("verify")),
         )
     elif lake.segments and (
         lake.verified_at_ms is None or now_ms - lake.verified_at_ms > _LONG_UNVERIFIED_MS
@@ -301,7 +305,7 @@ def _of_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms:
             Severity.NOTE,
             "lake-unverified",
             f"the {lake.title} was {when} verified",
-            "do it regularly: storage-engine verify",
+            Text("do it regularly: ", Command("verify")),
         )
     yield from _of_disk(lake, unproven_bytes)
 
@@ -332,7 +336,7 @@ def place_findings(store: ManagedStore, data_paths: Sequence[Path]) -> Iterator[
                 "lake-nested",
                 f"the lake {lake.location} lies inside {around}: nothing is archived into it, and nothing is "
                 "released on its proof",
-                "move its directory to another disk, and run storage-engine lake relocate",
+                Text("move its directory to another disk, and run ", Command("lake relocate")),
             )
     shared = shared_disks(store, data_paths)
     if not shared:

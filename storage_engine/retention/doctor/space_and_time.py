@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text, duration_text, time_text
 from storage_engine.model.report.diagnosis import Finding, Severity
@@ -155,8 +156,8 @@ def deletion_text(found: Figures) -> str:
 
 def _room(found: Figures) -> str:
     if found.going:
-        return "archive and delete with proof: storage-engine clean; or add space"
-    return "add space, or delete with proof: storage-engine clean"
+        return Text("archive and delete with proof: ", Command("clean"), "; or add space")
+    return Text("add space, or delete with proof: ", Command("clean"))
 
 
 def _used(found: Figures) -> int:

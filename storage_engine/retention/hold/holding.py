@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from storage_engine.commands import Text, join_texts
 from storage_engine.core.clock import HOUR_MS, clock_ms
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import reason_text
@@ -73,7 +74,7 @@ def _proven(
         measured = measured or measure_lag(context)
     except (StorageEngineError, OSError) as error:
         said = reason_text(error).removesuffix(".")
-        return {}, (f"what the lakes prove isn't known, so that nothing counts as proven: {said}",)
+        return {}, (Text("what the lakes prove isn't known, so that nothing counts as proven: ", said),)
     every = (segment for log in measured.snapshot.logs for segment in log.segments)
     segments = [segment for segment in every if segment.id in measured.archivable]
     unproven, broken = measured.unproven, _broken(context, measured.proofs)
@@ -194,7 +195,7 @@ def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
     status, _ = _renewed(context, run, now_ms)
     notices = (*status.notices, *status.alarms, *alarms_of(context, status))
     if not status.held:
-        raise GateRefusedError("; ".join(notices))
+        raise GateRefusedError(join_texts("; ", notices))
     return notices
 
 
@@ -249,10 +250,10 @@ def _try_to_renew(
         status = hold_of(context.broker).status(now_ms)
         if status.left_to_broker:
             # Nothing was judged, so that nothing says that it is well.
-            said = (f"what goes soon wasn't looked for: {error}",)
+            said = (Text("what goes soon wasn't looked for: ", error),)
             told = drift_since_renewal(context.journal, context.record)
             return replace(status, disturbances=told, alarms=said), False
-        notices = (*status.notices, f"the hold was only looked at: {error}")
+        notices = (*status.notices, Text("the hold was only looked at: ", error))
         found = (*done, *status.disturbances)
         return replace(status, disturbances=found, notices=notices), False
 

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
@@ -151,7 +152,7 @@ def unproven_of(
 
 
 def _clause(error: object) -> str:
-    return str(error).replace(" Nothing was changed.", "").removesuffix(".")
+    return Text(error).without(" Nothing was changed.").removesuffix(".")
 
 
 def _unproven_by(context: Context, now_ms: int, until_ms: int) -> UnprovenSegments:
@@ -164,11 +165,14 @@ def refusal(left: UnprovenSegments, acceptance: Acceptance | None) -> str:
     if left.count <= (0 if acceptance is None else acceptance.at_most):
         return ""
     expected = "no segment" if acceptance is None else f"at most {acceptance.at_most}"
-    remedy = "Archive them: storage-engine archive" if left.segments else "Mend what keeps it from being told"
-    return (
-        f"expected {expected} that its broker deletes within a day and no lake proves once it isn't held, "
-        f"found {left.text}. Nothing was changed. {remedy}. To leave it to the broker all the same: "
-        f"--leave-unproven {left.count} --reason TEXT."
+    remedy = (
+        Text("Archive them: ", Command("archive")) if left.segments else "Mend what keeps it from being told"
+    )
+    return Text(
+        f"expected {expected} that its broker deletes within a day and no lake proves once it isn't "
+        f"held, found {left.text}. Nothing was changed. ",
+        remedy,
+        f". To leave it to the broker all the same: --leave-unproven {left.count} --reason TEXT.",
     )
 
 
@@ -180,7 +184,7 @@ def check_unproven(context: Context, acceptance: Acceptance | None, now_ms: int)
     """
     left = _unproven_by(context, now_ms, now_ms + DAY_MS)
     if why := refusal(left, acceptance):
-        raise GateRefusedError(f"{context.store.real_root}: {why}")
+        raise GateRefusedError(f"{context.store.real_root}: ", why)
     return left
 
 
@@ -203,8 +207,10 @@ def check_hold_of_other_journal(
         left = unproven_of(store, journal, record, unheld)
     if why := refusal(left, acceptance):
         raise GateRefusedError(
-            f"{store.real_root}: another journal holds the store until {time_text(held_until_ms)}, and this "
-            f"one renews no such hold: {why} Or unmanage it by that journal first."
+            f"{store.real_root}: another journal holds the store until {time_text(held_until_ms)}, and "
+            "this one renews no such hold: ",
+            why,
+            " Or unmanage it by that journal first.",
         )
 
 
@@ -214,7 +220,7 @@ def end_alarms(context: Context, status: HoldStatus | None, now_ms: int) -> tupl
         return ()
     until_ms = (status.deletes_from_ms or status.ends_at_ms) + DAY_MS
     said = hold_end_text(status, _unproven_by(context, now_ms, until_ms).text)
-    return (f"{said}. Renew it: storage-engine hold; or archive: storage-engine archive",)
+    return (Text(f"{said}. Renew it: ", Command("hold"), "; or archive: ", Command("archive")),)
 
 
 def record_intent(context: Context, left: UnprovenSegments | None, acceptance: Acceptance | None) -> None:

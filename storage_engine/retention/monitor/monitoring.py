@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import count_text, reason_text, time_text, unexpected
@@ -115,7 +116,7 @@ def _told(errors: list[str], what: str, tell: Callable[[], Any]) -> Any:
         return tell()
     except Exception as error:
         known = isinstance(error, (StorageEngineError, OSError))
-        errors.append(f"{what} is not known: {error if known else unexpected(error)}")
+        errors.append(Text(f"{what} is not known: ", error if known else unexpected(error)))
         return None
 
 
@@ -205,7 +206,7 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
         try:
             status = hold(context, run_key=run_key).status
         except GateRefusedError as error:
-            alarms.append(f"the store can't be held: {error}")
+            alarms.append(Text("the store can't be held: ", error))
         else:
             told = sensed.hold.disturbances if sensed.hold else ()
             new = tuple(one for one in status.disturbances if one not in told)
@@ -213,7 +214,7 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
                 alarms += alarms_of(context, replace(status, disturbances=new))
             if not status.is_well:
                 what = "not all of the store is held" if status.held else "the store isn't held"
-                alarms += [f"{what}: {notice}" for notice in (*status.notices, *status.alarms)]
+                alarms += [Text(f"{what}: ", notice) for notice in (*status.notices, *status.alarms)]
     alarms += _shield_alarms(context)
     measured, behind = _archive_lag(context, sensed.sensed_at_ms)
     alarms += behind
@@ -270,7 +271,7 @@ def _hold_due(
     except (StorageEngineError, OSError) as error:
         # It may have found what went before it failed.
         went = HoldStatus(False, disturbances=drift_since_renewal(context.journal, context.record))
-        said = (f"what goes soon can't be held: {reason_text(error)}", *alarms_of(context, went))
+        said = (Text("what goes soon can't be held: ", reason_text(error)), *alarms_of(context, went))
         return None, (*said, *_expiry_alarms(context, measured))
     told = () if result.renewed else _expiry_alarms(context, measured)
     return result.status, (*alarms_of(context, result.status), *due_alarms(result.status, clock_ms()), *told)
@@ -288,7 +289,7 @@ def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | Non
         measured = measure_lag(context)
         context.journal.add_archive_lag(context.record.store_id, sensed_at_ms, measured.lag)
     except (StorageEngineError, OSError) as error:
-        return None, (f"archive lag is not known: {reason_text(error)}",)
+        return None, (Text("archive lag is not known: ", reason_text(error)),)
     return measured, measured.lag.alarms(policy)
 
 
@@ -338,7 +339,7 @@ def _findings(context: Context) -> tuple[Finding, ...]:
     except Exception as error:
         # Whatever it is: what was found so far has to be kept, and alarms have to be told.
         known = isinstance(error, (StorageEngineError, OSError))
-        told = str(error).removesuffix(".") if known else unexpected(error)
+        told = Text(error).removesuffix(".") if known else unexpected(error)
         return (Finding(Severity.WARNING, "unreadable", told),)
 
 
@@ -350,5 +351,5 @@ def _shield_alarms(context: Context) -> tuple[str, ...]:
     try:
         result = tend_shield(context)
     except (StorageEngineError, OSError) as error:
-        return (f"the shield can't be tended: {reason_text(error)}",)
+        return (Text("the shield can't be tended: ", reason_text(error)),)
     return result.notices if result.gone or result.given_up else ()

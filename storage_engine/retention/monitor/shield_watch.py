@@ -16,6 +16,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from storage_engine.commands import Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.own_directory import WATCH_WAIT_SECONDS
 from storage_engine.core.wording import reason_text, unexpected
@@ -243,12 +244,12 @@ class ShieldWatch:
 
     def _cannot_tend(self, why: str) -> None:
         self._has_failed = True
-        self._say_once(f"the shield can't be tended: {why}")
+        self._say_once(Text("the shield can't be tended: ", why))
 
     def _cannot_ask(self, why: str) -> None:
-        self._say_once(f"whether the broker deletes by force can't be asked, or ended: {why}")
+        self._say_once(Text("whether the broker deletes by force can't be asked, or ended: ", why))
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
-            self._say(f"{self._store.root}: {text}")
+            self._say(Text(f"{self._store.root}: ", text))

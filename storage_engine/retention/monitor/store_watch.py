@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import reason_text, unexpected
 from storage_engine.exceptions import BadInputError, StorageEngineError
@@ -185,8 +186,8 @@ class Recorder(threading.Thread):
             except Exception as error:
                 # Whatever it is: nobody else would record what the watches mend from now on.
                 known = isinstance(error, StorageEngineError | OSError)
-                why = str(error) if known else unexpected(error)
-                self._say_once(f"{store.root}: what was mended can't be recorded yet: {why}")
+                why = Text(error) if known else unexpected(error)
+                self._say_once(Text(f"{store.root}: what was mended can't be recorded yet: ", why))
                 with self._changed:
                     # Another store's journal may be well.
                     self._waiting.rotate(-len(found))
@@ -257,7 +258,7 @@ class StoreWatch(threading.Thread):
         self._say = say
         self._said = ""
         self._silent = ""
-        self._changes = FileChanges(lambda text: say(f"{store.root}: {text}"))
+        self._changes = FileChanges(lambda text: say(Text(f"{store.root}: ", text)))
         self._ends = False
 
     def end(self) -> None:
@@ -274,7 +275,7 @@ class StoreWatch(threading.Thread):
                     self._alarm(reason_text(error))
                 except Exception as error:
                     # Whatever it is, a watch that ends with it would be missed by nobody.
-                    self._alarm(f"the watch has failed and begins again: {unexpected(error)}")
+                    self._alarm(Text("the watch has failed and begins again: ", unexpected(error)))
                 self._pause(_STAND_BY_SECONDS)
         finally:
             self._changes.close()
@@ -337,7 +338,7 @@ class StoreWatch(threading.Thread):
             yield reason_text(error)
         except Exception as error:
             # Whatever it is, what comes after it in the same look must not wait for its mend.
-            yield f"a part of the watch has failed, and is tried again: {unexpected(error)}"
+            yield Text("a part of the watch has failed, and is tried again: ", unexpected(error))
         else:
             self._tell(found)
 
@@ -360,7 +361,7 @@ class StoreWatch(threading.Thread):
 
     def _say_once(self, text: str) -> None:
         if text != self._said:
-            self._say(f"{self._store.root}: {text}")
+            self._say(Text(f"{self._store.root}: ", text))
         self._said = text
 
 

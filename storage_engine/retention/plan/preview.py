@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 
+from storage_engine.commands import Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import ShieldError
 from storage_engine.model.plan.plan import Plan, PlanRequest
@@ -59,7 +60,7 @@ def preview(
         shielded = shield_notices(store.real_root, decided.plan.to_delete)
     except ShieldError as error:
         # A run refuses that; what it would do may be looked at.
-        shielded = (str(error),)
+        shielded = (Text(error),)
     return replace(decided, plan=replace(decided.plan, notices=(*decided.plan.notices, *shielded)))
 
 

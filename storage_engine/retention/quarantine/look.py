@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.core.wording import bytes_text, reason_text
 from storage_engine.exceptions import QuarantineError
@@ -60,8 +61,12 @@ def unknown_text(one: QuarantineLook) -> tuple[str, str]:
     what = f"{bytes_text(one.size_bytes)} that run {one.run_key or 'unknown'} set aside"
     return (
         f"{what} lie in {one.directory}, and the journal doesn't know it: nothing empties it",
-        "with the journal of that run, storage-engine undo brings it back; to take it away, once verify says "
-        f"that the lake has it: rm -r {shlex.quote(one.directory)}",
+        Text(
+            "with the journal of that run, ",
+            Command("undo"),
+            " brings it back; to take it away, once verify says that the lake has it: rm -r "
+            f"{shlex.quote(one.directory)}",
+        ),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command
 from storage_engine.core import durable
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BadInputError, QuarantineError, RunStateError
@@ -47,9 +48,11 @@ def refuse_after_a_run(run: Run, quarantine: Quarantine) -> None:
     for path, known in quarantine.signs.items():
         if found[path] != known:
             raise QuarantineError(
-                f"{path}: expected it as run {run.run_key!r} found it, {known}, found {found[path]}: the "
-                "store's broker has run since, or somebody changed its files. Nothing was changed. What is "
-                "archived comes back into another directory by storage-engine restore."
+                f"{path}: expected it as run {run.run_key!r} found it, {known}, found {found[path]}: "
+                "the store's broker has run since, or somebody changed its files. Nothing was changed. "
+                "What is archived comes back into another directory by ",
+                Command("restore"),
+                ".",
             )
 
 

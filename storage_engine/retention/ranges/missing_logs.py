@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import RunStateError
@@ -34,7 +35,9 @@ from storage_engine.retention.ranges.seen_logs import (
 )
 from storage_engine.retention.store.managed_store import ManagedStore
 
-_ADVICE = "see why: storage-engine verify; then bring it back, or accept the loss: storage-engine accept-loss"
+_ADVICE = Text(
+    "see why: ", Command("verify"), "; then bring it back, or accept the loss: ", Command("accept-loss")
+)
 
 
 def missing_findings(

@@ -17,6 +17,7 @@ from stat import S_ISREG
 from types import NoneType
 from typing import Any, Final, NoReturn, TypeVar, cast
 
+from storage_engine.commands import Text
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import BadInputError, BrokerPackageError, FileGoneError, StorageEngineError
 from storage_engine.model.broker.broker_store import (
@@ -140,6 +141,7 @@ _ASKED: Final = f"Asking changed nothing. {MEND}"
 MAY_BE_DONE: Final = f"A part of it may be done, which the next run finds out. {MEND}"
 _INT: Final[Set[type]] = frozenset({int})
 _TEXT: Final[Set[type]] = frozenset({str})
+_SENTENCE: Final[Set[type]] = frozenset({str, Text})
 _MAYBE_INT: Final[Set[type]] = frozenset({int, NoneType})
 SNAPSHOT: Final[Types] = {
     "root": _TEXT,
@@ -155,7 +157,7 @@ DISK: Final[Types] = {
     "used_percent": _MAYBE_INT,
     "total_bytes": _MAYBE_INT,
     "usable_bytes": _MAYBE_INT,
-    "error": _TEXT,
+    "error": _SENTENCE,
     "device": _MAYBE_INT,
 }
 LOG: Final[Types] = {"segments": {tuple}, "max_offset": _INT, "dispatched_offset": _INT}
@@ -183,7 +185,7 @@ PLAN: Final[Types] = {
     "logs": {tuple},
     "notices": {tuple},
 }
-DECISION: Final[Types] = {"segment": {Segment}, "reason": {Reason}, "detail": _TEXT}
+DECISION: Final[Types] = {"segment": {Segment}, "reason": {Reason}, "detail": _SENTENCE}
 
 
 def check_all(things: Sequence[Any], of: type, where: Callable[[Any], str]) -> None:

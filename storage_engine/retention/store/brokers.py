@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command, Text
 from storage_engine.core.turns import take_turn
 from storage_engine.exceptions import BadInputError, DiskUnavailableError, StoreBusyError, TurnTakenError
 from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, StoreSettings
@@ -106,7 +107,9 @@ def open_to_make_room(store: ManagedStore, memory: HoldMemory | None) -> BrokerS
     if opened is None:
         raise BadInputError(
             f"{store.root}: expected a node of a cluster with replicas, found {kind.title}. Nothing was "
-            "changed. storage-engine clean makes room there."
+            "changed. ",
+            Command("clean"),
+            " makes room there.",
         )
     return asked(opened, store.broker)
 
@@ -161,10 +164,11 @@ def refuse_cleanup(store: ManagedStore) -> None:
     if not store.cleans_up_on_request:
         title = find_broker(store.broker).title
         raise BadInputError(
-            f"{store.root}: expected a store that can be cleaned up, found one of {title} that is "
-            "left to its running broker. Nothing was changed. Let it delete by its own rules, which "
-            "storage-engine plan shows; or say that we delete, with --deletes-us or the setting deletes; or "
-            "stop the broker, and leave its address out."
+            f"{store.root}: expected a store that can be cleaned up, found one of {title} that is left "
+            "to its running broker. Nothing was changed. Let it delete by its own rules, which ",
+            Command("plan"),
+            " shows; or say that we delete, with --deletes-us or the setting deletes; or stop the "
+            "broker, and leave its address out.",
         )
     check_undo_settings(store)
 
@@ -191,12 +195,12 @@ def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable
         )
     kind = find_broker(store.broker)
     deletes = "" if kind.cleanups(LiveBroker()) is Cleanups.WHEN_DUE else " with --deletes-us"
-    engine = " Of a store that storage-engine serve writes, say so: --engine." if kind.engine else ""
+    engine = Text(" Of a store that ", Command("serve"), " writes, say so: --engine.") if kind.engine else ""
     raise StoreBusyError(
         f"{store.root}: expected a store whose broker is stopped, found that {who}: its broker runs, or "
         "another run works on it. Nothing was changed. Stop it or wait for it; or, to clean up beside the "
-        f"running broker, name it: --broker ADDRESS{deletes} at a shell, its address in the connection."
-        f"{engine}"
+        f"running broker, name it: --broker ADDRESS{deletes} at a shell, its address in the connection.",
+        engine,
     )
 
 
@@ -213,8 +217,11 @@ def no_shield(store: ManagedStore) -> BadInputError:
     """Return the error of a store that can have no shield."""
     return BadInputError(
         f"{store.root}: expected a store that can have a shield, found one of "
-        f"{find_broker(store.broker).title}. Nothing was changed. Archive it: storage-engine archive; or "
-        "keep its running broker from deleting: storage-engine hold."
+        f"{find_broker(store.broker).title}. Nothing was changed. Archive it: ",
+        Command("archive"),
+        "; or keep its running broker from deleting: ",
+        Command("hold"),
+        ".",
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.own_directory import take_from_all
@@ -203,11 +204,13 @@ class Context:
             snapshot = self.snapshot(now_ms)
             if snapshot.crashed:
                 broker = find_broker(self.store.broker)
-                recover = "; or run storage-engine recover" if broker.engine else ""
+                recover = Text("; or run ", Command("recover")) if broker.engine else ""
                 raise StoreCrashedError(
                     f"{snapshot.root}: its broker did not stop cleanly ({broker.words.crash_sign}), so "
                     "where its log ends is not certain. Nothing was deleted. Start the broker, let it "
-                    f"recover, stop it cleanly, and run again{recover}."
+                    "recover, stop it cleanly, and run again",
+                    recover,
+                    ".",
                 )
             yield Locked(snapshot, lease, held.notices)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from storage_engine.commands import join_texts
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.host import person
 from storage_engine.core.wording import paths_text
@@ -102,7 +103,7 @@ def locked(store: LiveParts) -> Iterator[LockedLive]:
         with marker.changing(root_of(store)):
             status = _renew(store, time.time_ns() // 1_000_000, replicas)
         if not status.held:
-            raise GateRefusedError("; ".join(status.notices))
+            raise GateRefusedError(join_texts("; ", status.notices))
         yield LockedLive(status.notices)
 
 
@@ -212,7 +213,7 @@ def _renew_as_found(store: LiveParts, memory: HoldMemory, now_ms: int, replicas:
     except GateRefusedError as error:
         if new and not isinstance(error, mtimes.SegmentGoneError):
             details = "; ".join(one.detail for one in new)
-            raise GateRefusedError(f"{error} Drift found: {details}") from error
+            raise GateRefusedError(error, f" Drift found: {details}") from error
         raise
     if deletes_by_force(found) and store.live.may_change_settings:
         said.append(announce_rewrite(found))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.core.wording import time_text
@@ -81,10 +82,11 @@ def weaknesses(store: LiveParts, state: HoldState, found: Observed) -> Iterator[
     if not state.may_delete(found.settings.get(RELEASE, "")):
         yield f"nothing is deleted through this broker: {untried_text(found.settings)}"
     if why := no_watch(root_of(store)):
-        yield (
+        yield Text(
             f"{why}: until the next run nobody mends a fence that somebody touches or removes; once its "
-            f"{len(state.fence) or 1} files are, the broker deletes what is behind them. Run "
-            "storage-engine watch on this host"
+            f"{len(state.fence) or 1} files are, the broker deletes what is behind them. Run ",
+            Command("watch"),
+            " on this host",
         )
     elif read_local(root_of(store)) is None:
         yield (
@@ -153,7 +155,7 @@ def _status(store: LiveParts, state: HoldState, found: Observed) -> HoldStatus:
         said += [*weaknesses(store, state, found), *below_the_first_file(found, state)]
     except GateRefusedError as error:
         stands = False
-        said.append(str(error))
+        said.append(Text(error))
     stands = stands and ends_at_ms > found.at_ms
     ends = (ends_at_ms, deletes_from_ms) if stands else (None, None)
     lasts_ms, watch = state.lasts_ms or None, last_look(root_of(store))
@@ -170,7 +172,7 @@ def _before_the_first(store: LiveParts, now_ms: int) -> Iterator[str]:
         if deletes_by_force(found) and store.live.may_change_settings:
             yield announce_rewrite(found)
     except GateRefusedError as error:
-        yield f"a hold would be refused: {error}"
+        yield Text("a hold would be refused: ", error)
 
 
 LATELY_HOURS: Final = 24

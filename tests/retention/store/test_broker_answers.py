@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from storage_engine.commands import Command, Text
 from storage_engine.exceptions import BrokerPackageError, FileGoneError, StoreBusyError
 from storage_engine.model.broker.broker_store import FORMER_MEMBERS, BrokerStore
 from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
@@ -251,6 +252,8 @@ def test_a_plan_for_the_snapshot_is_taken(root: Path, snapshot: StoreSnapshot) -
     for going in ((), (0,), (0, 1)):
         plan = _plan(snapshot, *going)
         assert _proposed(root, snapshot, plan) is plan
+    named = _altered(_plan(snapshot, 0), 0, detail=Text("said, see ", Command("doctor")))
+    assert _proposed(root, snapshot, named) is named
 
 
 def _altered(plan: Plan, number: int, **changes: Any) -> Plan:
