@@ -10,9 +10,11 @@ from __future__ import annotations
 import html
 import json
 import logging
+import os
 import re
 import shutil
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -27,22 +29,6 @@ from jinja2.bccache import Bucket
 from storage_engine.core.durable import make_dirs, settle_modes, write_file
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.report.validation import CheckResult, Status
-from storage_engine.quality.gx import (
-    ActionContext,
-    Checkpoint,
-    CheckpointResult,
-    DefaultJinjaIndexPageView,
-    DefaultJinjaPageView,
-    ExpectationSuite,
-    MulticolumnMapExpectation,
-    MulticolumnMapMetricProvider,
-    PandasExecutionEngine,
-    SparkDFExecutionEngine,
-    ValidationAction,
-    ValidationDefinition,
-    gx,
-    multicolumn_condition_partial,
-)
 from storage_engine.quality.rules import FactTable, Rows, Verdicts
 from storage_engine.quality.suite import (
     EXAMPLES,
@@ -55,6 +41,46 @@ from storage_engine.quality.suite import (
     read_suite,
 )
 from storage_engine.retention.store.report_files import DATA_DOCS_SITE
+
+# Read once, at the first import: nothing about a store leaves this machine.
+os.environ["GX_ANALYTICS_ENABLED"] = "false"
+
+# Hundreds of lines about its own decorators, at each import.
+logging.getLogger("great_expectations._docs_decorators").setLevel(logging.WARNING)
+
+with warnings.catch_warnings():
+    # Great Expectations 1.x imports two standard modules that Python deprecates since 3.11.
+    warnings.filterwarnings("ignore", "module 'sre_(constants|parse)' is deprecated", DeprecationWarning)
+    import great_expectations as gx
+    from great_expectations.checkpoint import Checkpoint
+    from great_expectations.checkpoint.actions import ActionContext, ValidationAction
+    from great_expectations.checkpoint.checkpoint import CheckpointResult
+    from great_expectations.core import ExpectationSuite, ValidationDefinition
+    from great_expectations.execution_engine import PandasExecutionEngine, SparkDFExecutionEngine
+    from great_expectations.expectations.expectation import MulticolumnMapExpectation
+    from great_expectations.expectations.metrics.map_metric_provider import MulticolumnMapMetricProvider
+    from great_expectations.expectations.metrics.map_metric_provider.multicolumn_condition_partial import (
+        multicolumn_condition_partial,
+    )
+    from great_expectations.render.view import DefaultJinjaIndexPageView, DefaultJinjaPageView
+
+__all__ = [
+    "ActionContext",
+    "Checkpoint",
+    "CheckpointResult",
+    "DefaultJinjaIndexPageView",
+    "DefaultJinjaPageView",
+    "ExpectationSuite",
+    "MulticolumnMapExpectation",
+    "MulticolumnMapMetricProvider",
+    "PandasExecutionEngine",
+    "SparkDFExecutionEngine",
+    "ValidationAction",
+    "ValidationDefinition",
+    "gx",
+    "multicolumn_condition_partial",
+]
+
 
 SITE = "storage_engine"
 

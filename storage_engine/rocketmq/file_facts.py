@@ -41,8 +41,7 @@ from storage_engine.rocketmq.format.mapped_files import (
     readable_files,
 )
 from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, Entries, EntryFormat, iter_queues
-from storage_engine.rocketmq.format.rereading import Patience
-from storage_engine.rocketmq.format.stored_files import open_stored, refuse_link
+from storage_engine.rocketmq.format.stored_files import Patience, open_stored, refuse_link
 from storage_engine.rocketmq.store.store import find_active
 
 _HEAD = struct.Struct(">iI")

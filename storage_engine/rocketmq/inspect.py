@@ -23,7 +23,7 @@ from storage_engine.rocketmq.format.checkpoint import read_known_values
 from storage_engine.rocketmq.format.index_file import IndexFile, read_index_files
 from storage_engine.rocketmq.format.mapped_files import mapped
 from storage_engine.rocketmq.format.queue_files import QueueDirectory, iter_queues
-from storage_engine.rocketmq.format.rereading import read_or_tell
+from storage_engine.rocketmq.format.stored_files import read_or_tell
 from storage_engine.rocketmq.store.store import RocketMQStore
 from storage_engine.rocketmq.store.store_lock import lock_holder
 

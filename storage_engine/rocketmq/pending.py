@@ -59,8 +59,7 @@ from storage_engine.rocketmq.format.mapped_files import (
     queue_id_of,
 )
 from storage_engine.rocketmq.format.queue_files import FILLER_SIZE
-from storage_engine.rocketmq.format.rereading import reread
-from storage_engine.rocketmq.format.stored_files import read_stored, refuse_link
+from storage_engine.rocketmq.format.stored_files import read_stored, refuse_link, reread
 from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets
 
 TIMER_KEYS: Final = (b"timeline_checkpoint", b"sys_topic_scan_offset_checkpoint")

@@ -39,26 +39,34 @@ from storage_engine.lake.catalog.writing import TAKEN_OVER_PROPERTY, ready_to_wr
 from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.file.jobs import is_own_name, split_data_file_name
 from storage_engine.lake.file.staging import final_name
-from storage_engine.lake.gc.garbage_files import (
-    Listing,
-    Place,
-    TableFile,
-    TrashList,
-    key_of,
-    list_place,
-    now_ns,
-)
 from storage_engine.lake.gc.garbage_kind import TRASH_MS, GarbageKind
 from storage_engine.lake.gc.garbage_rule import (
+    RANGE_COLUMNS,
     Candidate,
     GarbageContents,
     GarbageStanding,
     Held,
+    LiveTwins,
+    ReadBack,
     judge,
     kind_of,
 )
-from storage_engine.lake.gc.live_twins import RANGE_COLUMNS, LiveTwins, ReadBack
-from storage_engine.lake.gc.trash import PutBack, empty, forget, in_trash, new_moment, put_back, take
+from storage_engine.lake.gc.trash import (
+    Listing,
+    Place,
+    PutBack,
+    TableFile,
+    TrashList,
+    empty,
+    forget,
+    in_trash,
+    key_of,
+    list_place,
+    new_moment,
+    now_ns,
+    put_back,
+    take,
+)
 from storage_engine.lake.storage.errors import is_file_failure, lake_errors, metadata_errors
 from storage_engine.model.keep.acts import expired_files
 from storage_engine.model.proof.receipt import ChainHead

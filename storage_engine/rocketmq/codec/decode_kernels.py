@@ -107,8 +107,15 @@ from storage_engine.rocketmq.codec.frame import (
     STORE_TIMESTAMP_AT,
     SYS_FLAG_AT,
 )
-from storage_engine.rocketmq.codec.frame_kernels import Bytes, Ints32, Ints64
-from storage_engine.rocketmq.codec.text_kernels import copy_long_words, copy_words, is_utf8, write_host
+from storage_engine.rocketmq.codec.frame_kernels import (
+    Bytes,
+    Ints32,
+    Ints64,
+    copy_long_words,
+    copy_words,
+    is_utf8,
+    write_host,
+)
 
 _AHEAD = 2
 """Frames that lie far apart are fetched while the ones before them are decoded."""

@@ -46,8 +46,7 @@ from storage_engine.rocketmq.codec.frame import (
     STORE_TIMESTAMP_AT,
     SYS_FLAG_AT,
 )
-from storage_engine.rocketmq.codec.frame_kernels import Ints32, Ints64, same_bytes
-from storage_engine.rocketmq.codec.text_kernels import read_host
+from storage_engine.rocketmq.codec.frame_kernels import Ints32, Ints64, read_host, same_bytes
 
 ENCODED: Final = 0
 FAULT_RAW_SIZE: Final = 1

@@ -21,7 +21,7 @@ from storage_engine.rocketmq.engine.engine_session import EngineSession, ask_who
 from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.engine.recovering import check_nothing_cut
 from storage_engine.rocketmq.engine.serving import positions_of
-from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
+from storage_engine.rocketmq.format.stored_files import ATTEMPTS, reread
 from storage_engine.rocketmq.live.status import checkpoint_behind_ms
 from storage_engine.rocketmq.store.broker import RocketMQBrokerStore, open_files
 from storage_engine.rocketmq.store.store_lock import LockedStore, holder_text

@@ -35,7 +35,7 @@ from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYT
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile, check_not_emptied, has_directory, mapped
 from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, Position
-from storage_engine.rocketmq.format.rereading import reread
+from storage_engine.rocketmq.format.stored_files import reread
 from storage_engine.rocketmq.lag.subscriptions import queue_directories
 from storage_engine.rocketmq.rules.rules import delete_hours, expires_at_ms
 from storage_engine.rocketmq.rules.window import next_window_ms

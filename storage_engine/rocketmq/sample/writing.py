@@ -33,7 +33,7 @@ from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.sample import SampleRequest, SampleStore
 from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC, TRANSACTION_COMMIT
-from storage_engine.rocketmq.engine.append.new_message import (
+from storage_engine.rocketmq.engine.append.append import (
     NewBatch,
     NewMessage,
     PutResult,

@@ -32,8 +32,7 @@ from storage_engine.rocketmq.format.queue_files import (
     iter_queues,
     physical_offset,
 )
-from storage_engine.rocketmq.format.rereading import PAUSE_SECONDS
-from storage_engine.rocketmq.format.stored_files import open_directory_below
+from storage_engine.rocketmq.format.stored_files import PAUSE_SECONDS, open_directory_below
 
 _Files = Callable[[], Iterator[DependentFile]]
 

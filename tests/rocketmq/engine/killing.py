@@ -21,7 +21,7 @@ from typing import Any
 
 from storage_engine.core.clock import clock_ms
 from storage_engine.rocketmq.codec.codec import CODEC
-from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
+from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.format import consume_queue, consume_queue_ext
 from storage_engine.rocketmq.format.broker_config import BrokerConfig

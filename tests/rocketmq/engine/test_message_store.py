@@ -9,7 +9,7 @@ import pytest
 
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.rocketmq.codec.codec import CODEC
-from storage_engine.rocketmq.engine.append.new_message import NewBatch, NewMessage, PutStatus, encode_batch
+from storage_engine.rocketmq.engine.append.append import NewBatch, NewMessage, PutStatus, encode_batch
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.index_file import java_hash, open_index, read_header

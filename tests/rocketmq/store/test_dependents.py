@@ -19,7 +19,7 @@ from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_brok
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout, resolve_layout
 from storage_engine.rocketmq.format.mapped_files import file_name
 from storage_engine.rocketmq.format.queue_files import iter_queues
-from storage_engine.rocketmq.format.rereading import ATTEMPTS
+from storage_engine.rocketmq.format.stored_files import ATTEMPTS
 from storage_engine.rocketmq.store import dependents
 from storage_engine.rocketmq.store.broker import open_files
 from storage_engine.rocketmq.store.dependents import DependentKind, delete_dependents, expired_dependents
