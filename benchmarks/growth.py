@@ -24,7 +24,7 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import CATALOG_FILE
 from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.storage.file_memory import forget_files
+from storage_engine.lake.storage.small_files import forget_files
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.store.managed_store import ManagedStore

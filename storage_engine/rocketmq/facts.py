@@ -18,7 +18,7 @@ from storage_engine.model.report.facts import (
     SegmentFact,
     StoreFacts,
 )
-from storage_engine.rocketmq.engine.engine_session import EngineSession, ask_who_serves
+from storage_engine.rocketmq.engine.serving import EngineSession, ask_who_serves
 from storage_engine.rocketmq.file_facts import (
     BrokerLogEnd,
     LogFiles,

@@ -416,7 +416,7 @@ def missing_entries(
         return len(queue_offsets) - _matched(plain, queue_offsets, physical_offsets)
     batch = _readable_files(layout.batchconsumequeue / topic / str(queue_id), batch_consume_queue.FORMAT)
     if batch:
-        pointed_at = batch_consume_queue.read_queue(batch)["offset"]
+        pointed_at = batch_consume_queue.FORMAT.read_queue(batch)["offset"]
         return int((~np.isin(physical_offsets, pointed_at)).sum())
     return None
 

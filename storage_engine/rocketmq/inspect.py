@@ -210,7 +210,7 @@ def _queues(found: list[tuple[QueueDirectory, bool]], log_min_offset: int) -> It
     ordered = sorted(found, key=lambda item: (item[0].topic, item[0].queue_id))
     for queue, batch in told_each(ordered, "Looking at queues", "queues"):
         kind = batch_consume_queue if batch else consume_queue
-        files = kind.list_files(queue.path)
+        files = kind.FORMAT.files(queue.path)
         bounds = kind.bounds(files, log_min_offset)
         yield QueueInspection(
             queue.topic, queue.queue_id, batch, len(files), bounds.min_offset, bounds.max_offset

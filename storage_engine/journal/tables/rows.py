@@ -7,7 +7,7 @@ later event goes. So a few rows answer what thousands of events would.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -65,17 +65,7 @@ def _put(connection: Connection, store_id: str, event_id: int, head: LakeHead) -
     )
     before = heads.c.event_id <= event_id, or_(heads.c.sequence < head.sequence, same)
     connection.execute(delete(heads).where(same_lake, *before))
-    connection.execute(
-        insert(heads).values(
-            store_id=store_id,
-            lake_id=head.lake_id,
-            location=head.location,
-            sequence=head.sequence,
-            row_hash=head.row_hash,
-            place=head.place,
-            event_id=event_id,
-        )
-    )
+    connection.execute(insert(heads).values(store_id=store_id, event_id=event_id, **asdict(head)))
 
 
 def heads_since(connection: Connection, store_id: str, event_id: int) -> tuple[LakeHead, ...]:

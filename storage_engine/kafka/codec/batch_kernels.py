@@ -11,20 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_engine.crc import crc32, crc32c
-from storage_engine.kafka.format.batch_header import (
-    ATTRIBUTES_AT,
-    CODEC_MASK,
-    CRC_AT,
-    HEADER_BYTES,
-    LEGACY_CRC_AT,
-    LENGTH_AT,
-    LENGTH_OVERHEAD,
-    MAGIC,
-    MAGIC_AT,
-    MIN_LEGACY_BYTES,
-    MIN_RECORD_BYTES,
-    RECORD_COUNT_AT,
-)
+from storage_engine.kafka.format import batch_header as header
 from storage_engine.native import (
     call_zstd,
     inlined,
@@ -81,30 +68,32 @@ def fault_of(
     at: int, left: int, crc_function: int, crc_table: int, crc32_function: int, crc32_table: int, check: int
 ) -> int:
     """Return what is wrong with the batch or message at address ``at``; FAULT_NONE where it is whole."""
-    if left < MAGIC_AT + 1:
+    if left < header.MAGIC_AT + 1:
         return FAULT_TORN
-    size = load_be_i32(at + LENGTH_AT) + LENGTH_OVERHEAD
-    magic = load_i8(at + MAGIC_AT)
-    if size < MIN_LEGACY_BYTES:
+    size = load_be_i32(at + header.LENGTH_AT) + header.LENGTH_OVERHEAD
+    magic = load_i8(at + header.MAGIC_AT)
+    if size < header.MIN_LEGACY_BYTES:
         return FAULT_SIZE
     if size > left:
         return FAULT_TORN
     if magic == 0 or magic == 1:
         if check != CHECK_NONE:
-            found = crc32(crc32_function, crc32_table, at + LEGACY_CRC_AT + 4, size - LEGACY_CRC_AT - 4)
-            if found != load_be_u32(at + LEGACY_CRC_AT):
+            found = crc32(
+                crc32_function, crc32_table, at + header.LEGACY_CRC_AT + 4, size - header.LEGACY_CRC_AT - 4
+            )
+            if found != load_be_u32(at + header.LEGACY_CRC_AT):
                 return FAULT_CRC
         return FAULT_NONE
-    if magic != MAGIC:
+    if magic != header.MAGIC:
         return FAULT_MAGIC
-    if size < HEADER_BYTES:
+    if size < header.HEADER_BYTES:
         return FAULT_SIZE
-    count = load_be_i32(at + RECORD_COUNT_AT)
-    compressed = load_be_i16(at + ATTRIBUTES_AT) & CODEC_MASK != 0
-    many = count < 0 or (not compressed and count > (size - HEADER_BYTES) // MIN_RECORD_BYTES)
+    count = load_be_i32(at + header.RECORD_COUNT_AT)
+    compressed = load_be_i16(at + header.ATTRIBUTES_AT) & header.CODEC_MASK != 0
+    many = count < 0 or (not compressed and count > (size - header.HEADER_BYTES) // header.MIN_RECORD_BYTES)
     if check == CHECK_ALL or (check == CHECK_COMPRESSED and (compressed or many)):
-        found = crc32c(crc_function, crc_table, at + ATTRIBUTES_AT, size - ATTRIBUTES_AT)
-        if found != load_be_u32(at + CRC_AT):
+        found = crc32c(crc_function, crc_table, at + header.ATTRIBUTES_AT, size - header.ATTRIBUTES_AT)
+        if found != load_be_u32(at + header.CRC_AT):
             return FAULT_CRC
     return FAULT_COUNT if many else FAULT_NONE
 
@@ -145,9 +134,9 @@ def scan(
             if fault in (FAULT_TORN, FAULT_SIZE):
                 run_end = length
             else:
-                run_end = position + load_be_i32(at + LENGTH_AT) + LENGTH_OVERHEAD
+                run_end = position + load_be_i32(at + header.LENGTH_AT) + header.LENGTH_OVERHEAD
                 if fault == FAULT_NONE:
-                    kind = BATCH if load_i8(at + MAGIC_AT) == MAGIC else LEGACY
+                    kind = BATCH if load_i8(at + header.MAGIC_AT) == header.MAGIC else LEGACY
         size = run_end - position
         if kind == UNDECODABLE and fault != FAULT_COUNT:
             size = min(size, PIECE_BYTES)
@@ -158,8 +147,8 @@ def scan(
         counts[rows] = 0
         codecs[rows] = 0
         if kind == BATCH:
-            counts[rows] = load_be_i32(at + RECORD_COUNT_AT)
-            codecs[rows] = load_be_i16(at + ATTRIBUTES_AT) & CODEC_MASK
+            counts[rows] = load_be_i32(at + header.RECORD_COUNT_AT)
+            codecs[rows] = load_be_i16(at + header.ATTRIBUTES_AT) & header.CODEC_MASK
         rows += 1
         position += size
     state[POSITION] = position

@@ -353,7 +353,11 @@ def _read_directory(path: Path) -> LogDirectory:
         elif entry.is_symlink():
             aside.append(PartitionLog(entry.path, name, (), (), (), (entry.path,)))
     marker = path / meta_properties.CLEAN_SHUTDOWN
-    stopped_cleanly, broker_epoch = _clean_stop(marker)
+    try:
+        stopped_cleanly, broker_epoch = True, meta_properties.read_clean_shutdown(marker)
+    except (CorruptFileError, FileNotFoundError):
+        # One that isn't whole is none: a controller takes such a stop for an unclean one.
+        stopped_cleanly, broker_epoch = False, None
     faults: list[str] = []
     # What the recovery points are matters to the broker alone.
     _read_small(path / checkpoints.RECOVERY_POINT, checkpoints.read_offsets, faults)
@@ -378,17 +382,6 @@ def _read_directory(path: Path) -> LogDirectory:
         cleaned_unknown=bool(of_cleaner),
         reading=reading,
     )
-
-
-def _clean_stop(marker: Path) -> tuple[bool, int | None]:
-    """Return whether a marker of a clean stop is there, and its broker's epoch.
-
-    One that isn't whole is none: a controller takes such a stop for an unclean one.
-    """
-    try:
-        return True, meta_properties.read_clean_shutdown(marker)
-    except (CorruptFileError, FileNotFoundError):
-        return False, None
 
 
 def _read_small(path: Path, read: Callable[[Path], Found], faults: list[str]) -> Found | None:

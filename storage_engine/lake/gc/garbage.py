@@ -45,7 +45,6 @@ from storage_engine.lake.gc.garbage_rule import (
     Candidate,
     GarbageContents,
     GarbageStanding,
-    Held,
     LiveTwins,
     ReadBack,
     judge,
@@ -158,10 +157,8 @@ class Evidence:
         slots = self._once(file, lambda: self._slots(file))
         if isinstance(slots, GarbageContents):
             return slots
-        return GarbageContents(tuple(self._rows_held(table, twins, file, slot) for slot in slots))
-
-    def _rows_held(self, table: Table, twins: LiveTwins, file: TableFile, slot: Slot) -> Held:
-        return twins.of_rows(table, self._location(file), slot)
+        location = self._location(file)
+        return GarbageContents(tuple(twins.of_rows(table, location, slot) for slot in slots))
 
     def _slots(self, file: TableFile) -> GarbageContents | _Rows:
         """The segments that a shared file, or one of another engine, has rows of; of one that says which

@@ -131,15 +131,10 @@ def promote(lake: Lake, person: str, reason: str) -> Promotion:
 def _promote(lake: Lake, table: Table, text: str) -> None:
     if COPY_OF_PROPERTY in table.properties:
         with lake_errors(lake.location, "promote the copy"), table.transaction() as change:
+            # What is known of these lakes' receipts holds for its own.
+            ancestors = list(dict.fromkeys((*ancestors_of(table), json.loads(text)["copy_of"])))
             change.remove_properties(COPY_OF_PROPERTY)
-            change.set_properties(
-                {PROMOTED_PROPERTY: text, ANCESTORS_PROPERTY: _ancestors(table, json.loads(text))}
-            )
-
-
-def _ancestors(table: Table, promotion: dict[str, str]) -> str:
-    """Return the lakes that this one goes on for: what is known of their receipts holds for its own."""
-    return json.dumps(list(dict.fromkeys((*ancestors_of(table), promotion["copy_of"]))))
+            change.set_properties({PROMOTED_PROPERTY: text, ANCESTORS_PROPERTY: json.dumps(ancestors)})
 
 
 _BLOCK_BYTES = 1 << 20
@@ -275,7 +270,8 @@ def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
         )
         work = _Work(lake, to, source, there, rows, hashes, waiting)
         if not work.is_done():
-            intent = intent or Intent("copy", _copy_id(there), _original_id(lake))
+            known_id = None if there is None else lake_id_of_tables(there)
+            intent = intent or Intent("copy", known_id or str(uuid.uuid4()), _original_id(lake))
             work.do(intent)
         return work.result()
 
@@ -418,11 +414,6 @@ def _is_whole(deletions: PlacedTable) -> bool:
 def _original_id(lake: Lake) -> str:
     segments = lake.segments()
     return lake_id_of(segments) or f"table {segments.metadata.table_uuid}"
-
-
-def _copy_id(there: Tables | None) -> str:
-    found = None if there is None else lake_id_of_tables(there)
-    return found or str(uuid.uuid4())
 
 
 def _check_apart(lake: Lake, to: LakeConfig) -> None:

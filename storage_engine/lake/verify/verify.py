@@ -32,7 +32,6 @@ from storage_engine.lake.archive.threads import reading_threads
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.catalog.placed_table import careful_avro
-from storage_engine.lake.coverage.archived_spans import by_receipt, choose, coverage, standing_fault
 from storage_engine.lake.coverage.coverage import (
     LocalSpan,
     ReleasedSpan,
@@ -42,7 +41,13 @@ from storage_engine.lake.coverage.coverage import (
     lost_ranges,
     names_of_logs,
 )
-from storage_engine.lake.coverage.local_spans import companion_fault
+from storage_engine.lake.coverage.spans import (
+    by_receipt,
+    choose,
+    companion_fault,
+    coverage,
+    standing_fault,
+)
 from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.file.staging import sha256_of
 from storage_engine.lake.file.table_entries import TableEntry, check_entries, list_entries, unreceipted_files
@@ -50,7 +55,7 @@ from storage_engine.lake.soundness.chain import check_chain, row_faults
 from storage_engine.lake.soundness.receipts import by_store, current, read_receipts, receipts_in
 from storage_engine.lake.soundness.soundness import Depth, Fault, Look, ReceiptFault
 from storage_engine.lake.soundness.soundness_reader import Reader
-from storage_engine.lake.storage.file_memory import forget_files
+from storage_engine.lake.storage.small_files import forget_files
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.proof.receipt import ChainHead, Receipt, SegmentIdentity, ended, whole, with_rows
 from storage_engine.model.report.validation import Status
@@ -62,6 +67,8 @@ from storage_engine.model.report.verification import (
     receipt_name,
 )
 from storage_engine.model.store.known_logs import may_be_one
+
+__all__ = ["Memory", "StoreVerification", "VerifyLevel", "verify"]
 
 RESTORE_ADVICE = (
     "If the broker still has the segment, run storage-engine archive again: a new data file takes the place "
@@ -393,8 +400,6 @@ def _vanished(rows: Sequence[Receipt], remembered: Sequence[Check]) -> Iterator[
             "snapshot that has it, and find out who wrote to it.",
         )
 
-
-__all__ = ["Memory", "StoreVerification", "VerifyLevel", "verify"]
 
 _REMEMBER_EVERY_SECONDS = 1.0
 

@@ -14,8 +14,7 @@ from typing import Any, Final
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
-from storage_engine.journal.drift import hold_memory
-from storage_engine.journal.journal import Event, Journal, Phase, Step, StoreRecord
+from storage_engine.journal.journal import Event, Journal, Phase, Step, StoreRecord, hold_memory
 from storage_engine.model.broker.broker_store import BrokerStore, UnheldSegments
 from storage_engine.model.hold.hold import HoldStatus
 from storage_engine.model.report.diagnosis import named_in_short

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from storage_engine.lake.coverage.archived_spans import (
+from storage_engine.lake.coverage.coverage import ReleasedSpan, merge_intervals
+from storage_engine.lake.coverage.spans import (
     ArchivedSpan,
     History,
     ReceiptSpan,
     archived_spans,
     standing_fault,
 )
-from storage_engine.lake.coverage.coverage import ReleasedSpan, merge_intervals
 from storage_engine.model.store.known_logs import Lineages
 
 _KEPT_LAKES = 3

@@ -142,11 +142,11 @@ def _remove_dependents(layout: StoreLayout, first_offset: int) -> None:
         if directory.is_dir():
             shutil.rmtree(directory)
     for queue in tuple(iter_queues(layout.consumequeue)):
-        last = consume_queue.last_entry(consume_queue.list_files(queue.path))
+        last = consume_queue.last_entry(consume_queue.FORMAT.files(queue.path))
         if last is None or last.physical_offset >= first_offset:
             shutil.rmtree(queue.path)
     for queue in tuple(iter_queues(layout.batchconsumequeue)):
-        batch = batch_consume_queue.last_entry(batch_consume_queue.list_files(queue.path))
+        batch = batch_consume_queue.last_entry(batch_consume_queue.FORMAT.files(queue.path))
         if batch is None or batch.physical_offset >= first_offset:
             shutil.rmtree(queue.path)
 
@@ -258,11 +258,11 @@ def _dispatched(layout: StoreLayout) -> int:
     """Return the end of the newest message that has an entry (ConsumeQueueStore#getMaxPhyOffset…)."""
     found = [-1]
     for queue in iter_queues(layout.consumequeue):
-        entry = consume_queue.last_entry(consume_queue.list_files(queue.path))
+        entry = consume_queue.last_entry(consume_queue.FORMAT.files(queue.path))
         if entry is not None:
             found.append(entry.physical_offset + entry.size_bytes)
     for queue in iter_queues(layout.batchconsumequeue):
-        batch = batch_consume_queue.last_entry(batch_consume_queue.list_files(queue.path))
+        batch = batch_consume_queue.last_entry(batch_consume_queue.FORMAT.files(queue.path))
         if batch is not None:
             found.append(batch.physical_offset)
     return max(found)

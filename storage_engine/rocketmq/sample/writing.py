@@ -417,7 +417,7 @@ def _set_times(layout: StoreLayout, times: _Times, end_ms: int) -> None:
     for path, behind in pairwise(log):
         _set_time(path, times.at(int(behind.name) - 1))
     for queue in iter_queues(layout.consumequeue):
-        for file in consume_queue.list_files(queue.path):
+        for file in consume_queue.FORMAT.files(queue.path):
             entry = consume_queue.last_entry((file,))
             if entry is not None:
                 _set_time(file.path, times.at(entry.physical_offset))

@@ -217,8 +217,8 @@ def check(config: BrokerConfig, acknowledged: Acknowledged, *, all_said: bool = 
     for (topic, queue_id), expected in queues.items():
         first = expected[0][0]
         assert [offset for offset, _ in expected] == list(range(first, first + len(expected))), "a gap"
-        files = consume_queue.list_files(layout.consumequeue / topic / str(queue_id))
-        found = consume_queue.read_queue(files)["offset"]
+        files = consume_queue.FORMAT.files(layout.consumequeue / topic / str(queue_id))
+        found = consume_queue.FORMAT.read_queue(files)["offset"]
         assert found[found >= min_offset].tolist() == [at for _, at in expected], "a queue isn't the log's"
         assert minima[topic, queue_id] == first
     with open_index(layout, config) as index:

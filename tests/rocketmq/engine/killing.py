@@ -126,8 +126,8 @@ def check_extensions(layout: StoreLayout, rows: list[dict[str, Any]]) -> None:
             read = consume_queue_ext.read_units(file)
             said = zip(read.tags_code.tolist(), read.store_time_ms.tolist(), strict=True)
             units |= dict(zip(read.offset.tolist(), said, strict=True))
-        files = consume_queue.list_files(layout.consumequeue / queue.topic / str(queue.queue_id))
-        for entry in consume_queue.read_queue(files):
+        files = consume_queue.FORMAT.files(layout.consumequeue / queue.topic / str(queue.queue_id))
+        for entry in consume_queue.FORMAT.read_queue(files):
             at = consume_queue_ext.unit_offset(int(entry["tags_code"]))
             found = None if at is None else units.get(at)
             assert found == messages[int(entry["offset"])], f"{queue.path}: unit at {at}: {found}"
@@ -163,7 +163,7 @@ def check(
         assert row["queue_offset"] == len(queue), "a queue has a gap"
         queue.append(row["physical_offset"])
     for queue in iter_queues(layout.consumequeue):
-        entries = consume_queue.read_queue(consume_queue.list_files(queue.path))["offset"].tolist()
+        entries = consume_queue.FORMAT.read_queue(consume_queue.FORMAT.files(queue.path))["offset"].tolist()
         expected = queues.pop((queue.topic, queue.queue_id), [])
         wrong = next((n for n, pair in enumerate(zip_longest(entries, expected)) if pair[0] != pair[1]), None)
         assert wrong is None, (
