@@ -36,7 +36,7 @@ from storage_engine.journal.tables import rows as journal_rows
 from storage_engine.journal.tables.database import JournalDatabase
 from storage_engine.journal.tables.leases import Lease, give_up, is_taken, renew, take, take_cluster
 from storage_engine.journal.tables.plan_storage import store_plan
-from storage_engine.journal.tables.rows import Slot, Subjects, heads_since, put_topic_days
+from storage_engine.journal.tables.rows import Slot, Subjects, heads_since, in_parts, put_topic_days
 from storage_engine.journal.tables.schema import (
     cluster_leases,
     disks,
@@ -211,9 +211,6 @@ __all__ = [
     "StoreRecord",
     "Waiver",
 ]
-
-_SUBJECTS = 500
-"""In one query; databases take a bounded number of parameters."""
 
 
 class Journal(JournalStores):
@@ -414,9 +411,9 @@ class Journal(JournalStores):
     def results_of(self, store_id: str, step: Step, subjects: Sequence[str]) -> tuple[Event, ...]:
         """The results of a step about these subjects, in all runs of a store, oldest first."""
         found: list[Event] = []
-        for start in range(0, len(subjects), _SUBJECTS):
-            some = events.c.subject.in_(subjects[start : start + _SUBJECTS])
-            found += self._events(and_(runs.c.store_id == store_id, some), step, Phase.RESULT)
+        for some in in_parts(subjects):
+            where = and_(runs.c.store_id == store_id, events.c.subject.in_(some))
+            found += self._events(where, step, Phase.RESULT)
         return tuple(sorted(found, key=lambda event: event.event_id))
 
     def last_result(self, store_id: str, step: Step, *, of_plan: bool = False) -> Event | None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.lake.coverage.spans import by_receipt, choose, coverage, standing_fault
+from storage_engine.lake.coverage.verify_turns import by_receipt, choose, coverage, standing_fault
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.verification import Check, VerifyLevel
 

@@ -47,6 +47,7 @@ from storage_engine.journal.reading.store_summaries import StoreSummary, of_stor
 from storage_engine.journal.records import Phase, Step
 from storage_engine.journal.tables.database import place_of, read_only_engine, sqlite_error
 from storage_engine.journal.tables.rows import (
+    MOST_VALUES,
     RulesRow,
     Slot,
     SlotTopic,
@@ -78,8 +79,6 @@ _STATES = {Step.ARCHIVE.value: "archived", Step.SEALED.value: "archived", Step.R
 
 _PARTS = 60
 """Of a span; many drifts within one are told as one."""
-_MOST_RUNS = 500
-"""In one query; databases take a bounded number of parameters."""
 
 
 def read_incidents(
@@ -167,7 +166,7 @@ def read_segments(connection: Connection, store_id: str, limit: int) -> tuple[Se
                 break
             newer = _became(streamed, [row.id for row in some], after, limit)
             found = _newest(found, newer, limit)
-            count = min(2 * count, _MOST_RUNS)
+            count = min(2 * count, MOST_VALUES)
     return tuple(_segment(row) for row in found.values())
 
 
@@ -398,28 +397,21 @@ class JournalReader:
         rows = self.read(lambda connection: connection.execute(query).all())
         return tuple(run_row(row) for row in rows)
 
-    def cleanups(
-        self, store_id: str, start_ms: int, end_ms: int, *, most: int = 500
-    ) -> tuple[CleanupRun, ...]:
+    def cleanups(self, store_id: str, start_ms: int, end_ms: int) -> tuple[CleanupRun, ...]:
         """Return the runs that deleted something, or were to and didn't, by time.
 
         :param start_ms: from this moment on, up to ``end_ms``, which is not included.
-        :param most: more are told together.
+        Of more than 500 some are told together.
         """
-        return self.read(lambda c: read_cleanups(c, store_id, start_ms, end_ms, most))
+        return self.read(lambda c: read_cleanups(c, store_id, start_ms, end_ms, 500))
 
-    def drifts(self, store_id: str, start_ms: int, end_ms: int, *, most: int = 200) -> tuple[DriftRow, ...]:
-        """Return what others did to a store between two moments, by time.
+    def drifts(self, store_id: str, start_ms: int, end_ms: int) -> tuple[DriftRow, ...]:
+        """Return what others did to a store between two moments, by time; of more than 200 some together."""
+        return self.read(lambda c: read_drifts(c, store_id, start_ms, end_ms, 200))
 
-        :param most: more are told together.
-        """
-        return self.read(lambda c: read_drifts(c, store_id, start_ms, end_ms, most))
-
-    def verdicts(
-        self, store_id: str, start_ms: int, end_ms: int, *, limit: int = 20_000
-    ) -> tuple[Verdict, ...]:
-        """Return what the validations of runs came to that began between two moments, by time."""
-        return self.read(lambda c: read_verdicts(c, store_id, start_ms, end_ms, limit))
+    def verdicts(self, store_id: str, start_ms: int, end_ms: int) -> tuple[Verdict, ...]:
+        """Return what the newest 20,000 runs came to that began between two moments, by time."""
+        return self.read(lambda c: read_verdicts(c, store_id, start_ms, end_ms, 20_000))
 
     def report(self, store_id: str, run_key: str) -> StoredReport | None:
         """Return a run's report, or the one that answers for it; None: there is none, or it has expired."""

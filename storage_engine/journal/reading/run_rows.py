@@ -18,16 +18,13 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.answers import RunRow
 from storage_engine.journal.records import Event, Phase, Step
 from storage_engine.journal.tables.plan_storage import read_plan
-from storage_engine.journal.tables.rows import to_event
+from storage_engine.journal.tables.rows import in_parts, to_event
 from storage_engine.journal.tables.schema import events, reports, runs
 from storage_engine.model.hold.hold import DriftKind
 from storage_engine.model.plan.plan import Plan
 
 GONE = frozenset({DriftKind.SEGMENT_GONE, DriftKind.GIVEN_UP})
 """What is about a range of the log that is gone."""
-
-_MOST_RUNS = 500
-"""In one query; databases take a bounded number of parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +187,7 @@ def deletions_after(connection: Connection, store_id: str, event_id: int) -> tup
 
 def _standing(connection: Connection, store_id: str, run_ids: Sequence[int]) -> Iterator[int]:
     """Yield those of some runs that are of a store and were not undone."""
-    for start in range(0, len(run_ids), _MOST_RUNS):
-        some = run_ids[start : start + _MOST_RUNS]
+    for some in in_parts(run_ids):
         undone = select(events.c.run_id).where(
             events.c.run_id.in_(some), events.c.step == Step.UNDO.value, events.c.phase == Phase.RESULT.value
         )

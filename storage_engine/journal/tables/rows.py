@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -126,6 +126,17 @@ def _head(said: Mapping[str, Any]) -> LakeHead:
     return LakeHead(
         said.get("lake_id", ""), said["lake"], said[SEQUENCE], said["receipt_hash"], said.get("place", "")
     )
+
+
+Value = TypeVar("Value")
+MOST_VALUES = 500
+"""In one query; databases take a bounded number of parameters."""
+
+
+def in_parts(values: Iterable[Value]) -> Iterator[list[Value]]:
+    """Yield values in their order, so many at a time as one query may name."""
+    wanted = [*values]
+    return (wanted[start : start + MOST_VALUES] for start in range(0, len(wanted), MOST_VALUES))
 
 
 Slot = tuple[str, int]

@@ -431,13 +431,10 @@ def _read_log(path: str, name: PartitionDirectory, readings: int = _READINGS) ->
 
     :param readings: so often at most, where segments go away each time.
     """
-    logs: dict[str, FileFacts] = {}
-    snapshots: dict[str, FileFacts] = {}
-    transaction_indexes: dict[str, FileFacts] = {}
-    time_indexes: dict[str, str] = {}
-    offset_indexes: dict[str, str] = {}
-    with_facts = dict(zip(_WITH_FACTS, (logs, snapshots, transaction_indexes), strict=True))
-    indexes = dict(zip(_INDEXES, (time_indexes, offset_indexes), strict=True))
+    with_facts: dict[FileKind, dict[str, FileFacts]] = {kind: {} for kind in _WITH_FACTS}
+    logs, snapshots, transaction_indexes = with_facts.values()
+    indexes: dict[FileKind, dict[str, str]] = {kind: {} for kind in _INDEXES}
+    time_indexes, offset_indexes = indexes.values()
     left_over: list[tuple[FileState, FileFacts]] = []
     links: list[str] = []
     for entry in _files(path):

@@ -40,16 +40,8 @@ from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.file.jobs import is_own_name, split_data_file_name
 from storage_engine.lake.file.staging import final_name
 from storage_engine.lake.gc.garbage_kind import TRASH_MS, GarbageKind
-from storage_engine.lake.gc.garbage_rule import (
-    RANGE_COLUMNS,
-    Candidate,
-    GarbageContents,
-    GarbageStanding,
-    LiveTwins,
-    ReadBack,
-    judge,
-    kind_of,
-)
+from storage_engine.lake.gc.garbage_rule import Candidate, GarbageContents, GarbageStanding, judge, kind_of
+from storage_engine.lake.gc.live_twins import RANGE_COLUMNS, LiveTwins, ReadBack
 from storage_engine.lake.gc.trash import (
     Listing,
     Place,
@@ -414,17 +406,6 @@ def without_held(decision: TableDecision, is_held: Callable[[str], bool]) -> Tab
     )
 
 
-def without_expired(decision: TableDecision, names: Set[str]) -> TableDecision:
-    """Return a decision that leaves to acts the files that they alone may remove. Pure.
-
-    :param names: of these, relative to the table's location.
-    """
-    going, orphans = (
-        [it for it in part if it.file.inside not in names] for part in (decision.going, decision.orphans)
-    )
-    return replace(decision, going=going, orphans=orphans)
-
-
 def _candidate(
     table: Table,
     scene: Scene,
@@ -571,7 +552,11 @@ def collect(
 
 def _left_alone(decision: TableDecision, held: HeldStores, names: Set[str]) -> TableDecision:
     if decision.place.name not in (SEGMENTS, DELETIONS):
-        decision = without_expired(decision, names)
+        # Acts alone may remove these.
+        going, orphans = (
+            [it for it in part if it.file.inside not in names] for part in (decision.going, decision.orphans)
+        )
+        decision = replace(decision, going=going, orphans=orphans)
     return without_held(decision, held.holds_file)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
+from storage_engine.core.clock import clock_ms
 from storage_engine.core.durable import fsync_path, unlink
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.long_work import told
@@ -113,9 +113,7 @@ def promote(lake: Lake, person: str, reason: str) -> Promotion:
             lake_id = lake_id_of(segments)
             assert lake_id is not None
             assert original is not None
-            text = json.dumps(
-                to_jsonable(Promotion(lake_id, original, person, reason, time.time_ns() // 1_000_000))
-            )
+            text = json.dumps(to_jsonable(Promotion(lake_id, original, person, reason, clock_ms())))
         deletions = [table for table in lake.every_table() if table.name()[-1] == DELETIONS]
         for table in deletions:
             with suppress(LakeUnavailableError):

@@ -23,6 +23,7 @@ from pyiceberg.manifest import clear_manifest_cache
 from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker, store_called
+from storage_engine.core.clock import clock_ms
 from storage_engine.core.collector import no_collection
 from storage_engine.core.long_work import told
 from storage_engine.core.wording import time_text
@@ -41,13 +42,8 @@ from storage_engine.lake.coverage.coverage import (
     lost_ranges,
     names_of_logs,
 )
-from storage_engine.lake.coverage.spans import (
-    by_receipt,
-    choose,
-    companion_fault,
-    coverage,
-    standing_fault,
-)
+from storage_engine.lake.coverage.spans import companion_fault
+from storage_engine.lake.coverage.verify_turns import by_receipt, choose, coverage, standing_fault
 from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.file.staging import sha256_of
 from storage_engine.lake.file.table_entries import TableEntry, check_entries, list_entries, unreceipted_files
@@ -509,7 +505,7 @@ class _Turn:
 
     def first_seen(self) -> list[Check]:
         """Receipts to remember from now on, so that their removal shows. Not those of a broken chain."""
-        now_ms = _now_ms()
+        now_ms = clock_ms()
         checks = [
             Check.of(receipt, VerifyLevel.RECEIPTS, now_ms, _fault_of(receipt, state.broken))
             for state in self._states.values()
@@ -569,7 +565,7 @@ class _Turn:
         if level is VerifyLevel.STORE and not same:
             # The lake's part is proven; the broker's file has to be looked at again.
             level = VerifyLevel.BYTES
-        check = Check.of(receipt, level, _now_ms(), look.fault)
+        check = Check.of(receipt, level, clock_ms(), look.fault)
         self._keep(check)
         return [check]
 
@@ -663,7 +659,3 @@ class _Turn:
 def _fault_of(receipt: Receipt, broken: Mapping[SegmentIdentity, str]) -> str:
     """Return why a receipt proves nothing; "" where it does. Most lakes have none, and 1,000,000 receipts."""
     return broken.get(receipt.identity, "") if broken else ""
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

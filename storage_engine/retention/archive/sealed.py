@@ -18,7 +18,7 @@ from storage_engine.exceptions import (
     StoreLayoutError,
 )
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
-from storage_engine.lake.coverage.spans import by_receipt, standing_fault
+from storage_engine.lake.coverage.verify_turns import by_receipt, standing_fault
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.lag.lag import ArchiveLag, archive_lag_of

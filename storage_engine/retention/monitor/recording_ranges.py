@@ -19,13 +19,8 @@ from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.run_rows import deletions_after, journal_ends
 from storage_engine.lake.coverage.coverage import ReleasedSpan, names_of_logs
-from storage_engine.lake.coverage.spans import (
-    ArchivedSpan,
-    History,
-    by_receipt,
-    receipt_spans,
-    standing_fault,
-)
+from storage_engine.lake.coverage.spans import ArchivedSpan, receipt_spans
+from storage_engine.lake.coverage.verify_turns import History, by_receipt, standing_fault
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.plan.plan import Decision, PlanRequest
 from storage_engine.model.proof.receipt import Receipt
