@@ -17,8 +17,8 @@ from pyiceberg.table.update import SetLocationUpdate
 
 from storage_engine.exceptions import LakeUnavailableError, StorageEngineError
 from storage_engine.lake.catalog.catalog import open_lake
-from storage_engine.lake.catalog.catalog_connections import PatientRestCatalog
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.rest_catalog import PatientRestCatalog
 from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.move.describing import describe
 from storage_engine.lake.move.making import make_lake

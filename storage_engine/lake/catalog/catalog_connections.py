@@ -8,14 +8,10 @@ from collections.abc import Generator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-import requests
-from pydantic import ValidationError
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.exceptions import RESTError
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.metadata import TableMetadata
@@ -26,8 +22,6 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 from pyiceberg.typedef import Identifier
-from requests.adapters import HTTPAdapter
-from requests.exceptions import TooManyRedirects
 from sqlalchemy import URL, Engine, NullPool, create_engine, event, inspect, make_url, select
 from sqlalchemy.orm import Session
 
@@ -37,7 +31,6 @@ from storage_engine.lake.storage.small_files import FileMemory
 
 if TYPE_CHECKING:
     import psycopg
-
 
 T = TypeVar("T")
 
@@ -209,70 +202,5 @@ class RememberingSqlCatalog(OwnTables, SqlCatalog):
 
 SQL_CATALOG = f"{RememberingSqlCatalog.__module__}.{RememberingSqlCatalog.__qualname__}"
 
-REST_CATALOG = "storage_engine.lake.catalog.catalog_connections.PatientRestCatalog"
+REST_CATALOG = "storage_engine.lake.catalog.rest_catalog.PatientRestCatalog"
 """By name: the libraries of HTTP take a tenth of a second to import, which no other lake has to wait for."""
-
-
-_REST_CONFIG = ("prefix", "namespace-separator")
-"""What the protocol needs of a REST catalog's configuration; all else is ours to say."""
-
-_REST_TABLE_CONFIG = ("token",)
-"""The same of what it says of a table."""
-
-_ACCESS_DELEGATION = "X-Iceberg-Access-Delegation"
-
-
-class PatientRestCatalog(OwnTables, RestCatalog):
-    """PyIceberg's REST catalog, whose requests end: PyIceberg itself sets no limit on any.
-
-    Of its answers only what the protocol needs is followed.
-    """
-
-    def _create_session(self) -> requests.Session:
-        session = super()._create_session()
-        if f"header.{_ACCESS_DELEGATION}" not in self.properties:
-            # Credentials that it hands out wouldn't be used.
-            session.headers.pop(_ACCESS_DELEGATION, None)
-        for scheme in ("http://", "https://"):
-            session.mount(scheme, _LimitedAdapter())
-        session.hooks["response"].append(_check_redirect)
-        return session
-
-    def _fetch_config(self) -> None:
-        own, uri = dict(self.properties), self.uri
-        try:
-            super()._fetch_config()
-        except (ValidationError, AttributeError, TypeError) as error:
-            raise RESTError(f"expected a catalog's configuration, found something else: {error}") from error
-        answered = {key: value for key, value in self.properties.items() if own.get(key) != value}
-        self.properties = {**own, **{key: answered[key] for key in _REST_CONFIG if key in answered}}
-        self.uri = uri
-        self.ignored = answered.keys() - set(_REST_CONFIG)
-
-    def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> Table:
-        given = table_response.config
-        self.ignored |= given.keys() - set(_REST_TABLE_CONFIG)
-        for credentials in table_response.storage_credentials:
-            self.ignored |= credentials.config.keys()
-        return self.own_table(
-            identifier_tuple,
-            table_response.metadata,
-            str(table_response.metadata_location),
-            {key: given[key] for key in _REST_TABLE_CONFIG if key in given},
-        )
-
-
-def _check_redirect(response: requests.Response, **_: Any) -> None:
-    """
-    :raises TooManyRedirects: the answer leads to another host, which would get what was sent.
-    """
-    host = urlsplit(response.headers.get("location", "")).hostname
-    if response.is_redirect and host not in (None, urlsplit(response.url).hostname):
-        raise TooManyRedirects(f"the catalog's answer leads to {host}: name that host as the lake's uri")
-
-
-class _LimitedAdapter(HTTPAdapter):
-    def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
-        if kwargs.get("timeout") is None:
-            kwargs["timeout"] = (CONNECT_SECONDS, ANSWER_SECONDS)
-        return super().send(request, *args, **kwargs)

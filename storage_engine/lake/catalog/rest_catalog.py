@@ -1,0 +1,81 @@
+"""How a REST catalog is asked, and what of its answers is followed."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+from pyiceberg.catalog.rest import RestCatalog, TableResponse
+from pyiceberg.exceptions import RESTError
+from pyiceberg.table import Table
+from requests import PreparedRequest, Response, Session
+from requests.adapters import HTTPAdapter
+from requests.exceptions import TooManyRedirects
+
+from storage_engine.lake.catalog.catalog_connections import ANSWER_SECONDS, CONNECT_SECONDS
+from storage_engine.lake.catalog.own_tables import OwnTables
+
+_REST_CONFIG = ("prefix", "namespace-separator")
+"""What the protocol needs of a REST catalog's configuration; all else is ours to say."""
+
+_REST_TABLE_CONFIG = ("token",)
+"""The same of what it says of a table."""
+
+_ACCESS_DELEGATION = "X-Iceberg-Access-Delegation"
+
+
+class PatientRestCatalog(OwnTables, RestCatalog):
+    """PyIceberg's REST catalog, whose requests end: PyIceberg itself sets no limit on any.
+
+    Of its answers only what the protocol needs is followed.
+    """
+
+    def _create_session(self) -> Session:
+        session = super()._create_session()
+        if f"header.{_ACCESS_DELEGATION}" not in self.properties:
+            # Credentials that it hands out wouldn't be used.
+            session.headers.pop(_ACCESS_DELEGATION, None)
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, _LimitedAdapter())
+        session.hooks["response"].append(_check_redirect)
+        return session
+
+    def _fetch_config(self) -> None:
+        own, uri = dict(self.properties), self.uri
+        try:
+            super()._fetch_config()
+        except (ValidationError, AttributeError, TypeError) as error:
+            raise RESTError(f"expected a catalog's configuration, found something else: {error}") from error
+        answered = {key: value for key, value in self.properties.items() if own.get(key) != value}
+        self.properties = {**own, **{key: answered[key] for key in _REST_CONFIG if key in answered}}
+        self.uri = uri
+        self.ignored = answered.keys() - set(_REST_CONFIG)
+
+    def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> Table:
+        given = table_response.config
+        self.ignored |= given.keys() - set(_REST_TABLE_CONFIG)
+        for credentials in table_response.storage_credentials:
+            self.ignored |= credentials.config.keys()
+        return self.own_table(
+            identifier_tuple,
+            table_response.metadata,
+            str(table_response.metadata_location),
+            {key: given[key] for key in _REST_TABLE_CONFIG if key in given},
+        )
+
+
+def _check_redirect(response: Response, **_: Any) -> None:
+    """
+    :raises TooManyRedirects: the answer leads to another host, which would get what was sent.
+    """
+    host = urlsplit(response.headers.get("location", "")).hostname
+    if response.is_redirect and host not in (None, urlsplit(response.url).hostname):
+        raise TooManyRedirects(f"the catalog's answer leads to {host}: name that host as the lake's uri")
+
+
+class _LimitedAdapter(HTTPAdapter):
+    def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
+        if kwargs.get("timeout") is None:
+            kwargs["timeout"] = (CONNECT_SECONDS, ANSWER_SECONDS)
+        return super().send(request, *args, **kwargs)
