@@ -84,9 +84,8 @@ def charts(directory: Path) -> Iterator[Bench]:
     span = BucketSpan(0, DAYS * DAY_MS, DAYS * DAY_MS // POINTS)
     disks = reader.read(lambda connection: disk_ids(connection, store_id)).values()
 
-    def levels(connection: Connection) -> None:
-        for disk_id in disks:
-            level_extremes(connection, disk_id, span)
+    def levels(connection: Connection) -> Sequence[Any]:
+        return [level_extremes(connection, disk_id, span) for disk_id in disks]
 
     yield _timed("chart-levels", partial(reader.read, levels), {"samples": DAYS * 1_440})
     extents = partial(reader.read, lambda connection: sample_extremes(connection, store_id, span))
