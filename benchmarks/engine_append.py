@@ -26,7 +26,7 @@ from isal import isal_zlib
 
 from benchmarks.common import Bench, report
 from storage_engine.model.broker.sample import SampleRequest
-from storage_engine.rocketmq.engine.append.new_message import (
+from storage_engine.rocketmq.engine.append.append import (
     NewBatch,
     NewMessage,
     PutResult,

@@ -23,6 +23,12 @@ from benchmarks.common import Bench, report
 from storage_engine import cycle
 from storage_engine.journal.journal import Journal, put_levels
 from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.reading.sample_columns import (
+    BucketSpan,
+    disk_ids,
+    level_extremes,
+    sample_extremes,
+)
 from storage_engine.journal.records import Phase, Step
 from storage_engine.journal.tables.database import JournalDatabase
 from storage_engine.journal.tables.rows import SEQUENCE, project
@@ -75,9 +81,15 @@ def charts(directory: Path) -> Iterator[Bench]:
     store_id = journal.add_store("/data/store", "rocketmq").store_id
     _write_samples(journal, store_id)
     reader = JournalReader(url)
-    span = (store_id, 0, DAYS * DAY_MS, DAYS * DAY_MS // POINTS)
-    yield _timed("chart-levels", partial(reader.water_levels, *span), {"samples": DAYS * 1_440})
-    yield _timed("chart-extents", partial(reader.log_extents, *span), {"samples": DAYS * 1_440})
+    span = BucketSpan(0, DAYS * DAY_MS, DAYS * DAY_MS // POINTS)
+    disks = reader.read(lambda connection: disk_ids(connection, store_id)).values()
+
+    def levels(connection: Connection) -> Sequence[Any]:
+        return [level_extremes(connection, disk_id, span) for disk_id in disks]
+
+    yield _timed("chart-levels", partial(reader.read, levels), {"samples": DAYS * 1_440})
+    extents = partial(reader.read, lambda connection: sample_extremes(connection, store_id, span))
+    yield _timed("chart-extents", extents, {"samples": DAYS * 1_440})
     for number in range(DAYS * SEGMENTS_A_DAY):
         held = [TopicDay(f"topic-{at}", number // SEGMENTS_A_DAY, at << 20, at) for at in range(TOPICS)]
         journal.save_topic_days(store_id, {("commitlog", number << 30): held})

@@ -24,7 +24,7 @@ from storage_engine.proven_cleanup import proven_release
 from storage_engine.retention.proof.approvals import approve_plan, open_questions
 from storage_engine.retention.store.brokers import settings_of
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
+from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.cleanup_loop import CleanupLoop
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.serving import serving

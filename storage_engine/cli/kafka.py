@@ -142,8 +142,7 @@ def _opened(managed: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
 
 def _memory(managed: ManagedStore) -> HoldMemory | None:
     """Return what the journal remembers of the store's hold; no journal is made."""
-    from storage_engine.journal.drift import hold_memory
-    from storage_engine.journal.journal import Journal
+    from storage_engine.journal.journal import Journal, hold_memory
     from storage_engine.journal.tables.database import missing_sqlite_file
 
     if missing_sqlite_file(managed.journal_url):

@@ -9,7 +9,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ from storage_engine.journal.tables import rows as journal_rows
 from storage_engine.journal.tables.database import JournalDatabase
 from storage_engine.journal.tables.leases import Lease, give_up, is_taken, renew, take, take_cluster
 from storage_engine.journal.tables.plan_storage import store_plan
-from storage_engine.journal.tables.rows import Slot, Subjects, heads_since, put_topic_days
+from storage_engine.journal.tables.rows import Slot, Subjects, heads_since, in_parts, put_topic_days
 from storage_engine.journal.tables.schema import (
     cluster_leases,
     disks,
@@ -52,7 +52,7 @@ from storage_engine.journal.tables.schema import (
     stores,
     waivers,
 )
-from storage_engine.model.hold.hold import BrokerProgress, Drift, HoldMemory
+from storage_engine.model.hold.hold import BrokerProgress, Drift, DriftKind, HoldMemory, HoldStatus
 from storage_engine.model.lag.lag import ArchiveLag, GroupLag
 from storage_engine.model.plan.plan import Plan, PlanRequest
 from storage_engine.model.proof.receipt import LakeHead
@@ -121,17 +121,13 @@ def put_report(connection: Connection, run_id: int, row: ReportRow) -> None:
     connection.execute(delete(reports).where(reports.c.run_id == run_id))
     connection.execute(
         insert(reports).values(
-            run_id=run_id,
-            version=row.version,
-            outcome=row.outcome,
-            causes=",".join(row.causes),
-            deleted_segments=row.deleted_segments,
-            freed_bytes=row.freed_bytes,
-            unchanged_since=row.unchanged_since,
-            report=None if row.report is None else zlib.compress(row.report),
-            at_ms=clock_ms(),
-            validation=row.validation,
-            lost_ranges=row.lost_ranges,
+            **asdict(row)
+            | {
+                "run_id": run_id,
+                "causes": ",".join(row.causes),
+                "report": None if row.report is None else zlib.compress(row.report),
+                "at_ms": clock_ms(),
+            }
         )
     )
 
@@ -150,18 +146,9 @@ def put_findings(
     if lags is None:
         return
     connection.execute(delete(groups).where(groups.c.store_id == store_id))
-    rows = [
-        {
-            "store_id": store_id,
-            "consumer_group": lag.group,
-            "lag_messages": lag.lag_messages,
-            "unknown_queues": lag.unknown_queues,
-            "first_unread_offset": lag.first_unread_offset,
-            "time_to_loss_ms": lag.time_to_loss_ms,
-            "at_ms": at_ms,
-        }
-        for lag in lags
-    ]
+    rows = [{"store_id": store_id, "at_ms": at_ms, **asdict(lag)} for lag in lags]
+    for row in rows:
+        row["consumer_group"] = row.pop("group")
     if rows:
         connection.execute(insert(groups), rows)
 
@@ -180,17 +167,9 @@ def put_levels(connection: Connection, store_id: str, seen: Mapping[int, Sequenc
             if path not in ids:
                 connection.execute(insert(disks).values(store_id=store_id, path=path))
                 ids = _ids(connection, store_id)
-            rows.append(
-                {
-                    "disk_id": ids[path],
-                    "at_ms": at_ms,
-                    "used_percent": disk.used_percent,
-                    "total_bytes": disk.total_bytes,
-                    "usable_bytes": disk.usable_bytes,
-                    "device": disk.device,
-                    "error": disk.error,
-                }
-            )
+            row = {"disk_id": ids[path], "at_ms": at_ms, **asdict(disk)}
+            del row["path"]
+            rows.append(row)
     if rows:
         connection.execute(insert(levels), rows)
 
@@ -233,9 +212,6 @@ __all__ = [
     "StoreRecord",
     "Waiver",
 ]
-
-_SUBJECTS = 500
-"""In one query; databases take a bounded number of parameters."""
 
 
 class Journal(JournalStores):
@@ -283,7 +259,7 @@ class Journal(JournalStores):
 
     def hold_memory(self, store_id: str, record_drift: Callable[[Sequence[Drift]], None]) -> HoldMemory:
         """Return what the store's broker folder remembers of its hold on it; as a whole it is
-        :func:`storage_engine.journal.drift.hold_memory`'s.
+        :func:`storage_engine.journal.journal.hold_memory`'s.
         """
         return JournalHoldMemory(self._database, store_id, record_drift)
 
@@ -437,9 +413,9 @@ class Journal(JournalStores):
     def results_of(self, store_id: str, step: Step, subjects: Sequence[str]) -> tuple[Event, ...]:
         """The results of a step about these subjects, in all runs of a store, oldest first."""
         found: list[Event] = []
-        for start in range(0, len(subjects), _SUBJECTS):
-            some = events.c.subject.in_(subjects[start : start + _SUBJECTS])
-            found += self._events(and_(runs.c.store_id == store_id, some), step, Phase.RESULT)
+        for some in in_parts(subjects):
+            where = and_(runs.c.store_id == store_id, events.c.subject.in_(some))
+            found += self._events(where, step, Phase.RESULT)
         return tuple(sorted(found, key=lambda event: event.event_id))
 
     def last_result(self, store_id: str, step: Step, *, of_plan: bool = False) -> Event | None:
@@ -607,3 +583,80 @@ class Journal(JournalStores):
 
     def find_waiver(self, plan_digest: str) -> Waiver | None:
         return self._database.read(lambda connection: journal_rows.find_waiver_row(connection, plan_digest))
+
+
+WATCH_RUN: Final = "watch"
+"""Run of a store under which looks that belong to no run record what they find."""
+
+DONE = frozenset({DriftKind.FENCE_MENDED, DriftKind.FENCE_NOT_MENDED, DriftKind.GIVEN_UP})
+"""What we did ourselves, or tried to, between two runs, about what others did."""
+
+
+def hold_memory(journal: Journal, store_id: str) -> HoldMemory:
+    """Return what the store's broker folder remembers of its hold on it."""
+
+    def record(found: Sequence[Drift]) -> None:
+        store = journal.store_with_id(store_id)
+        if found and store is not None:
+            record_under_watch(journal, store, found)
+
+    return journal.hold_memory(store_id, record)
+
+
+def record_under_watch(journal: Journal, record: StoreRecord, found: Sequence[Drift]) -> None:
+    """Record drift under :data:`WATCH_RUN`, as far as it wasn't recorded since the hold was renewed last."""
+    run = journal.find_run(record.store_id, WATCH_RUN)
+    record_drift(journal, record, run or journal.begin_run(record.store_id, WATCH_RUN, PlanRequest()), found)
+
+
+def record_drift(journal: Journal, record: StoreRecord, run: Run, found: Sequence[Drift]) -> None:
+    """Record what was not recorded since the hold was renewed last. Before that is done: then each segment
+    that went is forgotten there.
+    """
+    if not found:
+        return
+    known = {event.subject for event in _since_renewal(journal, record)}
+    new = {
+        _subject(one): {"lineage": record.lineage_of(one.log), "disturbance": to_jsonable(one)}
+        for one in found
+        if _subject(one) not in known
+    }
+    journal.record(run, Step.DRIFT, Phase.RESULT, list(new.items()))
+
+
+def untold_mends(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
+    """Return what was mended or given up, and no record of the hold has told: no look finds all of it.
+
+    What is recorded while a run looks at the hold is older than that run's record of it, and not in it.
+    """
+    before, last = [None, None, *journal.store_events(record.store_id, Step.HOLD, Phase.RESULT)][-2:]
+    told = from_jsonable(HoldStatus, last.payload["result"]).disturbances if last else ()
+    known = {_subject(drift) for drift in told}
+    found = []
+    for event in journal.store_events(record.store_id, Step.DRIFT, Phase.RESULT):
+        drift = from_jsonable(Drift, event.payload["disturbance"])
+        is_new = last is None or event.event_id > last.event_id
+        is_missed = before is None or event.event_id > before.event_id
+        if drift.kind in DONE and (is_new or (is_missed and _subject(drift) not in known)):
+            found.append(drift)
+    return tuple(found)
+
+
+def drift_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
+    """Return what was recorded since a run recorded the hold last: nobody may have told it yet."""
+    events = _since_renewal(journal, record)
+    return tuple(from_jsonable(Drift, event.payload["disturbance"]) for event in events)
+
+
+def _since_renewal(journal: Journal, record: StoreRecord) -> list[Event]:
+    renewed = journal.store_events(record.store_id, Step.HOLD, Phase.RESULT)
+    since_ms = renewed[-1].at_ms if renewed else 0
+    events = journal.store_events(record.store_id, Step.DRIFT, Phase.RESULT)
+    return [event for event in events if event.at_ms >= since_ms]
+
+
+def _subject(drift: Drift) -> str:
+    """The same for the same thing, whatever was made out of it since."""
+    if drift.start_offset < 0:
+        return f"{drift.kind.value}: {drift.detail}"
+    return f"{drift.kind.value}: {drift.log} [{drift.start_offset}, {drift.end_offset})"

@@ -140,28 +140,6 @@ _lake_acts = Table(
 )
 
 
-def put_lake_act(connection: Connection, lake_id: str, act: str) -> None:
-    """Record that a lake has an act, and so all before it."""
-    _metadata.create_all(connection)
-    connection.execute(delete(_lake_acts).where(_lake_acts.c.lake_id == lake_id))
-    connection.execute(insert(_lake_acts).values(lake_id=lake_id, act=act))
-
-
-def read_lake_acts(connection: Connection) -> Mapping[str, str]:
-    """Return the act that was recorded last of each lake, by its id."""
-    if not inspect(connection).has_table(_lake_acts.name):
-        return {}
-    rows = connection.execute(select(_lake_acts.c.lake_id, _lake_acts.c.act))
-    return {row.lake_id: row.act for row in rows}
-
-
-def put_archive_rule(connection: Connection, rule: RecordedRule) -> None:
-    """Record a rule of a store, unless it is there: the first time counts."""
-    _metadata.create_all(connection)
-    if all(known.rule != rule.rule for known in read_archive_rules(connection, rule.store_id)):
-        connection.execute(insert(_archive_rules).values(**to_jsonable(rule)))
-
-
 def read_archive_rules(connection: Connection, store_id: str) -> tuple[RecordedRule, ...]:
     """Return the rules that were recorded of a store, whether a lake still has them or not."""
     if not inspect(connection).has_table(_archive_rules.name):
@@ -305,19 +283,38 @@ class JournalStores:
         :param rule: SHA-256 of its act.
         """
         found = RecordedRule(store_id, rule, person, clock_ms(), read_clock())
-        self._twice(lambda connection: put_archive_rule(connection, found))
+
+        def put(connection: Connection) -> None:
+            _metadata.create_all(connection)
+            if all(known.rule != rule for known in read_archive_rules(connection, store_id)):
+                connection.execute(insert(_archive_rules).values(**to_jsonable(found)))
+
+        self._twice(put)
 
     def archive_rules(self, store_id: str) -> tuple[RecordedRule, ...]:
         """Return the rules that were recorded of a store, whether a lake still has them or not."""
         return self._database.read(lambda connection: read_archive_rules(connection, store_id))
 
     def record_lake_act(self, lake_id: str, act: str) -> None:
-        """Record which act is the newest of a lake, by its SHA-256."""
-        self._twice(lambda connection: put_lake_act(connection, lake_id, act))
+        """Record which act is the newest of a lake, by its SHA-256; so it has all before it."""
+
+        def put(connection: Connection) -> None:
+            _metadata.create_all(connection)
+            connection.execute(delete(_lake_acts).where(_lake_acts.c.lake_id == lake_id))
+            connection.execute(insert(_lake_acts).values(lake_id=lake_id, act=act))
+
+        self._twice(put)
 
     def lake_acts(self) -> Mapping[str, str]:
         """Return the act that was recorded last of each lake, by its id."""
-        return self._database.read(read_lake_acts)
+
+        def read(connection: Connection) -> Mapping[str, str]:
+            if not inspect(connection).has_table(_lake_acts.name):
+                return {}
+            rows = connection.execute(select(_lake_acts.c.lake_id, _lake_acts.c.act))
+            return {row.lake_id: row.act for row in rows}
+
+        return self._database.read(read)
 
     def _twice(self, work: Callable[[Connection], T]) -> T:
         """Run work once more where somebody else recorded the same at the same time: it is seen then."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 import html
 import json
 import logging
+import os
 import re
 import shutil
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -27,22 +29,6 @@ from jinja2.bccache import Bucket
 from storage_engine.core.durable import make_dirs, settle_modes, write_file
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.report.validation import CheckResult, Status
-from storage_engine.quality.gx import (
-    ActionContext,
-    Checkpoint,
-    CheckpointResult,
-    DefaultJinjaIndexPageView,
-    DefaultJinjaPageView,
-    ExpectationSuite,
-    MulticolumnMapExpectation,
-    MulticolumnMapMetricProvider,
-    PandasExecutionEngine,
-    SparkDFExecutionEngine,
-    ValidationAction,
-    ValidationDefinition,
-    gx,
-    multicolumn_condition_partial,
-)
 from storage_engine.quality.rules import FactTable, Rows, Verdicts
 from storage_engine.quality.suite import (
     EXAMPLES,
@@ -55,6 +41,28 @@ from storage_engine.quality.suite import (
     read_suite,
 )
 from storage_engine.retention.store.report_files import DATA_DOCS_SITE
+
+# Read once, at the first import: nothing about a store leaves this machine.
+os.environ["GX_ANALYTICS_ENABLED"] = "false"
+
+# Hundreds of lines about its own decorators, at each import.
+logging.getLogger("great_expectations._docs_decorators").setLevel(logging.WARNING)
+
+with warnings.catch_warnings():
+    # Great Expectations 1.x imports two standard modules that Python deprecates since 3.11.
+    warnings.filterwarnings("ignore", "module 'sre_(constants|parse)' is deprecated", DeprecationWarning)
+    import great_expectations as gx
+    from great_expectations.checkpoint import Checkpoint
+    from great_expectations.checkpoint.actions import ActionContext, ValidationAction
+    from great_expectations.checkpoint.checkpoint import CheckpointResult
+    from great_expectations.core import ExpectationSuite, ValidationDefinition
+    from great_expectations.execution_engine import PandasExecutionEngine, SparkDFExecutionEngine
+    from great_expectations.expectations.expectation import MulticolumnMapExpectation
+    from great_expectations.expectations.metrics.map_metric_provider import MulticolumnMapMetricProvider
+    from great_expectations.expectations.metrics.map_metric_provider.multicolumn_condition_partial import (
+        multicolumn_condition_partial,
+    )
+    from great_expectations.render.view import DefaultJinjaIndexPageView, DefaultJinjaPageView
 
 SITE = "storage_engine"
 
@@ -170,11 +178,6 @@ def site_config() -> dict[str, object]:
             "view": {"module_name": __name__, "class_name": OfflineIndexPageView.__name__},
         },
     }
-
-
-def tidy_site(directory: Path) -> None:
-    """Drop the pictures and fonts that Great Expectations copies for its own templates."""
-    shutil.rmtree(directory / "static", ignore_errors=True)
 
 
 _LOGGER = "great_expectations"
@@ -322,7 +325,8 @@ def run_suites(
     }
     with files_written(directory):
         checks = _run(frames, suites, directory, run_name)
-    tidy_site(directory / DATA_DOCS_SITE)
+    # Pictures and fonts that Great Expectations copies for its own templates.
+    shutil.rmtree(directory / DATA_DOCS_SITE / "static", ignore_errors=True)
     settle_modes(directory)
     return checks
 
@@ -343,7 +347,10 @@ def _run(
         if name in filled:
             checks += _run_suite(context, suite, tables[name], directory / "checks.json", run_name)
         else:
-            checks += [_unchecked(name, item) for item in suite.expectations]
+            checks += [
+                CheckResult(name, type(item).__name__, item.description or "", Status.OK, 0, 0)
+                for item in suite.expectations
+            ]
     context.build_data_docs(site_names=[SITE])
     return tuple(checks)
 
@@ -405,6 +412,7 @@ def _check(suite: str, result: Mapping[str, Any]) -> CheckResult:
     config, outcome = result["expectation_config"], result["result"]
     failed = Status.WARNING if config.get("severity") == "warning" else Status.FAILURE
     raised = _raised(result.get("exception_info") or {})
+    unexpected = outcome.get("partial_unexpected_index_list") or []
     return CheckResult(
         suite=suite,
         expectation=_class_name(config["type"]),
@@ -412,12 +420,8 @@ def _check(suite: str, result: Mapping[str, Any]) -> CheckResult:
         status=Status.OK if result["success"] else failed,
         checked_count=outcome.get("element_count", 0),
         unexpected_count=outcome.get("unexpected_count", 0),
-        examples=(raised,) if raised else tuple(map(_example, _unexpected(outcome)[:EXAMPLES])),
+        examples=(raised,) if raised else tuple(map(_example, unexpected[:EXAMPLES])),
     )
-
-
-def _unexpected(outcome: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return list(outcome.get("partial_unexpected_index_list") or [])
 
 
 def _example(row: Mapping[str, Any]) -> str:

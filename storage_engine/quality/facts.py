@@ -36,7 +36,7 @@ from storage_engine.lake.coverage.coverage import (
     lost_ranges,
     names_of_logs,
 )
-from storage_engine.lake.coverage.local_spans import comparable, compare
+from storage_engine.lake.coverage.spans import comparable, compare
 from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.file.data_file import rows_of_segment
 from storage_engine.lake.file.filters import segment_rows

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from storage_engine.brokers import find_broker
+from storage_engine.core.clock import clock_ms
 from storage_engine.core.durable import make_dirs, write_file
 from storage_engine.core.extras import QUALITY
 from storage_engine.core.jsonable import to_jsonable
@@ -59,7 +60,7 @@ def validate_store(
     :raises RunStateError: no such run.
     """
     started_ns = time.monotonic_ns()
-    checked_at_ms = time.time_ns() // 1_000_000
+    checked_at_ms = clock_ms()
     output_dir = output_directory(store, run_key, output_dir)
     facts = collect_facts(store, run_key, full=full, with_lake=with_lake)
     claim(output_dir)

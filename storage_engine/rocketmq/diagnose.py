@@ -29,7 +29,7 @@ from storage_engine.model.hold.hold import HoldMemory
 from storage_engine.model.report.diagnosis import BrokerDiagnosis, Finding, Severity
 from storage_engine.rocketmq.codec.commitlog import near_logical_end
 from storage_engine.rocketmq.codec.stored_messages import newest_message_ms
-from storage_engine.rocketmq.engine.engine_session import is_served
+from storage_engine.rocketmq.engine.serving import is_served
 from storage_engine.rocketmq.format.broker_config import (
     BrokerConfig,
     load_broker_config,

@@ -18,7 +18,7 @@ from storage_engine.model.report.facts import (
     SegmentFact,
     StoreFacts,
 )
-from storage_engine.rocketmq.engine.engine_session import EngineSession, ask_who_serves
+from storage_engine.rocketmq.engine.serving import EngineSession, ask_who_serves
 from storage_engine.rocketmq.file_facts import (
     BrokerLogEnd,
     LogFiles,
@@ -35,7 +35,7 @@ from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.checkpoint import Checkpoint, read_known_values
 from storage_engine.rocketmq.format.index_file import list_index_paths, read_header
 from storage_engine.rocketmq.format.layout import StoreLayout, is_new, resolve_layout
-from storage_engine.rocketmq.format.rereading import Patience, read_or_tell
+from storage_engine.rocketmq.format.stored_files import Patience, read_or_tell
 from storage_engine.rocketmq.live.connect import local_settings, reach
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 

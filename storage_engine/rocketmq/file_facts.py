@@ -41,8 +41,7 @@ from storage_engine.rocketmq.format.mapped_files import (
     readable_files,
 )
 from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, Entries, EntryFormat, iter_queues
-from storage_engine.rocketmq.format.rereading import Patience
-from storage_engine.rocketmq.format.stored_files import open_stored, refuse_link
+from storage_engine.rocketmq.format.stored_files import Patience, open_stored, refuse_link
 from storage_engine.rocketmq.store.store import find_active
 
 _HEAD = struct.Struct(">iI")
@@ -417,7 +416,7 @@ def missing_entries(
         return len(queue_offsets) - _matched(plain, queue_offsets, physical_offsets)
     batch = _readable_files(layout.batchconsumequeue / topic / str(queue_id), batch_consume_queue.FORMAT)
     if batch:
-        pointed_at = batch_consume_queue.read_queue(batch)["offset"]
+        pointed_at = batch_consume_queue.FORMAT.read_queue(batch)["offset"]
         return int((~np.isin(physical_offsets, pointed_at)).sum())
     return None
 

@@ -23,7 +23,7 @@ from storage_engine.rocketmq.format.checkpoint import read_known_values
 from storage_engine.rocketmq.format.index_file import IndexFile, read_index_files
 from storage_engine.rocketmq.format.mapped_files import mapped
 from storage_engine.rocketmq.format.queue_files import QueueDirectory, iter_queues
-from storage_engine.rocketmq.format.rereading import read_or_tell
+from storage_engine.rocketmq.format.stored_files import read_or_tell
 from storage_engine.rocketmq.store.store import RocketMQStore
 from storage_engine.rocketmq.store.store_lock import lock_holder
 
@@ -210,7 +210,7 @@ def _queues(found: list[tuple[QueueDirectory, bool]], log_min_offset: int) -> It
     ordered = sorted(found, key=lambda item: (item[0].topic, item[0].queue_id))
     for queue, batch in told_each(ordered, "Looking at queues", "queues"):
         kind = batch_consume_queue if batch else consume_queue
-        files = kind.list_files(queue.path)
+        files = kind.FORMAT.files(queue.path)
         bounds = kind.bounds(files, log_min_offset)
         yield QueueInspection(
             queue.topic, queue.queue_id, batch, len(files), bounds.min_offset, bounds.max_offset

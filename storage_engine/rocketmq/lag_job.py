@@ -15,7 +15,7 @@ from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.lag.lag import LagSource, Unread
 from storage_engine.model.store.store import FileFacts, Segment, StoreSnapshot
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
+from storage_engine.rocketmq.format.stored_files import ATTEMPTS, reread
 from storage_engine.rocketmq.lag.lag import LagContext, lag_context, place_positions, unread_messages
 from storage_engine.rocketmq.lag.subscriptions import Consumers, consumers_in_files, group_positions
 from storage_engine.rocketmq.live.connect import local_settings, reach

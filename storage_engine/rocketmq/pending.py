@@ -59,8 +59,7 @@ from storage_engine.rocketmq.format.mapped_files import (
     queue_id_of,
 )
 from storage_engine.rocketmq.format.queue_files import FILLER_SIZE
-from storage_engine.rocketmq.format.rereading import reread
-from storage_engine.rocketmq.format.stored_files import read_stored, refuse_link
+from storage_engine.rocketmq.format.stored_files import read_stored, refuse_link, reread
 from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets
 
 TIMER_KEYS: Final = (b"timeline_checkpoint", b"sys_topic_scan_offset_checkpoint")
@@ -120,7 +119,7 @@ def refuse_halves_in_rocksdb(layout: StoreLayout, log_min_offset: int) -> None:
         raise _unknown(layout, "half messages", "transRocksDBEnable=true")
     topic = layout.consumequeue / ROCKSDB_HALF_TOPIC
     for queue_id in queue_ids(topic):
-        last = consume_queue.last_entry(consume_queue.list_files(topic / str(queue_id)))
+        last = consume_queue.last_entry(consume_queue.FORMAT.files(topic / str(queue_id)))
         if last is not None and last.physical_offset >= log_min_offset:
             raise _unknown(layout, "half messages", str(topic))
 
@@ -292,7 +291,7 @@ def entries_from(queue: Path, queue_offset: int, position: Path) -> OwedEntries:
     :param position: the file that ``queue_offset`` is from, for the error.
     :raises CorruptFileError: the queue's files aren't a queue, or it ends before ``queue_offset``.
     """
-    files = consume_queue.list_files(queue)
+    files = consume_queue.FORMAT.files(queue)
     last = consume_queue.FORMAT.last_position(files)
     end = files[0].base_offset // CONSUME_QUEUE_ENTRY_BYTES if files else 0
     if last is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import pyarrow as pa
 
 from storage_engine.arrow.lag_columns import ANYWHERE, LAG_SCHEMA, NAME, PLACES_SCHEMA, add_risk
 from storage_engine.brokers import default_broker, find_broker
+from storage_engine.core.clock import clock_ms
 from storage_engine.core.durable import create
 from storage_engine.core.long_work import told
 from storage_engine.core.turns import SharedLock
@@ -305,7 +305,7 @@ def prepare(request: ConsumerLagRequest) -> tuple[LagJob | None, LagSource]:
     settings = StoreSettings(
         request.store_root, request.broker_conf, request.overrides, request.time_zone, request.live
     )
-    now_ms = time.time_ns() // 1_000_000 if request.now_ms is None else request.now_ms
+    now_ms = clock_ms() if request.now_ms is None else request.now_ms
     job = broker.lag(LagRequest(settings, request.plan_segments, now_ms))
     if job is None:
         notice = f"{broker.title} doesn't say who consumes, so nobody knows who has not read what goes"

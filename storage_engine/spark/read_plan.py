@@ -45,7 +45,7 @@ from storage_engine.lake.coverage.coverage import (
     log_ranges,
     names_of_logs,
 )
-from storage_engine.lake.coverage.local_spans import local_spans
+from storage_engine.lake.coverage.spans import local_spans
 from storage_engine.lake.file.filters import store_rows
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.file.scan import plan_files

@@ -44,8 +44,7 @@ from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.doctor.journal_findings import deletion_hours
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.report_files import USAGE_PAGE, USAGE_TABLE, run_directory
-from storage_engine.spark.lake_rows import StoreFiles, kept, map_row_groups, united
-from storage_engine.spark.row_sums import SEGMENT
+from storage_engine.spark.row_sums import SEGMENT, StoreFiles, kept, map_row_groups, united
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -33,8 +33,19 @@ from storage_engine.retention.report.counts import OffsetSpan
 from storage_engine.retention.store.context import AnyStore, managed_of, open_context
 from storage_engine.retention.store.managed_store import store_name
 from storage_engine.retention.store.report_files import DATA_DOCS_DIRECTORY, claim
-from storage_engine.spark.lake_rows import RowGroup, StoreFiles, kept, map_row_groups, united
-from storage_engine.spark.row_sums import ROWS, SEGMENT, SUMS, columns_read, place_rows, sum_rows
+from storage_engine.spark.row_sums import (
+    ROWS,
+    SEGMENT,
+    SUMS,
+    RowGroup,
+    StoreFiles,
+    columns_read,
+    kept,
+    map_row_groups,
+    place_rows,
+    sum_rows,
+    united,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -13,7 +13,7 @@ from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
+from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.engine_settings import settings_for
 from storage_engine.rocketmq.engine.message_store import MessageStore
 from storage_engine.rocketmq.format.broker_config import load_broker_config

@@ -14,7 +14,7 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.soundness.receipts import receipt_history
 from storage_engine.rocketmq.codec.codec import CODEC
-from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus, host_bytes
+from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus, host_bytes
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.serving import serving
 from storage_engine.rocketmq.format.broker_config import load_broker_config

@@ -14,8 +14,7 @@ import pytest
 
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, GateRefusedError
-from storage_engine.journal.drift import hold_memory
-from storage_engine.journal.journal import Journal, Phase, Step
+from storage_engine.journal.journal import Journal, Phase, Step, hold_memory
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig

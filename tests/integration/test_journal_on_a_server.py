@@ -13,8 +13,8 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import JournalUnavailableError
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.journal.reading.answers import Incident, SegmentRow
-from storage_engine.journal.reading.deletions import Deletion, deletions_after, journal_ends
 from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.reading.run_rows import Deletion, deletions_after, journal_ends
 from storage_engine.journal.tables.schema import SCHEMA_VERSION, events
 from storage_engine.lake.coverage.coverage import ReleasedSpan
 from storage_engine.model.plan.plan import PlanRequest

@@ -24,8 +24,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError
 from storage_engine.kafka import BROKER
 from storage_engine.kafka.cluster.client import Cluster
-from storage_engine.kafka.format.layout import read_node
-from storage_engine.kafka.format.live_facts import LiveFacts
+from storage_engine.kafka.format.layout import LiveFacts, read_node
 from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.format.partition_metadata import read_topic_id
 from storage_engine.kafka.live.live_store import LiveKafkaStore

@@ -22,7 +22,7 @@ from storage_engine.exceptions import JournalUnavailableError
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.journal.tables import database
 from storage_engine.lake.catalog import config
-from storage_engine.lake.storage.file_memory import forget_files
+from storage_engine.lake.storage.small_files import forget_files
 from tests.fixture_stores import unpack
 from tests.integration.fault_proxy import FaultKind, FaultProxy, fault_proxy
 from tests.integration.object_store import ObjectStore

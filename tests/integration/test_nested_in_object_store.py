@@ -13,7 +13,7 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.move.relocating import relocate
+from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.restore.export import Selection, export_messages
 from storage_engine.lake.restore.export_format import ExportFormat
 from storage_engine.lake.restore.restore import restore

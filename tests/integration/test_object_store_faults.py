@@ -15,10 +15,10 @@ from storage_engine.exceptions import LakeMissingError, LakeUnavailableError, St
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.move.rebuilding import rebuild
-from storage_engine.lake.move.relocating import relocate
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.lake.storage.file_memory import forget_files
+from storage_engine.lake.storage.small_files import forget_files
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import VerifyLevel

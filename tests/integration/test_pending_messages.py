@@ -16,7 +16,7 @@ from storage_engine.model.plan.plan import PlanRequest, Reason
 from storage_engine.model.settings.policy import PendingPolicy, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.rocketmq.format.rereading import ATTEMPTS
+from storage_engine.rocketmq.format.stored_files import ATTEMPTS
 from storage_engine.rocketmq.pending import pending
 from tests.integration.broker import FIXTURE_SIZES, Broker, running_broker
 from tests.integration.remoting import SUCCESS, RemotingClient

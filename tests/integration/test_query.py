@@ -24,7 +24,7 @@ from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.move.relocating import relocate
+from storage_engine.lake.move.moving import relocate
 from storage_engine.spark.session import spark_session
 from tests.docs.code_blocks import blocks_under
 from tests.integration.jars import JAVA_PROJECTS, class_path

@@ -19,8 +19,7 @@ from storage_engine.exceptions import (
     RunStateError,
     StoreIdentityError,
 )
-from storage_engine.journal.drift import hold_memory
-from storage_engine.journal.journal import Extent, Journal, Phase, RunState, Step
+from storage_engine.journal.journal import Extent, Journal, Phase, RunState, Step, hold_memory
 from storage_engine.journal.tables.schema import runs
 from storage_engine.model.hold.hold import BrokerProgress
 from storage_engine.model.lag.lag import ArchiveLag

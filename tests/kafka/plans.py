@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from storage_engine.kafka.format.layout import Node
-from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
+from storage_engine.kafka.format.layout import LiveFacts, LivePartition, Node
 from storage_engine.kafka.hold.overlay import with_live
 from storage_engine.kafka.store.store import KafkaStore
 from storage_engine.model.plan.plan import Decision, Plan, PlanRequest, Reason

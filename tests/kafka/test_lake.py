@@ -25,8 +25,8 @@ from storage_engine.lake.gc.garbage import collect, undo
 from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
 from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.describing import describe
+from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.move.rebuilding import rebuild
-from storage_engine.lake.move.relocating import relocate
 from storage_engine.lake.restore.export import Selection, check_topic, export_messages
 from storage_engine.lake.restore.export_format import ExportFormat
 from storage_engine.lake.restore.restore import restore

@@ -25,8 +25,8 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import copy_of, read_mark
 from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.move.rebuilding import rebuild
-from storage_engine.lake.move.relocating import relocate
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.lake.soundness.soundness import Depth

@@ -8,7 +8,6 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.lake.coverage.archived_spans import ArchivedSpan
 from storage_engine.lake.coverage.coverage import (
     LocalSpan,
     ReleasedSpan,
@@ -17,6 +16,7 @@ from storage_engine.lake.coverage.coverage import (
     log_ranges,
     lost_ranges,
 )
+from storage_engine.lake.coverage.spans import ArchivedSpan
 from storage_engine.model.plan.plan import Decision, Reason
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import RangeStatus, Status, Where

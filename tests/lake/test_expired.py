@@ -17,7 +17,7 @@ from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.names import data_file_of
-from storage_engine.lake.coverage.archived_spans import receipt_spans
+from storage_engine.lake.coverage.spans import receipt_spans
 from storage_engine.lake.file.filters import segment_rows
 from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
 from storage_engine.lake.move.copying import copy_lake

@@ -19,8 +19,8 @@ from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.move import making
 from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.move.rebuilding import rebuild
-from storage_engine.lake.move.relocating import relocate
 from storage_engine.lake.soundness.receipts import receipt_history
 from tests.lake.conftest import Fingerprint, MakeJobs
 

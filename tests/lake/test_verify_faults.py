@@ -22,7 +22,6 @@ from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file.table_entries import list_entries
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.lake.verify import verify_metadata
 from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import VerifyLevel, verify
 from storage_engine.model.report.validation import Status
@@ -59,7 +58,7 @@ def world(
     built: tuple[Path, Path], make_jobs, snapshot_of, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[World]:
     # Nobody archives here meanwhile.
-    monkeypatch.setattr(verify_metadata, "_COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr("storage_engine.lake.verify.verify._COMMIT_SECONDS", 0.0)
     directory, pristine = built
     paths = sorted((directory / "store" / "commitlog").iterdir())
     config = LakeConfig.local(directory / "lake")

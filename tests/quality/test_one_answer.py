@@ -16,7 +16,6 @@ from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.soundness.receipts import current, receipt_history
-from storage_engine.lake.verify import verify_metadata
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status, Where
 from storage_engine.model.report.verification import VerifyLevel, receipt_name
@@ -39,7 +38,7 @@ GONE, HERE = 1, 5
 
 @pytest.fixture(autouse=True)
 def nobody_archives_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_metadata, "_COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr("storage_engine.lake.verify.verify._COMMIT_SECONDS", 0.0)
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,7 @@ def test_links_between_pages_lead_somewhere(shown: Shown) -> None:
 
 
 def test_the_project_opens_in_great_expectations(shown: Shown) -> None:
-    from storage_engine.quality.gx import gx
+    from storage_engine.quality.engine import gx
 
     context = gx.get_context(mode="file", context_root_dir=str(shown.pages / DATA_DOCS_DIRECTORY / "gx"))
     assert {checkpoint.name for checkpoint in context.checkpoints.all()} >= {

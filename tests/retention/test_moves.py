@@ -12,8 +12,7 @@ import pytest
 from storage_engine.core import host
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError, GateRefusedError, StoreIdentityError, WrongHostError
-from storage_engine.journal.drift import hold_memory
-from storage_engine.journal.journal import Journal, Phase, Step
+from storage_engine.journal.journal import Journal, Phase, Step, hold_memory
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.decisions import adopting

@@ -19,8 +19,16 @@ from sqlalchemy import Connection, event, insert
 
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.journal.drift import record_drift
-from storage_engine.journal.journal import Extent, Journal, Phase, ReportRow, Run, Step, put_levels
+from storage_engine.journal.journal import (
+    Extent,
+    Journal,
+    Phase,
+    ReportRow,
+    Run,
+    Step,
+    put_levels,
+    record_drift,
+)
 from storage_engine.journal.records import REPORT_VERSION
 from storage_engine.journal.tables.schema import samples
 from storage_engine.model.course.course import CourseStart, Ingest, SegmentRun

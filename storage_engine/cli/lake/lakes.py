@@ -273,7 +273,7 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool, as_jso
     Every file is looked at first. Where the original is still there, this one is a copy from then on, and
     read-only. Nothing at the other place is changed.
     """
-    from storage_engine.lake.move.relocating import relocate as relocate_lake
+    from storage_engine.lake.move.moving import relocate as relocate_lake
 
     config, journal_url = _lake_of(lake_dir, conn_id)
     # First: once the lake can be opened, a run may write into a journal that a copy still shares.

@@ -60,34 +60,6 @@ class StoredReport:
 
 
 @dataclass(frozen=True, slots=True)
-class LevelBucket:
-    """How full a disk was at most within a span of time; None: not known."""
-
-    path: str
-    start_ms: int
-    used_percent: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class LogBucket:
-    """What the logs held within a span of time; None: not known.
-
-    :param oldest_message_ms: when the oldest message was stored, by the span's first look.
-    :param bytes_in: written since the last span that is known.
-    :param bytes_out: deleted since then.
-    :param archive_lag_bytes: sealed and in no lake, at most.
-    """
-
-    start_ms: int
-    oldest_message_ms: int | None
-    min_offset: int | None
-    max_offset: int | None
-    bytes_in: int | None
-    bytes_out: int | None
-    archive_lag_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Incident:
     """What others did to a store, a loss that a person accepted, or a step that failed."""
 

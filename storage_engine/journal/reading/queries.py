@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, Select, bindparam, column, func, inspect, null, select, table
+from sqlalchemy import Connection, Row, Select, column, func, inspect, null, select, table
 from sqlalchemy.exc import SQLAlchemyError
 
 from storage_engine.commands import Command
@@ -27,8 +27,6 @@ from storage_engine.journal.reading.answers import (
     GroupRow,
     HoldRow,
     Incident,
-    LevelBucket,
-    LogBucket,
     LossRow,
     RunRow,
     SegmentRow,
@@ -48,8 +46,9 @@ from storage_engine.journal.reading.run_rows import (
 )
 from storage_engine.journal.reading.store_summaries import StoreSummary, of_stores, read_summaries
 from storage_engine.journal.records import Phase, Step
-from storage_engine.journal.tables.database import place_of, read_only_engine
+from storage_engine.journal.tables.database import place_of, read_only_engine, sqlite_error
 from storage_engine.journal.tables.rows import (
+    MOST_VALUES,
     RulesRow,
     Slot,
     SlotTopic,
@@ -81,8 +80,6 @@ _STATES = {Step.ARCHIVE.value: "archived", Step.SEALED.value: "archived", Step.R
 
 _PARTS = 60
 """Of a span; many drifts within one are told as one."""
-_MOST_RUNS = 500
-"""In one query; databases take a bounded number of parameters."""
 
 
 def read_incidents(
@@ -170,7 +167,7 @@ def read_segments(connection: Connection, store_id: str, limit: int) -> tuple[Se
                 break
             newer = _became(streamed, [row.id for row in some], after, limit)
             found = _newest(found, newer, limit)
-            count = min(2 * count, _MOST_RUNS)
+            count = min(2 * count, MOST_VALUES)
     return tuple(_segment(row) for row in found.values())
 
 
@@ -244,11 +241,13 @@ def read_standing(connection: Connection, store_id: str, now_ms: int) -> Standin
         leases.c.store_id == store_id, leases.c.token.is_not(None), leases.c.expires_at_ms > now_ms
     )
     lease = connection.execute(query).first()
+    of_store = select(runs.c.plan_digest).where(runs.c.store_id == store_id)
+    waived = select(waivers).where(waivers.c.plan_digest.in_(of_store)).order_by(waivers.c.at_ms)
     return Standing(
         hold=read_holds(connection, (store_id,)).get(store_id),
         worker=None if lease is None else lease.owner,
         worker_until_ms=None if lease is None else lease.expires_at_ms,
-        waivers=_waivers(connection, store_id),
+        waivers=tuple(WaiverRow(**row._mapping) for row in connection.execute(waived)),
         losses=_losses(connection, store_id),
         verified=read_verified(connection, (store_id,), counted=True).get(store_id),
     )
@@ -280,12 +279,6 @@ def _hold(row: Any) -> HoldRow:
     status = row.payload["result"]
     described = status["described"] if status.get("left_to_broker") else ""
     return HoldRow(status["held"], status.get("ends_at_ms"), row.run_key, row.at_ms, described)
-
-
-def _waivers(connection: Connection, store_id: str) -> tuple[WaiverRow, ...]:
-    of_store = select(runs.c.plan_digest).where(runs.c.store_id == store_id)
-    query = select(waivers).where(waivers.c.plan_digest.in_(of_store)).order_by(waivers.c.at_ms)
-    return tuple(WaiverRow(**row._mapping) for row in connection.execute(query))
 
 
 def _losses(connection: Connection, store_id: str) -> tuple[LossRow, ...]:
@@ -362,26 +355,19 @@ class JournalReader:
             .subquery()
         )
         query = (
-            select(stores, last.c.at_ms, fullest.c.used_percent, oldest.c.oldest_message_ms)
+            select(
+                *(column for column in stores.c if column is not stores.c.created_at_ms),
+                last.c.at_ms.label("sampled_at_ms"),
+                fullest.c.used_percent,
+                oldest.c.oldest_message_ms,
+            )
             .outerjoin(last, stores.c.store_id == last.c.store_id)
             .outerjoin(fullest, stores.c.store_id == fullest.c.store_id)
             .outerjoin(oldest, stores.c.store_id == oldest.c.store_id)
             .order_by(stores.c.name, stores.c.real_path)
         )
-        return tuple(
-            StoreRow(
-                row.store_id,
-                row.name,
-                row.real_path,
-                row.host,
-                row.broker,
-                row.lineage,
-                row.at_ms,
-                row.used_percent,
-                row.oldest_message_ms,
-            )
-            for row in self.read(lambda connection: connection.execute(query).all())
-        )
+        rows = self.read(lambda connection: connection.execute(query).all())
+        return tuple(StoreRow(**row._mapping) for row in rows)
 
     def summaries(self, names: Collection[str] | None, now_ms: int) -> tuple[StoreSummary, ...]:
         """Return stores in short, by name and path.
@@ -412,28 +398,21 @@ class JournalReader:
         rows = self.read(lambda connection: connection.execute(query).all())
         return tuple(run_row(row) for row in rows)
 
-    def cleanups(
-        self, store_id: str, start_ms: int, end_ms: int, *, most: int = 500
-    ) -> tuple[CleanupRun, ...]:
+    def cleanups(self, store_id: str, start_ms: int, end_ms: int) -> tuple[CleanupRun, ...]:
         """Return the runs that deleted something, or were to and didn't, by time.
 
         :param start_ms: from this moment on, up to ``end_ms``, which is not included.
-        :param most: more are told together.
+        Of more than 500 some are told together.
         """
-        return self.read(lambda c: read_cleanups(c, store_id, start_ms, end_ms, most))
+        return self.read(lambda c: read_cleanups(c, store_id, start_ms, end_ms, 500))
 
-    def drifts(self, store_id: str, start_ms: int, end_ms: int, *, most: int = 200) -> tuple[DriftRow, ...]:
-        """Return what others did to a store between two moments, by time.
+    def drifts(self, store_id: str, start_ms: int, end_ms: int) -> tuple[DriftRow, ...]:
+        """Return what others did to a store between two moments, by time; of more than 200 some together."""
+        return self.read(lambda c: read_drifts(c, store_id, start_ms, end_ms, 200))
 
-        :param most: more are told together.
-        """
-        return self.read(lambda c: read_drifts(c, store_id, start_ms, end_ms, most))
-
-    def verdicts(
-        self, store_id: str, start_ms: int, end_ms: int, *, limit: int = 20_000
-    ) -> tuple[Verdict, ...]:
-        """Return what the validations of runs came to that began between two moments, by time."""
-        return self.read(lambda c: read_verdicts(c, store_id, start_ms, end_ms, limit))
+    def verdicts(self, store_id: str, start_ms: int, end_ms: int) -> tuple[Verdict, ...]:
+        """Return what the newest 20,000 runs came to that began between two moments, by time."""
+        return self.read(lambda c: read_verdicts(c, store_id, start_ms, end_ms, 20_000))
 
     def report(self, store_id: str, run_key: str) -> StoredReport | None:
         """Return a run's report, or the one that answers for it; None: there is none, or it has expired."""
@@ -451,62 +430,6 @@ class JournalReader:
 
         found = self.read(read)
         return self.report(store_id, found) if isinstance(found, str) else found
-
-    def water_levels(
-        self, store_id: str, start_ms: int, end_ms: int, bucket_ms: int
-    ) -> tuple[LevelBucket, ...]:
-        """Return the highest level of each disk in each bucket that has a sample, by path and time.
-
-        :param start_ms: from this moment on, up to ``end_ms``, which is not included.
-        """
-        start = _bucket(levels.c.at_ms, bucket_ms)
-        # One disk at a time: grouped by path as well, it would take twice as long.
-        of_disk = (
-            select(start, func.max(levels.c.used_percent).label("used_percent"))
-            .where(levels.c.disk_id == bindparam("disk_id"))
-            .where(levels.c.at_ms >= start_ms, levels.c.at_ms < end_ms)
-            .group_by(start)
-            .order_by(start)
-        )
-        named = select(disks.c.path, disks.c.id).where(disks.c.store_id == store_id).order_by(disks.c.path)
-
-        def read(connection: Connection) -> tuple[LevelBucket, ...]:
-            return tuple(
-                LevelBucket(disk.path, row.start_ms, row.used_percent)
-                for disk in connection.execute(named).all()
-                for row in connection.execute(of_disk, {"disk_id": disk.id})
-            )
-
-        return self.read(read)
-
-    def log_extents(self, store_id: str, start_ms: int, end_ms: int, bucket_ms: int) -> tuple[LogBucket, ...]:
-        """Return what the logs held in each bucket that has a sample, by time.
-
-        :param start_ms: from this moment on, up to ``end_ms``, which is not included.
-        :param bucket_ms: length of a bucket; each begins at a multiple of it.
-        :raises BadInputError: a bucket is shorter than a millisecond.
-        """
-        start = _bucket(samples.c.at_ms, bucket_ms)
-        query = (
-            select(
-                start,
-                func.min(samples.c.oldest_message_ms).label("oldest_message_ms"),
-                func.max(samples.c.min_offset).label("min_offset"),
-                func.max(samples.c.max_offset).label("max_offset"),
-                func.max(samples.c.archive_lag_bytes).label("archive_lag_bytes"),
-            )
-            .where(samples.c.store_id == store_id, samples.c.at_ms >= start_ms, samples.c.at_ms < end_ms)
-            .group_by(start)
-            .order_by(start)
-        )
-        found = []
-        last_min = last_max = None
-        for row in self.read(lambda connection: connection.execute(query).all()):
-            into, out = _grown(last_max, row.max_offset), _grown(last_min, row.min_offset)
-            found.append(LogBucket(**row._mapping, bytes_in=into, bytes_out=out))
-            if row.max_offset is not None:
-                last_min, last_max = row.min_offset, row.max_offset
-        return tuple(found)
 
     def incidents(
         self, store_id: str, *, since_ms: int = 0, until_ms: int | None = None, limit: int = 200
@@ -577,7 +500,7 @@ class JournalReader:
                 self._check_version(connection)
                 return work(connection)
         except (SQLAlchemyError, zlib.error, *MALFORMED) as error:
-            if self._file is not None and _left_by_a_killed_writer(error):
+            if self._file is not None and sqlite_error(error) == "SQLITE_READONLY_ROLLBACK":
                 raise JournalUnavailableError(
                     f"{self.name}: expected a journal in which no transaction is half done, found "
                     f"{self._file}-journal, which a writer left that was killed. Nothing was changed. "
@@ -609,21 +532,3 @@ class JournalReader:
                     else "was changed. The next run of this release brings an older one up to date."
                 )
             )
-
-
-def _left_by_a_killed_writer(error: Exception) -> bool:
-    """Return whether SQLite has to take a transaction back first, which who only reads can't."""
-    name = getattr(getattr(error, "orig", None), "sqlite_errorname", "")
-    return str(name) == "SQLITE_READONLY_ROLLBACK"
-
-
-def _grown(before: int | None, now: int | None) -> int | None:
-    """Return by how much an offset grew; None: that isn't known, or it fell, as that of another log does."""
-    return None if before is None or now is None or now < before else now - before
-
-
-def _bucket(at_ms: Any, bucket_ms: int) -> Any:
-    """Return the beginning of the bucket that a moment lies in."""
-    if bucket_ms < 1:
-        raise BadInputError(f"bucket_ms: expected at least 1 ms, found {bucket_ms}. Choose a longer one.")
-    return (at_ms - at_ms % bucket_ms).label("start_ms")

@@ -1,25 +1,199 @@
-"""Runs in short, what their validations came to, and all that is kept of one that deleted something."""
+"""Runs in short, what they deleted, what their validations came to, and all that is kept of one of them."""
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, func, or_, select
+from sqlalchemy import Connection, and_, func, or_, select
 from sqlalchemy.exc import NoResultFound
 
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.untrusted import MALFORMED
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.answers import RunRow
-from storage_engine.journal.reading.deletions import DeletingRun
-from storage_engine.journal.records import Phase, Step
+from storage_engine.journal.records import Event, Phase, Step
 from storage_engine.journal.tables.plan_storage import read_plan
+from storage_engine.journal.tables.rows import in_parts, to_event
 from storage_engine.journal.tables.schema import events, reports, runs
+from storage_engine.model.hold.hold import DriftKind
 from storage_engine.model.plan.plan import Plan
+
+GONE = frozenset({DriftKind.SEGMENT_GONE, DriftKind.GIVEN_UP})
+"""What is about a range of the log that is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """A segment that a run deleted.
+
+    :param excuse: why it needed no receipt; "" where it had one.
+    :param lineage: of its log then; 0: an older version recorded none.
+    :param log_id: which log it was of; "": it isn't known.
+    """
+
+    log: str
+    start_offset: int
+    end_offset: int
+    excuse: str
+    lineage: int
+    log_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletingRun:
+    """A run that deleted something, or in which something was found to have gone.
+
+    :param request: as the journal has it.
+    :param last_id: number of the last event that says so.
+    """
+
+    run_id: int
+    run_key: str
+    begun_at_ms: int
+    request: Mapping[str, Any]
+    plan_digest: str | None
+    last_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEnds:
+    """
+    :param known_id: the newest event of any store that is an hour old: transactions whose events have lower
+        numbers have come to their ends. 0: there is none.
+    :param last_undo: the newest event by which a run of this store brought back what it had deleted; 0: none.
+    """
+
+    known_id: int
+    last_undo: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventsAround:
+    """When the events on both sides of a number were recorded, of any store, in milliseconds since the epoch.
+
+    :param before_ms: of the last one up to this number; None: there is none.
+    :param after_ms: of the first one behind it; None: there is none.
+    """
+
+    before_ms: int | None
+    after_ms: int | None
+
+
+def events_around(connection: Connection, event_id: int) -> EventsAround:
+    """Return when the events on both sides of a number were recorded."""
+    at_ms = select(events.c.at_ms).limit(1)
+    before = at_ms.where(events.c.id <= event_id).order_by(events.c.id.desc())
+    after = at_ms.where(events.c.id > event_id).order_by(events.c.id)
+    return EventsAround(connection.execute(before).scalar(), connection.execute(after).scalar())
+
+
+def journal_ends(connection: Connection, store_id: str, now_ms: int) -> JournalEnds:
+    """Return what a later look goes on from."""
+    undo = (
+        select(func.max(events.c.id))
+        .join(runs, events.c.run_id == runs.c.id)
+        .where(runs.c.store_id == store_id)
+        .where(events.c.step == Step.UNDO.value, events.c.phase == Phase.RESULT.value)
+    )
+    old = select(events.c.id).where(events.c.at_ms <= now_ms - HOUR_MS).order_by(events.c.id.desc()).limit(1)
+    return JournalEnds(connection.execute(old).scalar() or 0, connection.execute(undo).scalar() or 0)
+
+
+def deleting_runs(connection: Connection, store_id: str) -> tuple[DeletingRun, ...]:
+    """Return a store's runs that deleted something or lost it, in the order of their last such event."""
+    kind = events.c.payload[("disturbance", "kind")].as_string()
+    says_so = and_(
+        events.c.phase == Phase.RESULT.value,
+        or_(
+            and_(events.c.step == Step.RELEASE.value, events.c.subject != ""),
+            and_(events.c.step == Step.DRIFT.value, kind.in_([one.value for one in GONE])),
+            events.c.step == Step.ACCEPT_LOSS.value,
+        ),
+    )
+    last = (
+        select(events.c.run_id, func.max(events.c.id).label("last_id"))
+        .join(runs, events.c.run_id == runs.c.id)
+        .where(runs.c.store_id == store_id, says_so)
+        .group_by(events.c.run_id)
+        .subquery()
+    )
+    query = (
+        select(
+            runs.c.id,
+            runs.c.run_key,
+            runs.c.created_at_ms,
+            runs.c.request,
+            runs.c.plan_digest,
+            last.c.last_id,
+        )
+        .join(last, last.c.run_id == runs.c.id)
+        .order_by(last.c.last_id)
+    )
+    return tuple(DeletingRun(*row) for row in connection.execute(query))
+
+
+def events_of_deletion(connection: Connection, run_id: int) -> tuple[Event, ...]:
+    """Return a run's intents and results of deletions and what was found to have gone, oldest first: of its
+    events those that never expire."""
+    mine = or_(
+        and_(events.c.step == Step.RELEASE.value, events.c.subject != ""),
+        events.c.step.in_([Step.DRIFT.value, Step.ACCEPT_LOSS.value]),
+    )
+    query = (
+        select(runs.c.run_key, events)
+        .join(events, events.c.run_id == runs.c.id)
+        .where(runs.c.id == run_id, mine)
+        .order_by(events.c.id)
+    )
+    return tuple(map(to_event, connection.execute(query)))
+
+
+def deletions_after(connection: Connection, store_id: str, event_id: int) -> tuple[Deletion, ...]:
+    """Return what runs of a store deleted, by events after this one; what was undone since is back."""
+    payload = events.c.payload
+    # As text: PostgreSQL's integers are too short for offsets.
+    query = (
+        select(
+            events.c.run_id,
+            events.c.subject,
+            payload["end"].as_string().label("end_offset"),
+            payload[("facts", "size_bytes")].as_string().label("size_bytes"),
+            payload["lineage"].as_string().label("lineage"),
+            payload["log_id"].as_string().label("log_id"),
+            payload["receipt_hash"].as_string().label("receipt_hash"),
+            payload["passage_detail"].as_string().label("passage_detail"),
+        )
+        .where(events.c.id > event_id, events.c.subject != "")
+        .where(events.c.step == Step.RELEASE.value, events.c.phase == Phase.RESULT.value)
+        .order_by(events.c.id)
+    )
+    rows = connection.execute(query).all()
+    mine = set(_standing(connection, store_id, sorted({row.run_id for row in rows})))
+    found = []
+    for row in rows:
+        if row.run_id not in mine:
+            continue
+        log, _, base = row.subject.rpartition("/")
+        end = int(base) + int(row.size_bytes) if row.end_offset is None else int(row.end_offset)
+        excuse = "" if row.receipt_hash else row.passage_detail
+        found.append(Deletion(log, int(base), end, excuse, int(row.lineage or 0), row.log_id or ""))
+    return tuple(found)
+
+
+def _standing(connection: Connection, store_id: str, run_ids: Sequence[int]) -> Iterator[int]:
+    """Yield those of some runs that are of a store and were not undone."""
+    for some in in_parts(run_ids):
+        undone = select(events.c.run_id).where(
+            events.c.run_id.in_(some), events.c.step == Step.UNDO.value, events.c.phase == Phase.RESULT.value
+        )
+        mine = select(runs.c.id).where(runs.c.id.in_(some), runs.c.store_id == store_id)
+        yield from connection.execute(mine.where(runs.c.id.not_in(undone))).scalars()
+
 
 _MOST_UNPACKED = 200
 """Reports of older releases that one question unpacks; what the others came to is left unknown."""
@@ -51,10 +225,9 @@ def read_verdicts(
     """Return what the runs that began between two moments came to, by time; the newest ones."""
     query = (
         select(
-            runs.c.id,
+            runs.c.id.label("run_id"),
             runs.c.run_key,
-            runs.c.created_at_ms,
-            runs.c.finished_at_ms,
+            func.coalesce(runs.c.finished_at_ms, runs.c.created_at_ms).label("at_ms"),
             reports.c.outcome,
             reports.c.deleted_segments,
             reports.c.validation,
@@ -69,26 +242,14 @@ def read_verdicts(
         .limit(limit)
     )
     rows = connection.execute(query).all()
-    old = [row.id for row in rows if row.validation is None and row.unchanged_since is None]
+    verdicts = [Verdict(**row._mapping) for row in rows]
+    old = [one.run_id for one in verdicts if one.validation is None and one.unchanged_since is None]
     unpacked = _unpacked(connection, old[:_MOST_UNPACKED])
-    found = []
-    for row in rows:
-        validation, lost = unpacked.get(row.id, (row.validation, row.lost_ranges))
-        at_ms = row.created_at_ms if row.finished_at_ms is None else row.finished_at_ms
-        found.append(
-            Verdict(
-                row.id,
-                row.run_key,
-                at_ms,
-                row.outcome,
-                row.deleted_segments,
-                validation,
-                lost,
-                row.unchanged_since,
-                bool(row.has_report),
-            )
-        )
-    return tuple(sorted(found, key=lambda one: (one.at_ms, one.run_id)))
+    for number, one in enumerate(verdicts):
+        if one.run_id in unpacked:
+            validation, lost_ranges = unpacked[one.run_id]
+            verdicts[number] = replace(one, validation=validation, lost_ranges=lost_ranges)
+    return tuple(sorted(verdicts, key=lambda one: (one.at_ms, one.run_id)))
 
 
 def _unpacked(connection: Connection, run_ids: Sequence[int]) -> dict[int, tuple[str, int]]:
@@ -203,7 +364,7 @@ def read_cleanups(
     each = select(at_ms.label("at_ms"), runs.c.run_key, *told).select_from(of_runs).where(*where)
     rows = connection.execute(each.order_by(runs.c.id.desc()).limit(most + 1)).all()
     if len(rows) <= most:
-        found = [_cleanup(row, row.run_key, runs_told=1, until_ms=row.at_ms) for row in rows]
+        found = [_cleanup(row, runs_told=1, until_ms=row.at_ms) for row in rows]
         return tuple(sorted(found, key=lambda one: one.at_ms))
     part = (at_ms - start_ms) // max(1, -(-(end_ms - start_ms) // _PARTS))
     together = (
@@ -223,17 +384,14 @@ def read_cleanups(
         .subquery()
     )
     query = select(together, runs.c.run_key).join(runs, runs.c.id == together.c.last_id)
-    grouped = [
-        _cleanup(row, row.run_key, runs_told=row.runs, until_ms=row.until_ms)
-        for row in connection.execute(query)
-    ]
+    grouped = [_cleanup(row, runs_told=row.runs, until_ms=row.until_ms) for row in connection.execute(query)]
     return tuple(sorted(grouped, key=lambda one: one.at_ms))
 
 
-def _cleanup(row: Any, run_key: str, *, runs_told: int, until_ms: int) -> CleanupRun:
+def _cleanup(row: Any, *, runs_told: int, until_ms: int) -> CleanupRun:
     return CleanupRun(
         row.at_ms,
-        run_key,
+        row.run_key,
         tuple(row.causes.split(",")) if row.causes else (),
         int(row.deleted_segments),
         int(row.freed_bytes),
@@ -310,7 +468,7 @@ def read_run_record(connection: Connection, run_id: int) -> RunRecord:
     fault = ""
     try:
         plan = None if run.plan is None else read_plan(connection, run.plan)
-        report = None if row is None else _report(row._mapping)
+        report = None if row is None else _report(row)
     except (BadInputError, NoResultFound, *MALFORMED) as error:
         fault = reason_text(error)
     return RunRecord(
@@ -327,7 +485,7 @@ def read_run_record(connection: Connection, run_id: int) -> RunRecord:
 _COLUMNS = ("outcome", "causes", "deleted_segments", "freed_bytes", "validation", "lost_ranges")
 
 
-def _report(row: Mapping[Any, Any]) -> ReportRecord:
-    content = None if row["report"] is None else json.loads(zlib.decompress(row["report"]))
-    columns = {name: row[name] for name in _COLUMNS}
-    return ReportRecord(row["version"], row["at_ms"], columns, row["unchanged_since"], content)
+def _report(row: Any) -> ReportRecord:
+    content = None if row.report is None else json.loads(zlib.decompress(row.report))
+    columns = {name: getattr(row, name) for name in _COLUMNS}
+    return ReportRecord(row.version, row.at_ms, columns, row.unchanged_since, content)

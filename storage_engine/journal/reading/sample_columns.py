@@ -6,7 +6,7 @@ peaks and drops stay, and so does each crossing of a level that lasts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -22,6 +22,7 @@ from sqlalchemy import (
     select,
 )
 
+from storage_engine.journal.tables.rows import in_parts
 from storage_engine.journal.tables.schema import disks, levels, samples
 
 
@@ -52,8 +53,6 @@ class BucketSpan:
 Extremes = tuple[tuple[int, int], tuple[int, int]]
 """The lowest value of a bucket with its first moment, and the highest with its last one."""
 
-_MOST_MOMENTS = 500
-"""In one query; databases take a bounded number of parameters."""
 _MIB = 1 << 20
 _NONE = "-"
 _MOMENT = (
@@ -93,7 +92,7 @@ def moments_at(connection: Connection, store_id: str, moments: Collection[int]) 
     query = select(*_MOMENT).where(samples.c.store_id == store_id).order_by(samples.c.at_ms)
     return tuple(
         Moment(*row)
-        for some in _some(moments)
+        for some in in_parts(sorted(moments))
         for row in connection.execute(query.where(samples.c.at_ms.in_(some)))
     )
 
@@ -103,14 +102,9 @@ def levels_at(connection: Connection, disk_id: int, moments: Collection[int]) ->
     query = select(levels.c.at_ms, levels.c.used_percent).where(levels.c.disk_id == disk_id)
     return {
         row.at_ms: row.used_percent
-        for some in _some(moments)
+        for some in in_parts(sorted(moments))
         for row in connection.execute(query.where(levels.c.at_ms.in_(some)))
     }
-
-
-def _some(moments: Collection[int]) -> Iterator[Sequence[int]]:
-    ordered = sorted(moments)
-    return (ordered[first : first + _MOST_MOMENTS] for first in range(0, len(ordered), _MOST_MOMENTS))
 
 
 def sample_extremes(
@@ -145,7 +139,7 @@ def last_used_bytes(connection: Connection, disk_id: int, span: BucketSpan) -> t
     query = select(levels.c.at_ms, used_bytes.label("used_bytes")).where(*known).order_by(levels.c.at_ms)
     return tuple(
         (row.at_ms, row.used_bytes)
-        for some in _some(moments)
+        for some in in_parts(sorted(moments))
         for row in connection.execute(query.where(levels.c.at_ms.in_(some)))
     )
 

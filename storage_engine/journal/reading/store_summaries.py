@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, case, fu
 from storage_engine.core.clock import DAY_MS
 from storage_engine.journal.reading.answers import RunRow
 from storage_engine.journal.reading.run_rows import RUN_COLUMNS, run_row
-from storage_engine.journal.tables.rows import RulesRow
+from storage_engine.journal.tables.rows import RulesRow, in_parts
 from storage_engine.journal.tables.schema import (
     disks,
     findings,
@@ -24,9 +24,6 @@ from storage_engine.journal.tables.schema import (
     samples,
     stores,
 )
-
-_MOST_IDS = 500
-"""In one query; databases take a bounded number of parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +321,5 @@ def of_stores(
     connection: Connection, query: Select[Any], column: ColumnElement[Any], values: Iterable[str]
 ) -> Iterator[Any]:
     """Yield the rows of a query whose column has one of some values, however many those are."""
-    wanted = [*values]
-    for start in range(0, len(wanted), _MOST_IDS):
-        yield from connection.execute(query.where(column.in_(wanted[start : start + _MOST_IDS])))
+    for some in in_parts(values):
+        yield from connection.execute(query.where(column.in_(some)))

@@ -329,7 +329,7 @@ class JournalDatabase:
         if read_only:
             with place.driver_errors():
                 self._engine = read_only_engine(url, self._file)
-            self._check(self._known_version())
+            self._check(self._guarded(_read_version, read_only=True, any_version=True))
             return
         with place.driver_errors():
             self._engine = _engine(url)
@@ -355,7 +355,7 @@ class JournalDatabase:
         try:
             return self._run(work, read_only=False)
         except UNREADABLE as error:
-            if not (reserve and _disk_full(error) and self._give_reserve_back()):
+            if not (reserve and sqlite_error(error) == "SQLITE_FULL" and self._give_reserve_back()):
                 raise self._unavailable(error) from error
         return self._guarded(work, read_only=False)
 
@@ -389,9 +389,9 @@ class JournalDatabase:
                 "Use the release of storage-engine that wrote it, or another journal_url."
             )
 
-    def _guarded(self, work: Callable[[Connection], T], *, read_only: bool) -> T:
+    def _guarded(self, work: Callable[[Connection], T], *, read_only: bool, any_version: bool = False) -> T:
         try:
-            return self._run(work, read_only=read_only)
+            return self._run(work, read_only=read_only, any_version=any_version)
         except UNREADABLE as error:
             raise self._unavailable(error) from error
 
@@ -408,19 +408,8 @@ class JournalDatabase:
             raise self._unavailable(error) from error
         self._check(version)
 
-    def _known_version(self) -> int | None:
-        try:
-            return self._version()
-        except UNREADABLE as error:
-            raise self._unavailable(error) from error
-
     def _version(self) -> int | None:
-        def read(connection: Connection) -> int | None:
-            if not inspect(connection).has_table(schema_version.name):
-                return None
-            return connection.execute(select(schema_version.c.version)).scalar_one_or_none()
-
-        return self._run(read, read_only=True, any_version=True)
+        return self._run(_read_version, read_only=True, any_version=True)
 
     def _create(self) -> None:
         """Make the tables and record their version in one transaction; another process may do the same."""
@@ -451,9 +440,6 @@ class JournalDatabase:
 
         self._run(upgrade, read_only=False, foreign_keys=False, any_version=True)
 
-    def _way_without_backup(self, error: Exception) -> str:
-        return "" if self._file is None or not _is_damaged(error) else f" {without_backup(self._file)}"
-
     @property
     def _reserve(self) -> Path | None:
         return None if self._file is None else self._file.with_name(self._file.name + ".reserve")
@@ -479,14 +465,22 @@ class JournalDatabase:
                 f"{self.name}: expected to record something new, found it there already ({cause}). Nothing "
                 "of it was recorded. Run the same again."
             )
+        is_damaged = sqlite_error(error).startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
+        or_without = f" {without_backup(self._file)}" if self._file is not None and is_damaged else ""
         advice = lock_advice(cause) or (
             "Make its database reachable and writable, bring it back from a backup if it is damaged, and run "
-            f"the same again.{self._way_without_backup(error)}"
+            f"the same again.{or_without}"
         )
         return JournalUnavailableError(
             f"{self.name}: the journal can't be read or written ({cause}). Nothing is done without it. "
             f"{advice}"
         )
+
+
+def _read_version(connection: Connection) -> int | None:
+    if not inspect(connection).has_table(schema_version.name):
+        return None
+    return connection.execute(select(schema_version.c.version)).scalar_one_or_none()
 
 
 def without_backup(file: Path) -> str:
@@ -497,9 +491,9 @@ def without_backup(file: Path) -> str:
     )
 
 
-def _is_damaged(error: Exception) -> bool:
-    name = getattr(getattr(error, "orig", None), "sqlite_errorname", "")
-    return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
+def sqlite_error(error: Exception) -> str:
+    """Return SQLite's name of an error; "": it is none of SQLite's."""
+    return str(getattr(getattr(error, "orig", None), "sqlite_errorname", ""))
 
 
 def missing_sqlite_file(url: str) -> bool:
@@ -553,7 +547,3 @@ def _check_foreign_keys(connection: Connection) -> None:
     lost = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
     if lost is not None:
         raise IntegrityError("PRAGMA foreign_key_check", None, ValueError(f"row {lost} names a lost one"))
-
-
-def _disk_full(error: Exception) -> bool:
-    return getattr(getattr(error, "orig", None), "sqlite_errorname", "") == "SQLITE_FULL"

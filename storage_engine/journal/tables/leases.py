@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ import psutil
 from sqlalchemy import Column, Connection, Table, insert, or_, select, update
 
 from storage_engine.brokers import store_called
-from storage_engine.core.clock import read_clock
+from storage_engine.core.clock import clock_ms, read_clock
 from storage_engine.core.turns import command_text
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import StoreBusyError, TurnTakenError
@@ -64,7 +63,7 @@ def take_cluster(connection: Connection, cluster: str) -> Lease:
 
 
 def _take(connection: Connection, key: Column[str], value: str, of: str) -> Lease:
-    now_ms, table = _clock_ms(), key.table
+    now_ms, table = clock_ms(), key.table
     row = connection.execute(select(table).where(key == value)).one()
     free = [table.c.token.is_(None), table.c.expires_at_ms < now_ms]
     if row.token is not None and is_dead(Owner.parse(row.owner)):
@@ -87,7 +86,7 @@ def _take(connection: Connection, key: Column[str], value: str, of: str) -> Leas
 def is_taken(connection: Connection, store_id: str) -> bool:
     """Return whether the lease of a store is with a run that is not known to be dead."""
     row = connection.execute(select(leases).where(leases.c.store_id == store_id)).first()
-    if row is None or row.token is None or row.expires_at_ms < _clock_ms():
+    if row is None or row.token is None or row.expires_at_ms < clock_ms():
         return False
     return not is_dead(Owner.parse(row.owner))
 
@@ -98,7 +97,7 @@ def renew(connection: Connection, lease: Lease, table: Table = leases) -> None:
     :param table: that it is in.
     :raises StoreBusyError: it ran out or was taken over.
     """
-    now_ms = _clock_ms()
+    now_ms = clock_ms()
     renewed = connection.execute(
         update(table)
         .where(table.c.token == lease.token, table.c.expires_at_ms >= now_ms)
@@ -192,7 +191,3 @@ def _command() -> str:
         return command_text(psutil.Process().cmdline())
     except psutil.Error:
         return ""
-
-
-def _clock_ms() -> int:
-    return time.time_ns() // 1_000_000

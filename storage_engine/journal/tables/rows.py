@@ -7,8 +7,8 @@ later event goes. So a few rows answer what thousands of events would.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -65,17 +65,7 @@ def _put(connection: Connection, store_id: str, event_id: int, head: LakeHead) -
     )
     before = heads.c.event_id <= event_id, or_(heads.c.sequence < head.sequence, same)
     connection.execute(delete(heads).where(same_lake, *before))
-    connection.execute(
-        insert(heads).values(
-            store_id=store_id,
-            lake_id=head.lake_id,
-            location=head.location,
-            sequence=head.sequence,
-            row_hash=head.row_hash,
-            place=head.place,
-            event_id=event_id,
-        )
-    )
+    connection.execute(insert(heads).values(store_id=store_id, event_id=event_id, **asdict(head)))
 
 
 def heads_since(connection: Connection, store_id: str, event_id: int) -> tuple[LakeHead, ...]:
@@ -136,6 +126,17 @@ def _head(said: Mapping[str, Any]) -> LakeHead:
     return LakeHead(
         said.get("lake_id", ""), said["lake"], said[SEQUENCE], said["receipt_hash"], said.get("place", "")
     )
+
+
+Value = TypeVar("Value")
+MOST_VALUES = 500
+"""In one query; databases take a bounded number of parameters."""
+
+
+def in_parts(values: Iterable[Value]) -> Iterator[list[Value]]:
+    """Yield values in their order, so many at a time as one query may name."""
+    wanted = [*values]
+    return (wanted[start : start + MOST_VALUES] for start in range(0, len(wanted), MOST_VALUES))
 
 
 Slot = tuple[str, int]

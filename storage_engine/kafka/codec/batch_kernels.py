@@ -11,21 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_engine.crc import crc32, crc32c
-from storage_engine.kafka.format.batch_header import (
-    ATTRIBUTES_AT,
-    CODEC_MASK,
-    CRC_AT,
-    HEADER_BYTES,
-    LEGACY_CRC_AT,
-    LENGTH_AT,
-    LENGTH_OVERHEAD,
-    MAGIC,
-    MAGIC_AT,
-    MIN_LEGACY_BYTES,
-    MIN_RECORD_BYTES,
-    RECORD_COUNT_AT,
-)
+from storage_engine.kafka.format import batch_header as header
 from storage_engine.native import (
+    call_zstd,
     inlined,
     kernel,
     load_be_i16,
@@ -33,6 +21,8 @@ from storage_engine.native import (
     load_be_i64,
     load_be_u32,
     load_i8,
+    load_u8,
+    load_u32,
 )
 
 Bytes = npt.NDArray[np.uint8]
@@ -78,30 +68,32 @@ def fault_of(
     at: int, left: int, crc_function: int, crc_table: int, crc32_function: int, crc32_table: int, check: int
 ) -> int:
     """Return what is wrong with the batch or message at address ``at``; FAULT_NONE where it is whole."""
-    if left < MAGIC_AT + 1:
+    if left < header.MAGIC_AT + 1:
         return FAULT_TORN
-    size = load_be_i32(at + LENGTH_AT) + LENGTH_OVERHEAD
-    magic = load_i8(at + MAGIC_AT)
-    if size < MIN_LEGACY_BYTES:
+    size = load_be_i32(at + header.LENGTH_AT) + header.LENGTH_OVERHEAD
+    magic = load_i8(at + header.MAGIC_AT)
+    if size < header.MIN_LEGACY_BYTES:
         return FAULT_SIZE
     if size > left:
         return FAULT_TORN
     if magic == 0 or magic == 1:
         if check != CHECK_NONE:
-            found = crc32(crc32_function, crc32_table, at + LEGACY_CRC_AT + 4, size - LEGACY_CRC_AT - 4)
-            if found != load_be_u32(at + LEGACY_CRC_AT):
+            found = crc32(
+                crc32_function, crc32_table, at + header.LEGACY_CRC_AT + 4, size - header.LEGACY_CRC_AT - 4
+            )
+            if found != load_be_u32(at + header.LEGACY_CRC_AT):
                 return FAULT_CRC
         return FAULT_NONE
-    if magic != MAGIC:
+    if magic != header.MAGIC:
         return FAULT_MAGIC
-    if size < HEADER_BYTES:
+    if size < header.HEADER_BYTES:
         return FAULT_SIZE
-    count = load_be_i32(at + RECORD_COUNT_AT)
-    compressed = load_be_i16(at + ATTRIBUTES_AT) & CODEC_MASK != 0
-    many = count < 0 or (not compressed and count > (size - HEADER_BYTES) // MIN_RECORD_BYTES)
+    count = load_be_i32(at + header.RECORD_COUNT_AT)
+    compressed = load_be_i16(at + header.ATTRIBUTES_AT) & header.CODEC_MASK != 0
+    many = count < 0 or (not compressed and count > (size - header.HEADER_BYTES) // header.MIN_RECORD_BYTES)
     if check == CHECK_ALL or (check == CHECK_COMPRESSED and (compressed or many)):
-        found = crc32c(crc_function, crc_table, at + ATTRIBUTES_AT, size - ATTRIBUTES_AT)
-        if found != load_be_u32(at + CRC_AT):
+        found = crc32c(crc_function, crc_table, at + header.ATTRIBUTES_AT, size - header.ATTRIBUTES_AT)
+        if found != load_be_u32(at + header.CRC_AT):
             return FAULT_CRC
     return FAULT_COUNT if many else FAULT_NONE
 
@@ -142,9 +134,9 @@ def scan(
             if fault in (FAULT_TORN, FAULT_SIZE):
                 run_end = length
             else:
-                run_end = position + load_be_i32(at + LENGTH_AT) + LENGTH_OVERHEAD
+                run_end = position + load_be_i32(at + header.LENGTH_AT) + header.LENGTH_OVERHEAD
                 if fault == FAULT_NONE:
-                    kind = BATCH if load_i8(at + MAGIC_AT) == MAGIC else LEGACY
+                    kind = BATCH if load_i8(at + header.MAGIC_AT) == header.MAGIC else LEGACY
         size = run_end - position
         if kind == UNDECODABLE and fault != FAULT_COUNT:
             size = min(size, PIECE_BYTES)
@@ -155,8 +147,8 @@ def scan(
         counts[rows] = 0
         codecs[rows] = 0
         if kind == BATCH:
-            counts[rows] = load_be_i32(at + RECORD_COUNT_AT)
-            codecs[rows] = load_be_i16(at + ATTRIBUTES_AT) & CODEC_MASK
+            counts[rows] = load_be_i32(at + header.RECORD_COUNT_AT)
+            codecs[rows] = load_be_i16(at + header.ATTRIBUTES_AT) & header.CODEC_MASK
         rows += 1
         position += size
     state[POSITION] = position
@@ -179,3 +171,80 @@ def read_words(address: int, positions: Ints64, at: int, width: int, values: Int
             values[i] = load_be_i32(place)
         else:
             values[i] = load_be_i64(place)
+
+
+_MAGIC: Final = 0xFD2FB528
+_SKIPPED_MAGIC: Final = 0x184D2A50
+_SKIPPED_MASK: Final = 0xFFFFFFF0
+_SINGLE_SEGMENT: Final = 0x20
+_CHECKSUM: Final = 0x04
+_ONE_BYTE_BLOCK: Final = 1
+_SMALLEST_WINDOW: Final = 7 << 3
+"""128 KiB: a stream refuses blocks that are larger than a smaller one."""
+_LARGEST_WINDOW: Final = 17 << 3
+"""128 MiB: no stream reads a larger one unless it is told to (ZSTD_WINDOWLOG_LIMIT_DEFAULT)."""
+
+
+@inlined
+def has_unusual_window(at: int, size: int) -> bool:
+    """Return whether a stream may refuse one of the frames at address ``at`` for its window (RFC 8878)."""
+    end = at + size
+    while at + 8 <= end:
+        magic = load_u32(at)
+        if magic & _SKIPPED_MASK == _SKIPPED_MAGIC:
+            at += 8 + load_u32(at + 4)
+            continue
+        if magic != _MAGIC:
+            break
+        flags = load_u8(at + 4)
+        single = flags & _SINGLE_SEGMENT != 0
+        window = load_u8(at + 5)
+        if not single and (window < _SMALLEST_WINDOW or window > _LARGEST_WINDOW):
+            return True
+        # Behind the flags: window, dictionary (0, 1, 2 or 4 bytes), and size of the content.
+        at += 5 + (0 if single else 1) + (1 << (flags & 3) >> 1)
+        at += (1 if single else 0) if flags < 0x40 else 1 << (flags >> 6)
+        is_last = False
+        while not is_last and at + 3 <= end:
+            block = load_u8(at) | load_u8(at + 1) << 8 | load_u8(at + 2) << 16
+            is_last = block & 1 != 0
+            at += 3 + (1 if (block >> 1) & 3 == _ONE_BYTE_BLOCK else block >> 3)
+        at += 4 if flags & _CHECKSUM != 0 else 0
+    return False
+
+
+@kernel
+def expand_frames(
+    function: int,
+    context: int,
+    data: int,
+    begins: Ints64,
+    ends: Ints64,
+    out: int,
+    used: int,
+    most: int,
+    stop: int,
+    sizes: Ints64,
+) -> int:
+    """Decompress payloads from ``used`` on, until more than ``stop`` is used.
+
+    :param function: address of ``ZSTD_decompressDCtx``.
+    :param context: address of what it works with.
+    :param data: address that ``begins`` and ``ends`` count from.
+    :param out: address that ``used`` and ``stop`` count from.
+    :param most: bytes that one may expand to.
+    :param sizes: gets how long each one is.
+    :return: how many were decompressed whole.
+    """
+    i = 0
+    while i < len(begins) and used <= stop:
+        if has_unusual_window(data + begins[i], ends[i] - begins[i]):
+            break
+        size = call_zstd(function, context, out + used, most, data + begins[i], ends[i] - begins[i])
+        # An error is a negative number.
+        if size < 0 or size > most:
+            break
+        sizes[i] = size
+        used += size
+        i += 1
+    return i

@@ -19,7 +19,7 @@ import zstandard
 from isal import isal_zlib
 
 from storage_engine.arrow.memory import address_of
-from storage_engine.kafka.codec.expand_kernels import expand_frames
+from storage_engine.kafka.codec.batch_kernels import expand_frames
 from storage_engine.native import kernel, load_u8, load_u32
 
 _BUFFER_BYTES: Final = 8 << 10

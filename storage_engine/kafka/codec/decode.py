@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 from storage_engine.arrow.memory import Arena, address_of
 from storage_engine.core.java_text import java_text
 from storage_engine.crc import crc32c_engine
-from storage_engine.kafka.codec import batch_kernels, record_kernels
-from storage_engine.kafka.codec import row_columns as columns
+from storage_engine.kafka.codec import batch_kernels
+from storage_engine.kafka.codec import record_kernels as kernels
 from storage_engine.kafka.codec.compression import MAX_EXPANDED_BYTES, Decompressor, ExpansionError, Payloads
 from storage_engine.kafka.codec.record_batch import BatchChunk, BatchKind, explained, merged
+from storage_engine.kafka.codec.record_kernels import ARENA_EXPANDED, RowColumns
 from storage_engine.kafka.codec.record_schema import CONTROL_TYPES, FILE_SCHEMA
-from storage_engine.kafka.codec.row_columns import ARENA_EXPANDED, RowColumns
 from storage_engine.kafka.format import batch_header as header
 from storage_engine.model.broker.codec import Damage
 
@@ -30,21 +30,21 @@ _MAX_EXPANDED_ROWS = 1 << 22
 _GROUP_BYTES: Final = 1 << 20
 """So much is decompressed before its records are read: a processor's cache still has it then."""
 _SHARED = {
-    "producer_id": columns.PRODUCER_ID,
-    "producer_epoch": columns.PRODUCER_EPOCH,
-    "leader_epoch": columns.LEADER_EPOCH,
-    "base_offset": columns.BASE_OFFSET,
-    "base_timestamp": columns.BASE_TIMESTAMP,
-    "attributes": columns.ATTRIBUTES,
+    "producer_id": kernels.PRODUCER_ID,
+    "producer_epoch": kernels.PRODUCER_EPOCH,
+    "leader_epoch": kernels.LEADER_EPOCH,
+    "base_offset": kernels.BASE_OFFSET,
+    "base_timestamp": kernels.BASE_TIMESTAMP,
+    "attributes": kernels.ATTRIBUTES,
 }
 """What a batch's rows have in common."""
 _OWN = {
-    "last_offset_delta": columns.LAST_OFFSET_DELTA,
-    "max_timestamp": columns.MAX_TIMESTAMP,
-    "base_sequence": columns.BASE_SEQUENCE,
-    "record_count": columns.RECORD_COUNT,
-    "batch_size": columns.BATCH_SIZE,
-    "crc": columns.CRC,
+    "last_offset_delta": kernels.LAST_OFFSET_DELTA,
+    "max_timestamp": kernels.MAX_TIMESTAMP,
+    "base_sequence": kernels.BASE_SEQUENCE,
+    "record_count": kernels.RECORD_COUNT,
+    "batch_size": kernels.BATCH_SIZE,
+    "crc": kernels.CRC,
 }
 """What only the row of a batch has."""
 
@@ -86,7 +86,7 @@ class _Filling:
         self._payload_sizes = chunk.sizes.astype(np.int64) - header.HEADER_BYTES
         self._expanded: Any = pa.py_buffer(b"")
         self._columns: RowColumns | None = None
-        self._state = np.zeros(record_kernels.STATE_SIZE, np.int64)
+        self._state = np.zeros(kernels.STATE_SIZE, np.int64)
         self._reasons: dict[int, tuple[str, str]] = {}
 
     def fill(self, decompressor: Decompressor) -> None:
@@ -148,7 +148,7 @@ class _Filling:
         if self._columns is None:
             self._columns = RowColumns(rows, self._arena)
         engine, address = crc32c_engine(), address_of(self._data)
-        record_kernels.decode_batches(
+        kernels.decode_batches(
             address,
             address + len(self._data),
             int(self._chunk.positions[0]),
@@ -217,7 +217,7 @@ def table_of(memory: RowColumns, state: npt.NDArray[np.int64], content: Content)
 
     :param state: of the kernel.
     """
-    rows = int(state[record_kernels.ROWS])
+    rows = int(state[kernels.ROWS])
     buffers = content.buffers
 
     def fixed(name: str, column: int, valid: int | None) -> pa.Array[Any]:
@@ -227,14 +227,14 @@ def table_of(memory: RowColumns, state: npt.NDArray[np.int64], content: Content)
         return pa.Array.from_buffers(kind, rows, [bits, values])
 
     def views(column: int, valid: int) -> pa.Array[Any]:
-        found: Any = [memory.bits(valid, rows), memory.buffer(column, rows * columns.VIEW_BYTES), *buffers]
+        found: Any = [memory.bits(valid, rows), memory.buffer(column, rows * kernels.VIEW_BYTES), *buffers]
         return pa.Array.from_buffers(pa.binary_view(), rows, found)
 
-    in_batch = columns.IN_BATCH if state[record_kernels.OTHERS] else None
+    in_batch = kernels.IN_BATCH if state[kernels.OTHERS] else None
     headers, spoiled = _headers(memory, state)
     if spoiled is not None:
         address = address_of(content.segment)
-        record_kernels.view_whole(
+        kernels.view_whole(
             address,
             address + len(content.segment),
             content.begin,
@@ -242,44 +242,44 @@ def table_of(memory: RowColumns, state: npt.NDArray[np.int64], content: Content)
             spoiled,
             address_of(memory.addresses),
         )
-    has_raw = spoiled is not None or state[record_kernels.RAWS] > 0
+    has_raw = spoiled is not None or state[kernels.RAWS] > 0
     if has_raw:
-        record_kernels.clear_views(rows, address_of(memory.addresses))
+        kernels.clear_views(rows, address_of(memory.addresses))
     transactional = [
         None if in_batch is None else memory.bits(in_batch, rows),
-        memory.bits(columns.IS_TRANSACTIONAL, rows),
+        memory.bits(kernels.IS_TRANSACTIONAL, rows),
     ]
     found: dict[str, pa.Array[Any]] = {
-        "physical_offset": fixed("physical_offset", columns.PHYSICAL_OFFSET, None),
-        "size": fixed("size", columns.SIZE, None),
+        "physical_offset": fixed("physical_offset", kernels.PHYSICAL_OFFSET, None),
+        "size": fixed("size", kernels.SIZE, None),
         "kind": _kinds(memory, rows),
-        "offset": fixed("offset", columns.OFFSET, None if in_batch is None else columns.HAS_OFFSET),
-        "timestamp": fixed("timestamp", columns.TIMESTAMP, columns.HAS_TIMESTAMP),
-        "timestamp_delta": fixed("timestamp_delta", columns.TIMESTAMP_DELTA, columns.HAS_DELTA)
-        if state[record_kernels.DELTAS]
+        "offset": fixed("offset", kernels.OFFSET, None if in_batch is None else kernels.HAS_OFFSET),
+        "timestamp": fixed("timestamp", kernels.TIMESTAMP, kernels.HAS_TIMESTAMP),
+        "timestamp_delta": fixed("timestamp_delta", kernels.TIMESTAMP_DELTA, kernels.HAS_DELTA)
+        if state[kernels.DELTAS]
         else _nulls("timestamp_delta", rows),
-        "record_attributes": fixed("record_attributes", columns.RECORD_ATTRIBUTES, columns.IS_RECORD),
-        "control": _control(memory, rows) if state[record_kernels.MARKERS] else _nulls("control", rows),
-        "key": views(columns.KEY, columns.HAS_KEY),
-        "value": views(columns.VALUE, columns.HAS_VALUE),
+        "record_attributes": fixed("record_attributes", kernels.RECORD_ATTRIBUTES, kernels.IS_RECORD),
+        "control": _control(memory, rows) if state[kernels.MARKERS] else _nulls("control", rows),
+        "key": views(kernels.KEY, kernels.HAS_KEY),
+        "value": views(kernels.VALUE, kernels.HAS_VALUE),
         "headers": headers,
         "transactional": pa.Array.from_buffers(pa.bool_(), rows, transactional),
-        "raw": views(columns.RAW, columns.HAS_RAW) if has_raw else _nulls("raw", rows),
+        "raw": views(kernels.RAW, kernels.HAS_RAW) if has_raw else _nulls("raw", rows),
     }
     found |= {name: fixed(name, column, in_batch) for name, column in _SHARED.items()}
-    found |= {name: fixed(name, column, columns.IS_OWN) for name, column in _OWN.items()}
+    found |= {name: fixed(name, column, kernels.IS_OWN) for name, column in _OWN.items()}
     return pa.Table.from_arrays([found[name] for name in FILE_SCHEMA.names], schema=FILE_SCHEMA)
 
 
 def _kinds(memory: RowColumns, rows: int) -> pa.Array[Any]:
-    ends = memory.array(columns.KIND_END, rows + 1, np.int32)
-    texts = memory.buffer(columns.KIND_TEXT, int(ends[rows]))
-    offsets = memory.buffer(columns.KIND_END, 4 * (rows + 1))
+    ends = memory.array(kernels.KIND_END, rows + 1, np.int32)
+    texts = memory.buffer(kernels.KIND_TEXT, int(ends[rows]))
+    offsets = memory.buffer(kernels.KIND_END, 4 * (rows + 1))
     return pa.Array.from_buffers(pa.string(), rows, [None, offsets, texts])
 
 
 def _control(memory: RowColumns, rows: int) -> pa.Array[Any]:
-    types = memory.array(columns.CONTROL_TYPE, rows, np.int8)
+    types = memory.array(kernels.CONTROL_TYPE, rows, np.int8)
     known = np.minimum(types, len(CONTROL_TYPES) - 1)
     bits = np.packbits(types >= 0, bitorder="little")
     numbers = pa.Array.from_buffers(pa.int8(), rows, [pa.py_buffer(bits.data), pa.py_buffer(known.data)])
@@ -293,7 +293,7 @@ def _nulls(name: str, rows: int) -> pa.Array[Any]:
 
 def without_values(kind: pa.DataType, rows: int) -> pa.Array[Any]:
     """Return a column without a value, in memory that is all zero and shared by all of them."""
-    zeros = columns.zeros(columns.VIEW_BYTES * (rows + 1))
+    zeros = kernels.zeros(kernels.VIEW_BYTES * (rows + 1))
     return pa.Array.from_buffers(kind, rows, [zeros] * kind.num_buffers, null_count=rows)
 
 
@@ -301,10 +301,10 @@ def _headers(
     memory: RowColumns, state: npt.NDArray[np.int64]
 ) -> tuple[pa.Array[Any], npt.NDArray[np.int64] | None]:
     """Return the records' headers, and the rows that have a name that is no UTF-8; None: no row has one."""
-    rows, headers = int(state[record_kernels.ROWS]), int(state[record_kernels.HEADERS])
+    rows, headers = int(state[kernels.ROWS]), int(state[kernels.HEADERS])
     kind = FILE_SCHEMA.field("headers").type
-    starts: Any = memory.buffer(columns.HEADER_START, 4 * (rows + 1))
-    valid: Any = memory.bits(columns.IS_RECORD, rows)
+    starts: Any = memory.buffer(kernels.HEADER_START, 4 * (rows + 1))
+    valid: Any = memory.bits(kernels.IS_RECORD, rows)
     spoiled = None
     if not headers:
         entries: Any = kind.value_type
@@ -318,7 +318,7 @@ def _headers(
         known = [java_text(name) for name in coded.dictionary.to_pylist()]
         texts = pa.array(known, pa.string()).take(coded.indices)
         bad = pc.not_equal(texts.cast(pa.binary()), names).to_numpy(zero_copy_only=False)
-        places = memory.array(columns.HEADER_START, rows + 1, np.int32)
+        places = memory.array(kernels.HEADER_START, rows + 1, np.int32)
         spoiled = np.unique(np.searchsorted(places, np.flatnonzero(bad), side="right") - 1)
     entries = pa.StructArray.from_arrays([texts, values], fields=list(kind.value_type))
     return pa.Array.from_buffers(kind, rows, [valid, starts], children=[entries]), spoiled
@@ -329,14 +329,14 @@ def _header_texts(memory: RowColumns, state: npt.NDArray[np.int64]) -> tuple[Any
 
     :raises ValueError: the segment was written to meanwhile.
     """
-    rows, headers = int(state[record_kernels.ROWS]), int(state[record_kernels.HEADERS])
+    rows, headers = int(state[kernels.ROWS]), int(state[kernels.HEADERS])
     name_bytes, value_bytes = (
-        int(state[place]) for place in (record_kernels.NAME_BYTES, record_kernels.HEADER_VALUE_BYTES)
+        int(state[place]) for place in (kernels.NAME_BYTES, kernels.HEADER_VALUE_BYTES)
     )
     name_ends, value_ends = np.empty(headers + 1, np.int32), np.empty(headers + 1, np.int32)
     names, values = np.empty(name_bytes, np.uint8), np.empty(value_bytes, np.uint8)
     has_value = np.empty(headers, np.uint8)
-    same = record_kernels.copy_headers(
+    same = kernels.copy_headers(
         rows,
         address_of(memory.addresses),
         name_ends,

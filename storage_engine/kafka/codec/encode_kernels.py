@@ -7,24 +7,7 @@ from typing import Final
 import numpy as np
 
 from storage_engine.kafka.codec.batch_kernels import Ints64
-from storage_engine.kafka.format.batch_header import (
-    ATTRIBUTES_AT,
-    BASE_OFFSET_AT,
-    BASE_SEQUENCE_AT,
-    BASE_TIMESTAMP_AT,
-    CRC_AT,
-    HEADER_BYTES,
-    LAST_OFFSET_DELTA_AT,
-    LEADER_EPOCH_AT,
-    LENGTH_AT,
-    LENGTH_OVERHEAD,
-    MAGIC,
-    MAGIC_AT,
-    MAX_TIMESTAMP_AT,
-    PRODUCER_EPOCH_AT,
-    PRODUCER_ID_AT,
-    RECORD_COUNT_AT,
-)
+from storage_engine.kafka.format import batch_header as header
 from storage_engine.native import (
     copy_bytes,
     inlined,
@@ -152,19 +135,19 @@ def copy_view(at: int, columns: int, column: int, buffers: int, i: int, size: in
 @inlined
 def write_batch_header(at: int, columns: int, i: int) -> None:
     """Write the header of a batch whose records have rows of their own."""
-    store_be_i64(at + BASE_OFFSET_AT, long_at(columns, BASE_OFFSET, i))
-    store_be_i32(at + LENGTH_AT, int_at(columns, BATCH_SIZE, i) - LENGTH_OVERHEAD)
-    store_be_i32(at + LEADER_EPOCH_AT, int_at(columns, LEADER_EPOCH, i))
-    store_u8(at + MAGIC_AT, MAGIC)
-    store_be_i32(at + CRC_AT, int_at(columns, CRC, i))
-    store_be_i16(at + ATTRIBUTES_AT, int_at(columns, ATTRIBUTES, i))
-    store_be_i32(at + LAST_OFFSET_DELTA_AT, int_at(columns, LAST_OFFSET_DELTA, i))
-    store_be_i64(at + BASE_TIMESTAMP_AT, long_at(columns, BASE_TIMESTAMP, i))
-    store_be_i64(at + MAX_TIMESTAMP_AT, long_at(columns, MAX_TIMESTAMP, i))
-    store_be_i64(at + PRODUCER_ID_AT, long_at(columns, PRODUCER_ID, i))
-    store_be_i16(at + PRODUCER_EPOCH_AT, int_at(columns, PRODUCER_EPOCH, i))
-    store_be_i32(at + BASE_SEQUENCE_AT, int_at(columns, BASE_SEQUENCE, i))
-    store_be_i32(at + RECORD_COUNT_AT, int_at(columns, RECORD_COUNT, i))
+    store_be_i64(at + header.BASE_OFFSET_AT, long_at(columns, BASE_OFFSET, i))
+    store_be_i32(at + header.LENGTH_AT, int_at(columns, BATCH_SIZE, i) - header.LENGTH_OVERHEAD)
+    store_be_i32(at + header.LEADER_EPOCH_AT, int_at(columns, LEADER_EPOCH, i))
+    store_u8(at + header.MAGIC_AT, header.MAGIC)
+    store_be_i32(at + header.CRC_AT, int_at(columns, CRC, i))
+    store_be_i16(at + header.ATTRIBUTES_AT, int_at(columns, ATTRIBUTES, i))
+    store_be_i32(at + header.LAST_OFFSET_DELTA_AT, int_at(columns, LAST_OFFSET_DELTA, i))
+    store_be_i64(at + header.BASE_TIMESTAMP_AT, long_at(columns, BASE_TIMESTAMP, i))
+    store_be_i64(at + header.MAX_TIMESTAMP_AT, long_at(columns, MAX_TIMESTAMP, i))
+    store_be_i64(at + header.PRODUCER_ID_AT, long_at(columns, PRODUCER_ID, i))
+    store_be_i16(at + header.PRODUCER_EPOCH_AT, int_at(columns, PRODUCER_EPOCH, i))
+    store_be_i32(at + header.BASE_SEQUENCE_AT, int_at(columns, BASE_SEQUENCE, i))
+    store_be_i32(at + header.RECORD_COUNT_AT, int_at(columns, RECORD_COUNT, i))
 
 
 @inlined
@@ -240,7 +223,7 @@ def encode_rows(
                 return FAULT_RAW_SIZE
             copy_view(at, columns, RAW, RAW_BUFFERS, i, size)
         elif flag_at(columns, IS_BATCH, i):
-            if size != HEADER_BYTES:
+            if size != header.HEADER_BYTES:
                 return FAULT_LENGTHS
             write_batch_header(at, columns, i)
         elif flag_at(columns, IS_RECORD, i):

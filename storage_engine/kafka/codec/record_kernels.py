@@ -6,10 +6,13 @@ Must never read outside a batch, whatever its records say. Writes a row once, wh
 from __future__ import annotations
 
 import sys
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
+from storage_engine.arrow.memory import Arena
 from storage_engine.crc import crc32c
 from storage_engine.kafka.codec.batch_kernels import (
     BATCH,
@@ -23,62 +26,7 @@ from storage_engine.kafka.codec.batch_kernels import (
     Ints32,
     Ints64,
 )
-from storage_engine.kafka.codec.row_columns import (
-    ATTRIBUTES,
-    BASE_OFFSET,
-    BASE_SEQUENCE,
-    BASE_TIMESTAMP,
-    BATCH_SIZE,
-    CONTROL_TYPE,
-    CRC,
-    HAS_DELTA,
-    HAS_KEY,
-    HAS_OFFSET,
-    HAS_RAW,
-    HAS_TIMESTAMP,
-    HAS_VALUE,
-    HEADER_PLACE,
-    HEADER_START,
-    IN_BATCH,
-    IS_OWN,
-    IS_RECORD,
-    IS_TRANSACTIONAL,
-    KEY,
-    KIND_END,
-    KIND_TEXT,
-    LAST_OFFSET_DELTA,
-    LEADER_EPOCH,
-    MAX_TIMESTAMP,
-    OFFSET,
-    PHYSICAL_OFFSET,
-    PRODUCER_EPOCH,
-    PRODUCER_ID,
-    RAW,
-    RECORD_ATTRIBUTES,
-    RECORD_COUNT,
-    SIZE,
-    TIMESTAMP,
-    TIMESTAMP_DELTA,
-    VALUE,
-    VIEW_BYTES,
-)
-from storage_engine.kafka.format.batch_header import (
-    ATTRIBUTES_AT,
-    BASE_OFFSET_AT,
-    BASE_SEQUENCE_AT,
-    BASE_TIMESTAMP_AT,
-    CONTROL,
-    CRC_AT,
-    LAST_OFFSET_DELTA_AT,
-    LEADER_EPOCH_AT,
-    LOG_APPEND_TIME,
-    MAX_TIMESTAMP_AT,
-    NO_TIMESTAMP,
-    PRODUCER_EPOCH_AT,
-    PRODUCER_ID_AT,
-    RECORD_COUNT_AT,
-    TRANSACTIONAL,
-)
+from storage_engine.kafka.format import batch_header as header
 from storage_engine.native import (
     LITTLE_ENDIAN,
     copy_bytes,
@@ -101,6 +49,108 @@ from storage_engine.native import (
     store_u8,
     word,
 )
+
+# Places in the table of addresses. A value a row:
+PHYSICAL_OFFSET: Final = 0
+OFFSET: Final = 1
+TIMESTAMP: Final = 2
+PRODUCER_ID: Final = 3
+BASE_OFFSET: Final = 4
+BASE_TIMESTAMP: Final = 5
+SIZE: Final = 6
+PRODUCER_EPOCH: Final = 7
+LEADER_EPOCH: Final = 8
+ATTRIBUTES: Final = 9
+RECORD_ATTRIBUTES: Final = 10
+HEADER_START: Final = 11
+KIND_END: Final = 12
+# Binary views, and the text of the kinds:
+KEY: Final = 13
+VALUE: Final = 14
+KIND_TEXT: Final = 15
+# Written in a few rows alone, so that most of their memory is never touched:
+TIMESTAMP_DELTA: Final = 16
+MAX_TIMESTAMP: Final = 17
+LAST_OFFSET_DELTA: Final = 18
+BASE_SEQUENCE: Final = 19
+RECORD_COUNT: Final = 20
+BATCH_SIZE: Final = 21
+CRC: Final = 22
+HEADER_PLACE: Final = 23
+# Without a value in most rows, but read in all:
+RAW: Final = 24
+CONTROL_TYPE: Final = 25
+# Bitmaps that begin with all bits set:
+HAS_OFFSET: Final = 26
+HAS_TIMESTAMP: Final = 27
+HAS_KEY: Final = 28
+HAS_VALUE: Final = 29
+IS_RECORD: Final = 30
+IN_BATCH: Final = 31
+# Bitmaps that begin with none:
+HAS_RAW: Final = 32
+HAS_DELTA: Final = 33
+IS_OWN: Final = 34
+IS_TRANSACTIONAL: Final = 35
+COLUMNS: Final = 36
+
+VIEW_BYTES: Final = 16
+
+# Places in an arena: of all columns together, and of decompressed records.
+ARENA_COLUMNS: Final = 0
+ARENA_EXPANDED: Final = 1
+
+_WIDTHS: Final = (*[8] * 6, *[4] * 7, 16, 16, 11, 8, 8, *[4] * 5, 8, 16, 1)
+_LINE_BYTES: Final = 64
+_OVERRUN_BYTES: Final = 32
+"""The kernels write some values several at a time."""
+
+_zeros = np.zeros(0, np.uint8)
+
+
+def zeros(size_bytes: int) -> pa.Buffer:
+    """Return memory that is all zero, which nobody writes to. Kept for the next call."""
+    global _zeros
+    if len(_zeros) < size_bytes:
+        _zeros = np.zeros(size_bytes + size_bytes // 4, np.uint8)
+        _zeros.flags.writeable = False
+    return pa.py_buffer(_zeros.data)
+
+
+class RowColumns:
+    """Columns for at most so many rows. What is made of one of them keeps the memory of all."""
+
+    def __init__(self, rows: int, arena: Arena) -> None:
+        sizes = [width * (rows + 2) + _OVERRUN_BYTES for width in _WIDTHS]
+        sizes += [rows // 8 + 1] * (COLUMNS - len(sizes))
+        places, used = [], 0
+        for size in sizes:
+            places.append(used)
+            used += -(-size // _LINE_BYTES) * _LINE_BYTES
+        self.memory: Any = arena.buffer(ARENA_COLUMNS, used)
+        self.addresses = np.array(places, np.int64) + self.memory.address
+        self._places = places
+        bytes_of = np.frombuffer(memoryview(self.memory), np.uint8)
+        bytes_of[places[HAS_OFFSET] : places[HAS_RAW]] = 0xFF
+        bytes_of[places[HAS_RAW] :] = 0
+        bytes_of[places[CONTROL_TYPE] : places[CONTROL_TYPE] + rows] = 0xFF
+        for column in (HEADER_START, KIND_END):
+            bytes_of[places[column] : places[column] + 4] = 0
+
+    def buffer(self, column: int, size_bytes: int) -> pa.Buffer:
+        """Return the first bytes of a column."""
+        part: pa.Buffer = self.memory.slice(self._places[column], size_bytes)
+        return part
+
+    def bits(self, column: int, rows: int) -> pa.Buffer:
+        """Return a bitmap."""
+        return self.buffer(column, rows // 8 + 1)
+
+    def array(self, column: int, rows: int, dtype: type[np.generic]) -> npt.NDArray[Any]:
+        """Return the values of a column."""
+        values: npt.NDArray[Any] = np.frombuffer(self.memory, dtype, rows, self._places[column])
+        return values
+
 
 # What has been written so far, between calls: places in the state array.
 ROWS: Final = 0
@@ -192,16 +242,16 @@ def decode_batches(
         first_header_value_byte = header_value_bytes
         fault = FAULT_NONE
         if kind == BATCH and not compressed:
-            found = crc32c(crc_function, crc_table, at + ATTRIBUTES_AT, size - ATTRIBUTES_AT)
-            if found != load_be_u32(at + CRC_AT):
+            found = crc32c(crc_function, crc_table, at + header.ATTRIBUTES_AT, size - header.ATTRIBUTES_AT)
+            if found != load_be_u32(at + header.CRC_AT):
                 fault = FAULT_CRC
         if kind == BATCH and fault == FAULT_NONE:
-            attributes = load_be_i16(at + ATTRIBUTES_AT)
-            base_offset = load_be_i64(at + BASE_OFFSET_AT)
-            base_timestamp = load_be_i64(at + BASE_TIMESTAMP_AT)
-            append_timestamp = load_be_i64(at + MAX_TIMESTAMP_AT)
-            by_append = attributes & LOG_APPEND_TIME != 0
-            control = attributes & CONTROL != 0
+            attributes = load_be_i16(at + header.ATTRIBUTES_AT)
+            base_offset = load_be_i64(at + header.BASE_OFFSET_AT)
+            base_timestamp = load_be_i64(at + header.BASE_TIMESTAMP_AT)
+            append_timestamp = load_be_i64(at + header.MAX_TIMESTAMP_AT)
+            by_append = attributes & header.LOG_APPEND_TIME != 0
+            control = attributes & header.CONTROL != 0
             word_of_kind = CONTROL_WORD if control else MESSAGE_WORD
             if counts[b] == 0 and payload_sizes[b] > 0:
                 # Kafka doesn't look at what is there, compressed or not.
@@ -308,7 +358,7 @@ def decode_batches(
                 store_i32(kind_end + 4 * row + 4, text_at)
                 store_i64(offsets + 8 * row, base_offset + offset_delta)
                 timestamp = append_timestamp if by_append else base_timestamp + timestamp_delta
-                known = timestamp != NO_TIMESTAMP and MIN_TIMESTAMP_MS <= timestamp <= MAX_TIMESTAMP_MS
+                known = timestamp != header.NO_TIMESTAMP and MIN_TIMESTAMP_MS <= timestamp <= MAX_TIMESTAMP_MS
                 store_i64(timestamps + 8 * row, timestamp * 1000)
                 if by_append or not known:
                     if not known:
@@ -550,7 +600,7 @@ def write_own_row(
     if kind == UNDECODABLE:
         clear_bit(word(columns, HAS_OFFSET), row)
     else:
-        offset = load_be_i64(at + BASE_OFFSET_AT)
+        offset = load_be_i64(at + header.BASE_OFFSET_AT)
     store_i64(word(columns, OFFSET) + 8 * row, offset)
     clear_bit(word(columns, HAS_TIMESTAMP), row)
     clear_bit(word(columns, HAS_KEY), row)
@@ -568,23 +618,23 @@ def write_own_row(
         clear_bit(word(columns, IN_BATCH), row)
         return
     set_bit(word(columns, IS_OWN), row)
-    store_i32(word(columns, LAST_OFFSET_DELTA) + 4 * row, load_be_i32(at + LAST_OFFSET_DELTA_AT))
-    store_i64(word(columns, MAX_TIMESTAMP) + 8 * row, load_be_i64(at + MAX_TIMESTAMP_AT))
-    store_i32(word(columns, BASE_SEQUENCE) + 4 * row, load_be_i32(at + BASE_SEQUENCE_AT))
-    store_i32(word(columns, RECORD_COUNT) + 4 * row, load_be_i32(at + RECORD_COUNT_AT))
-    store_i32(word(columns, CRC) + 4 * row, load_be_i32(at + CRC_AT))
+    store_i32(word(columns, LAST_OFFSET_DELTA) + 4 * row, load_be_i32(at + header.LAST_OFFSET_DELTA_AT))
+    store_i64(word(columns, MAX_TIMESTAMP) + 8 * row, load_be_i64(at + header.MAX_TIMESTAMP_AT))
+    store_i32(word(columns, BASE_SEQUENCE) + 4 * row, load_be_i32(at + header.BASE_SEQUENCE_AT))
+    store_i32(word(columns, RECORD_COUNT) + 4 * row, load_be_i32(at + header.RECORD_COUNT_AT))
+    store_i32(word(columns, CRC) + 4 * row, load_be_i32(at + header.CRC_AT))
 
 
 @inlined
 def write_shared(columns: int, first: int, last: int, at: int, attributes: int) -> None:
     """Write what the rows of a batch have in common."""
-    fill_64(word(columns, PRODUCER_ID), first, last, load_be_i64(at + PRODUCER_ID_AT))
-    fill_32(word(columns, PRODUCER_EPOCH), first, last, load_be_i16(at + PRODUCER_EPOCH_AT))
-    fill_32(word(columns, LEADER_EPOCH), first, last, load_be_i32(at + LEADER_EPOCH_AT))
-    fill_64(word(columns, BASE_OFFSET), first, last, load_be_i64(at + BASE_OFFSET_AT))
-    fill_64(word(columns, BASE_TIMESTAMP), first, last, load_be_i64(at + BASE_TIMESTAMP_AT))
+    fill_64(word(columns, PRODUCER_ID), first, last, load_be_i64(at + header.PRODUCER_ID_AT))
+    fill_32(word(columns, PRODUCER_EPOCH), first, last, load_be_i16(at + header.PRODUCER_EPOCH_AT))
+    fill_32(word(columns, LEADER_EPOCH), first, last, load_be_i32(at + header.LEADER_EPOCH_AT))
+    fill_64(word(columns, BASE_OFFSET), first, last, load_be_i64(at + header.BASE_OFFSET_AT))
+    fill_64(word(columns, BASE_TIMESTAMP), first, last, load_be_i64(at + header.BASE_TIMESTAMP_AT))
     fill_32(word(columns, ATTRIBUTES), first, last, attributes)
-    if attributes & TRANSACTIONAL != 0:
+    if attributes & header.TRANSACTIONAL != 0:
         for row in range(first, last):
             set_bit(word(columns, IS_TRANSACTIONAL), row)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,7 +29,6 @@ from storage_engine.kafka.format.file_names import (
     offset_of,
     partition_directory,
 )
-from storage_engine.kafka.format.live_facts import LiveFacts
 from storage_engine.kafka.format.meta_properties import MetaProperties
 from storage_engine.kafka.format.server_properties import (
     ServerProperties,
@@ -37,6 +37,50 @@ from storage_engine.kafka.format.server_properties import (
 )
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.store.store import FileFacts
+
+
+@dataclass(frozen=True, slots=True)
+class LivePartition:
+    """What a cluster says of one partition at one moment.
+
+    :param topic_id: of the topic that has the name now; files of another one are of a topic that is gone.
+    :param leader: node that leads it. All offsets are those of its log, not of a follower's.
+    :param log_start: its first offset.
+    :param high_watermark: the end for who reads uncommitted records too.
+    :param last_stable_offset: the end for who reads committed records alone.
+    :param topic_settings: all that are in effect, by Kafka's names, those of the node and defaults too.
+    :param own_settings: names of those that the topic itself has.
+    :param replicas: nodes that have one, the preferred leader first.
+    :param in_sync: those that follow (ISR).
+    :param leader_epoch: how often the partition has changed its leader, by who leads it.
+    :param refused: what the cluster did not tell, and why, as a list of clauses.
+    """
+
+    topic_id: uuid.UUID | None = None
+    leader: int | None = None
+    log_start: int | None = None
+    high_watermark: int | None = None
+    last_stable_offset: int | None = None
+    topic_settings: Mapping[str, str] | None = None
+    own_settings: frozenset[str] = frozenset()
+    replicas: tuple[int, ...] = ()
+    in_sync: tuple[int, ...] = ()
+    leader_epoch: int | None = None
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFacts:
+    """What a running cluster said.
+
+    :param cluster_id: its own; a node's files that name another one are of another cluster.
+    :param partitions: by ``<topic>-<partition>``; one that is missing was not answered.
+    """
+
+    asked_at_ms: int
+    cluster_id: str
+    partitions: Mapping[str, LivePartition]
+
 
 Found = TypeVar("Found")
 LAST_OFFSET = (1 << 63) - 1
@@ -309,7 +353,11 @@ def _read_directory(path: Path) -> LogDirectory:
         elif entry.is_symlink():
             aside.append(PartitionLog(entry.path, name, (), (), (), (entry.path,)))
     marker = path / meta_properties.CLEAN_SHUTDOWN
-    stopped_cleanly, broker_epoch = _clean_stop(marker)
+    try:
+        stopped_cleanly, broker_epoch = True, meta_properties.read_clean_shutdown(marker)
+    except (CorruptFileError, FileNotFoundError):
+        # One that isn't whole is none: a controller takes such a stop for an unclean one.
+        stopped_cleanly, broker_epoch = False, None
     faults: list[str] = []
     # What the recovery points are matters to the broker alone.
     _read_small(path / checkpoints.RECOVERY_POINT, checkpoints.read_offsets, faults)
@@ -334,17 +382,6 @@ def _read_directory(path: Path) -> LogDirectory:
         cleaned_unknown=bool(of_cleaner),
         reading=reading,
     )
-
-
-def _clean_stop(marker: Path) -> tuple[bool, int | None]:
-    """Return whether a marker of a clean stop is there, and its broker's epoch.
-
-    One that isn't whole is none: a controller takes such a stop for an unclean one.
-    """
-    try:
-        return True, meta_properties.read_clean_shutdown(marker)
-    except (CorruptFileError, FileNotFoundError):
-        return False, None
 
 
 def _read_small(path: Path, read: Callable[[Path], Found], faults: list[str]) -> Found | None:
@@ -394,13 +431,10 @@ def _read_log(path: str, name: PartitionDirectory, readings: int = _READINGS) ->
 
     :param readings: so often at most, where segments go away each time.
     """
-    logs: dict[str, FileFacts] = {}
-    snapshots: dict[str, FileFacts] = {}
-    transaction_indexes: dict[str, FileFacts] = {}
-    time_indexes: dict[str, str] = {}
-    offset_indexes: dict[str, str] = {}
-    with_facts = dict(zip(_WITH_FACTS, (logs, snapshots, transaction_indexes), strict=True))
-    indexes = dict(zip(_INDEXES, (time_indexes, offset_indexes), strict=True))
+    with_facts: dict[FileKind, dict[str, FileFacts]] = {kind: {} for kind in _WITH_FACTS}
+    logs, snapshots, transaction_indexes = with_facts.values()
+    indexes: dict[FileKind, dict[str, str]] = {kind: {} for kind in _INDEXES}
+    time_indexes, offset_indexes = indexes.values()
     left_over: list[tuple[FileState, FileFacts]] = []
     links: list[str] = []
     for entry in _files(path):

@@ -100,7 +100,8 @@ def segment_facts(segment: SegmentFiles, *, active: bool) -> SegmentFacts:
 
     :raises OSError: a file can't be read.
     """
-    largest_ms = _last_time(segment)
+    last_entry = _last_entry(segment.time_index, _TIME_ENTRY)
+    largest_ms = None if last_entry is None else last_entry[0]
     if active or largest_ms is None:
         begin = 0 if largest_ms is None else _last_position(segment)
         largest_ms = -1 if largest_ms is None else largest_ms
@@ -137,12 +138,6 @@ def _last_position(segment: SegmentFiles) -> int:
     """Return the position of the last entry in a segment's index; 0 where there is none."""
     found = _last_entry(segment.offset_index, _INDEX_ENTRY)
     return 0 if found is None or not 0 <= found[1] < segment.log.size_bytes else found[1]
-
-
-def _last_time(segment: SegmentFiles) -> int | None:
-    """Return the timestamp of the last entry in a segment's time index; None where there is none."""
-    found = _last_entry(segment.time_index, _TIME_ENTRY)
-    return None if found is None else found[0]
 
 
 def _last_entry(path: str | None, entry: struct.Struct) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from storage_engine.core.wording import time_text
 from storage_engine.kafka.format.checkpoints import LeaderEpoch
-from storage_engine.kafka.format.live_facts import LivePartition
+from storage_engine.kafka.format.layout import LivePartition
 from storage_engine.kafka.format.partition_metadata import log_id_text, text_of
 from storage_engine.kafka.hold.hold_state import HoldState, KnownLog, TopicSetting
 from storage_engine.kafka.hold.needed_retention import let_go_by_others, set_by_another

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from storage_engine.exceptions import NotOnBrokerError, StorageEngineError
-from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog
-from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
+from storage_engine.kafka.format.layout import LiveFacts, LivePartition, LogDirectory, Node, PartitionLog
 from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.format.partition_metadata import read_topic_id
 from storage_engine.kafka.hold.hold_state import HoldState

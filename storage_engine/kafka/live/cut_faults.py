@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.format.file_names import PartitionDirectory
-from storage_engine.kafka.format.layout import LogDirectory, PartitionLog
-from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
+from storage_engine.kafka.format.layout import LiveFacts, LivePartition, LogDirectory, PartitionLog
 from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.format.partition_metadata import read_topic_id
 from storage_engine.kafka.format.server_properties import retention_settings

@@ -8,8 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from storage_engine.core.wording import bytes_text, count_text
-from storage_engine.kafka.format.layout import Node
-from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
+from storage_engine.kafka.format.layout import LiveFacts, LivePartition, Node
 from storage_engine.kafka.hold.overlay import is_same_topic
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
 

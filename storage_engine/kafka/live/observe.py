@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from storage_engine.exceptions import BrokerRefusedError
 from storage_engine.kafka.cluster.client import NO_LEADER, TIMEOUT_SECONDS, Cluster
 from storage_engine.kafka.format.file_names import PartitionDirectory
-from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
+from storage_engine.kafka.format.layout import LiveFacts, LivePartition
 
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition

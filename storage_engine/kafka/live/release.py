@@ -40,8 +40,7 @@ from storage_engine.exceptions import (
 from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.format import batch_header as header
 from storage_engine.kafka.format.batch_walk import batch_heads, opened
-from storage_engine.kafka.format.layout import SegmentFiles
-from storage_engine.kafka.format.live_facts import LivePartition
+from storage_engine.kafka.format.layout import LivePartition, SegmentFiles
 from storage_engine.kafka.hold.drift import known_log
 from storage_engine.kafka.hold.hold_state import HoldState, load_state, save_state
 from storage_engine.kafka.live.cut_faults import Prefix, boundary_fault, log_fault

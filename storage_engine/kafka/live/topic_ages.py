@@ -16,8 +16,7 @@ from storage_engine.core.wording import bytes_text, duration_text, reason_text
 from storage_engine.exceptions import BrokerRefusedError, StorageEngineError
 from storage_engine.kafka.format.checkpoints import LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
 from storage_engine.kafka.format.file_names import partition_directory
-from storage_engine.kafka.format.layout import Node, PartitionLog
-from storage_engine.kafka.format.live_facts import LivePartition
+from storage_engine.kafka.format.layout import LivePartition, Node, PartitionLog
 from storage_engine.kafka.format.log_end import first_batch_ms, segment_facts
 from storage_engine.kafka.hold.drift import FoundLogs, FoundSettings
 from storage_engine.kafka.hold.hold_state import KnownLog

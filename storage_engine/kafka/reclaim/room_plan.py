@@ -26,8 +26,7 @@ from pathlib import Path
 from storage_engine.core.wording import bytes_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.format import checkpoints
-from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog
-from storage_engine.kafka.format.live_facts import LivePartition
+from storage_engine.kafka.format.layout import LivePartition, LogDirectory, Node, PartitionLog
 from storage_engine.kafka.live.cut_faults import (
     Prefix,
     above_limit,

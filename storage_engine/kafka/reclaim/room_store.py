@@ -11,13 +11,13 @@ nodes, as it would anyhow once this one follows.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage_engine.core import durable
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import ChangedUnderUsError, NotOnBrokerError, StoreBusyError
 from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.format.file_names import METADATA_TOPIC, PartitionDirectory
@@ -49,14 +49,6 @@ AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class _Going:
-    """A log's segments that go, and the ground that was found for them."""
-
-    prefix: Prefix
-    way: Way
-
-
-@dataclass(frozen=True, slots=True)
 class HeldNode:
     """A stopped node of a running cluster.
 
@@ -84,19 +76,19 @@ def delete_segments(
     stopped = read_stopped(room.seen.node)
     prefixes = list(_prefixes(room.seen, segments))
     word = _ask(room, [one.name for one in prefixes])
-    going = [_Going(prefix, _way(prefix, stopped, word)) for prefix in prefixes]
+    going = [(prefix, _way(prefix, stopped, word)) for prefix in prefixes]
     _begin_behind(room, going, word, meanwhile)
-    for one in going:
-        for segment in one.prefix.segments:
+    for prefix, way in going:
+        for segment in prefix.segments:
             meanwhile()
-            alone = replace(one.prefix, segments=(segment,))
+            alone = replace(prefix, segments=(segment,))
             again = _ask(room, [alone.name])
-            _check_again(alone, one.way, _way(alone, stopped, again))
+            _check_again(alone, way, _way(alone, stopped, again))
             delete_oldest(room.held, room.root, (segment,), meanwhile, remove)
 
 
 def _ask(room: HeldNode, logs: Sequence[PartitionDirectory]) -> LeadersWord:
-    return ask_leaders(room.cluster, logs, time.time_ns() // 1_000_000)
+    return ask_leaders(room.cluster, logs, clock_ms())
 
 
 def _prefixes(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
@@ -121,14 +113,16 @@ def _way(prefix: Prefix, stopped: StoppedNode | Fault, word: LeadersWord) -> Way
 
 def _begin_behind(
     room: HeldNode,
-    going: Sequence[_Going],
+    going: Sequence[tuple[Prefix, Way]],
     word: LeadersWord,
     meanwhile: Callable[[], object],
 ) -> None:
     """Make sure that leaders have the same records, and have them begin behind what goes."""
     cuts: list[Cut] = []
     witnesses: dict[tuple[str, int], Witness] = {}
-    for prefix, way in ((one.prefix, one.way) for one in going if one.way.leader is not None):
+    for prefix, way in going:
+        if way.leader is None:
+            continue
         live = word.of(prefix.name.log)
         assert live is not None
         is_cut = prefix.boundary > way.led_from
@@ -141,9 +135,9 @@ def _begin_behind(
             at = max(prefix.boundary, way.led_from + 1)
             witnesses[prefix.key] = witness_of(prefix, at, live.high_watermark or 0)
     other = other_than(room.cluster, witnesses, meanwhile)
-    for one in going:
-        if one.prefix.key in other:
-            raise refused(one.prefix, other[one.prefix.key])
+    for prefix, _ in going:
+        if prefix.key in other:
+            raise refused(prefix, other[prefix.key])
     if cuts:
         cut_remembered(room.cluster, room.root, room.memory, cuts, meanwhile, is_held=False)
 
@@ -268,7 +262,7 @@ class RoomStore(KafkaStore):
     def looked(self) -> SeenNode:
         """Return what the last snapshot was made of."""
         if self.seen is None:
-            self.seen = self.see(time.time_ns() // 1_000_000)
+            self.seen = self.see(clock_ms())
         return self.seen
 
 

@@ -80,11 +80,6 @@ class ArchivePermits:
             return None
         return permitting_rule(stream, self.lakes, self.recorded_ms, self.now_ms)
 
-    def rule_of_log(self, log: str) -> ArchiveRule | None:
-        """Return the rule by which all of a log may go without a copy; None: it may not."""
-        topic = find_broker(self.broker).topics.of_log(log) if self.lakes else None
-        return None if topic is None else self.rule_of(log, topic)
-
     def may_lack(self, topic: str) -> bool:
         """Return whether some log's messages of a topic may go without a copy."""
         return any(
@@ -94,7 +89,8 @@ class ArchivePermits:
 
     def clause_of_log(self, log: str) -> str:
         """Return that a log isn't archived, and by which rule; "": it is."""
-        rule = self.rule_of_log(log)
+        topic = find_broker(self.broker).topics.of_log(log) if self.lakes else None
+        rule = None if topic is None else self.rule_of(log, topic)
         return "" if rule is None else not_archived_text(rule)
 
     def unarchived(self, segments: Sequence[Segment]) -> dict[str, str]:

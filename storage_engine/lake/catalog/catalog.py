@@ -305,16 +305,12 @@ def _load_catalog(config: LakeConfig) -> Catalog:
         properties.pop("type", None)
         properties.setdefault("py-catalog-impl", REST_CATALOG)
     try:
-        if "uri" in properties and properties.get("py-catalog-impl") == SQL_CATALOG:
-            _check_driver(config)
+        is_sql = "uri" in properties and properties.get("py-catalog-impl") == SQL_CATALOG
+        if is_sql and make_url(config.properties["uri"]).get_driver_name() == POSTGRES.module:
+            # PyIceberg would say that the catalog's class is missing.
+            POSTGRES.require(f"lake {config.location}")
         catalog = load_catalog(config.name, **properties)
-    except (
-        ValueError,
-        TypeError,
-        ArgumentError,
-        NotInstalledError,
-        NoSuchPropertyException,
-    ) as error:
+    except (ValueError, TypeError, ArgumentError, NotInstalledError, NoSuchPropertyException) as error:
         told = config.without_secrets(str(error))
         refusal = BadInputError(f"lake {config.location}: the catalog's properties don't work: {told}")
         if told == str(error):
@@ -328,15 +324,6 @@ def _load_catalog(config: LakeConfig) -> Catalog:
         catalog.engine.dispose()
         catalog.engine = sql_engine(sql_url(config.properties["uri"]))
     return catalog
-
-
-def _check_driver(config: LakeConfig) -> None:
-    """
-    :raises MissingExtraError: the driver of PostgreSQL isn't installed; PyIceberg would say that the
-        catalog's class is missing.
-    """
-    if make_url(config.properties["uri"]).get_driver_name() == POSTGRES.module:
-        POSTGRES.require(f"lake {config.location}")
 
 
 def check_lake(lake: Lake) -> None:

@@ -27,7 +27,7 @@ from sqlalchemy.orm import Session
 
 from storage_engine.core.durable import create_empty
 from storage_engine.lake.catalog.own_tables import OwnTables
-from storage_engine.lake.storage.file_memory import FileMemory
+from storage_engine.lake.storage.small_files import FileMemory
 
 if TYPE_CHECKING:
     import psycopg

@@ -98,7 +98,11 @@ def _held(location: str, operation: int, name: str = LOCK_NAME) -> Iterator[None
         deadline = time.monotonic() + seconds
         while not _lock(descriptor, operation, str(path)):
             if time.monotonic() > deadline:
-                others = f"{_holders_text(descriptor)} {_OTHERS[name, operation]}"
+                # psutil, which a lake needs for nothing else.
+                from storage_engine.core.file_users import run_text
+
+                holders = ", ".join(map(run_text, flock_holders(descriptor))) or "somebody"
+                others = f"{holders} {_OTHERS[name, operation]}"
                 raise LakeUnavailableError(
                     f"{path}: expected that nobody else holds the lake, but for {seconds:g} s "
                     f"{others}, or keeps the file locked; only who may write there can. Nothing was changed. "
@@ -108,14 +112,6 @@ def _held(location: str, operation: int, name: str = LOCK_NAME) -> Iterator[None
         yield
     finally:
         os.close(descriptor)
-
-
-def _holders_text(descriptor: int) -> str:
-    """Return which processes of this machine have the lock, as far as that can be seen."""
-    # psutil, which a lake needs for nothing else.
-    from storage_engine.core.file_users import run_text
-
-    return ", ".join(map(run_text, flock_holders(descriptor))) or "somebody"
 
 
 def _lock(descriptor: int, operation: int, path: str) -> bool:

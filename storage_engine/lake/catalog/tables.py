@@ -280,7 +280,8 @@ def messages_schema(
         schema = schema.select(*_names_before_trees(field.name for field in schema.fields))
     if comments is None:
         return schema
-    return _with_comments(schema, {**IDENTITY_COMMENTS, **comments, **TREE_COMMENTS})
+    every = {**IDENTITY_COMMENTS, **comments, **TREE_COMMENTS}
+    return Schema(*(field.model_copy(update={"doc": every.get(field.name)}) for field in schema.fields))
 
 
 @cache
@@ -465,10 +466,6 @@ def _fields_of(rows: type, comments: Mapping[str, str]) -> Iterator[NestedField]
             required=type(None) not in types,
             doc=comments[name],
         )
-
-
-def _with_comments(schema: Schema, comments: Mapping[str, str]) -> Schema:
-    return Schema(*(field.model_copy(update={"doc": comments.get(field.name)}) for field in schema.fields))
 
 
 def _with_id(field: pa.Field[Any], field_id: int) -> pa.Field[Any]:

@@ -12,7 +12,6 @@ by whoever archives next.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,6 +24,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from storage_engine.brokers import broker_names, find_broker
 from storage_engine.commands import Command
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.catalog.catalog import (
     CHANGE_LOCK,
@@ -276,7 +276,7 @@ def give_identity(lake: Lake) -> None:
             if lake_id_of(table) is not None:
                 continue
             write_mark(table, lake_id, lake.catalog_id, pending=True)
-            given = {LAKE_ID_PROPERTY: lake_id, TAKEN_OVER_PROPERTY: str(time.time_ns() // 1_000_000)}
+            given = {LAKE_ID_PROPERTY: lake_id, TAKEN_OVER_PROPERTY: str(clock_ms())}
             with lake_errors(lake.location, "take the lake over"), suppress(CommitFailedException):
                 evolve(table, schema, given)
             if lake_id_of(table.refresh()) != lake_id:

@@ -30,7 +30,7 @@ from storage_engine.lake.file.file_options import SAMPLE_ROWS, writer_options
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.file.segment_tree import SegmentTree, new_leaf_keys, tree_columns
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
-from storage_engine.lake.storage.file_memory import FileMemory
+from storage_engine.lake.storage.small_files import FileMemory
 from storage_engine.model.broker.codec import Columns, Damage, LoadBytes, SegmentCodec
 from storage_engine.model.keep.rules import ArchiveRule
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity

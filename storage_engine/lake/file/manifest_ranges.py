@@ -16,8 +16,12 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 
 from storage_engine.exceptions import LakeUnavailableError
-from storage_engine.lake.storage.file_memory import FileMemory
-from storage_engine.lake.storage.small_files import HIDDEN_PREFIX, read_small_file, replace_small_file
+from storage_engine.lake.storage.small_files import (
+    HIDDEN_PREFIX,
+    FileMemory,
+    read_small_file,
+    replace_small_file,
+)
 
 RANGES_NAME = f"{HIDDEN_PREFIX}manifests.json"
 

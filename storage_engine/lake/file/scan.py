@@ -31,7 +31,7 @@ from storage_engine.lake.file.manifest_ranges import (
     may_hold,
 )
 from storage_engine.lake.storage.errors import metadata_errors
-from storage_engine.lake.storage.file_memory import FileMemory
+from storage_engine.lake.storage.small_files import FileMemory
 
 Offsets = tuple[int, int]
 """First and last base offset, inclusive."""

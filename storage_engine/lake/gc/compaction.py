@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
 from storage_engine.commands import Command, Text
-from storage_engine.core.clock import DAY_MS
+from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.durable import fsync_path, unlink
 from storage_engine.core.long_work import told
 from storage_engine.core.wording import bytes_text, count_text
@@ -543,7 +542,7 @@ def _prove(
             row_groups=row_groups_text(groups),
             moved_to=None,
             proof_version=proof_version_of(receipt.root),
-            proven_at_ms=time.time_ns() // 1_000_000,
+            proven_at_ms=clock_ms(),
         )
         for receipt, groups in placed
     )

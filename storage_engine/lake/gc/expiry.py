@@ -48,8 +48,8 @@ from storage_engine.lake.file.jobs import file_name, is_shared_name, slot_prefix
 from storage_engine.lake.file.live_files import LiveFile, live_data_files
 from storage_engine.lake.file.manifest_entry import iceberg_data_file, packed_facts
 from storage_engine.lake.file.staging import PARTIAL_SUFFIX, final_name
-from storage_engine.lake.gc.garbage_files import TRASH
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
+from storage_engine.lake.gc.trash import TRASH
 from storage_engine.lake.soundness.chain import check_links
 from storage_engine.lake.soundness.receipts import current, receipts_in
 from storage_engine.lake.soundness.soundness import Depth

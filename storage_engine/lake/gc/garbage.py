@@ -40,26 +40,25 @@ from storage_engine.lake.catalog.writing import TAKEN_OVER_PROPERTY, ready_to_wr
 from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.file.jobs import is_own_name, split_data_file_name
 from storage_engine.lake.file.staging import final_name
-from storage_engine.lake.gc.garbage_files import (
+from storage_engine.lake.gc.garbage_kind import TRASH_MS, GarbageKind
+from storage_engine.lake.gc.garbage_rule import Candidate, GarbageContents, GarbageStanding, judge, kind_of
+from storage_engine.lake.gc.live_twins import RANGE_COLUMNS, LiveTwins, ReadBack
+from storage_engine.lake.gc.trash import (
     Listing,
     Place,
+    PutBack,
     TableFile,
     TrashList,
+    empty,
+    forget,
+    in_trash,
     key_of,
     list_place,
+    new_moment,
     now_ns,
+    put_back,
+    take,
 )
-from storage_engine.lake.gc.garbage_kind import TRASH_MS, GarbageKind
-from storage_engine.lake.gc.garbage_rule import (
-    Candidate,
-    GarbageContents,
-    GarbageStanding,
-    Held,
-    judge,
-    kind_of,
-)
-from storage_engine.lake.gc.live_twins import RANGE_COLUMNS, LiveTwins, ReadBack
-from storage_engine.lake.gc.trash import PutBack, empty, forget, in_trash, new_moment, put_back, take
 from storage_engine.lake.storage.errors import is_file_failure, lake_errors, metadata_errors
 from storage_engine.model.keep.acts import expired_files
 from storage_engine.model.proof.receipt import ChainHead
@@ -151,10 +150,8 @@ class Evidence:
         slots = self._once(file, lambda: self._slots(file))
         if isinstance(slots, GarbageContents):
             return slots
-        return GarbageContents(tuple(self._rows_held(table, twins, file, slot) for slot in slots))
-
-    def _rows_held(self, table: Table, twins: LiveTwins, file: TableFile, slot: Slot) -> Held:
-        return twins.of_rows(table, self._location(file), slot)
+        location = self._location(file)
+        return GarbageContents(tuple(twins.of_rows(table, location, slot) for slot in slots))
 
     def _slots(self, file: TableFile) -> GarbageContents | _Rows:
         """The segments that a shared file, or one of another engine, has rows of; of one that says which
@@ -410,17 +407,6 @@ def without_held(decision: TableDecision, is_held: Callable[[str], bool]) -> Tab
     )
 
 
-def without_expired(decision: TableDecision, names: Set[str]) -> TableDecision:
-    """Return a decision that leaves to acts the files that they alone may remove. Pure.
-
-    :param names: of these, relative to the table's location.
-    """
-    going, orphans = (
-        [it for it in part if it.file.inside not in names] for part in (decision.going, decision.orphans)
-    )
-    return replace(decision, going=going, orphans=orphans)
-
-
 def _candidate(
     table: Table,
     scene: Scene,
@@ -567,7 +553,11 @@ def collect(
 
 def _left_alone(decision: TableDecision, held: HeldStores, names: Set[str]) -> TableDecision:
     if decision.place.name not in (SEGMENTS, DELETIONS):
-        decision = without_expired(decision, names)
+        # Acts alone may remove these.
+        going, orphans = (
+            [it for it in part if it.file.inside not in names] for part in (decision.going, decision.orphans)
+        )
+        decision = replace(decision, going=going, orphans=orphans)
     return without_held(decision, held.holds_file)
 
 

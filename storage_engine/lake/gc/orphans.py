@@ -7,7 +7,6 @@ SHA-256. Its rows are encoded again, and only where they come to that hash is it
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_engine.brokers import find_broker
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import ProofError
 from storage_engine.lake.catalog.catalog import broker_in
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files
@@ -221,7 +221,7 @@ def prove_orphan(
         data_file_bytes=stored_bytes,
         data_file_sha256=stored_sha256,
         proof_version=proof_version_of(None if tree is None else tree.root),
-        proven_at_ms=time.time_ns() // 1_000_000,
+        proven_at_ms=clock_ms(),
         staged_file=orphan.location,
         manifest_facts=facts,
         store_name=known.store_name if known else None,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +24,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from storage_engine.commands import Command, Text
+from storage_engine.core.clock import clock_ms
 from storage_engine.core.durable import fsync_path, unlink
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.long_work import told
@@ -114,9 +114,7 @@ def promote(lake: Lake, person: str, reason: str) -> Promotion:
             lake_id = lake_id_of(segments)
             assert lake_id is not None
             assert original is not None
-            text = json.dumps(
-                to_jsonable(Promotion(lake_id, original, person, reason, time.time_ns() // 1_000_000))
-            )
+            text = json.dumps(to_jsonable(Promotion(lake_id, original, person, reason, clock_ms())))
         deletions = [table for table in lake.every_table() if table.name()[-1] == DELETIONS]
         for table in deletions:
             with suppress(LakeUnavailableError):
@@ -132,15 +130,10 @@ def promote(lake: Lake, person: str, reason: str) -> Promotion:
 def _promote(lake: Lake, table: Table, text: str) -> None:
     if COPY_OF_PROPERTY in table.properties:
         with lake_errors(lake.location, "promote the copy"), table.transaction() as change:
+            # What is known of these lakes' receipts holds for its own.
+            ancestors = list(dict.fromkeys((*ancestors_of(table), json.loads(text)["copy_of"])))
             change.remove_properties(COPY_OF_PROPERTY)
-            change.set_properties(
-                {PROMOTED_PROPERTY: text, ANCESTORS_PROPERTY: _ancestors(table, json.loads(text))}
-            )
-
-
-def _ancestors(table: Table, promotion: dict[str, str]) -> str:
-    """Return the lakes that this one goes on for: what is known of their receipts holds for its own."""
-    return json.dumps(list(dict.fromkeys((*ancestors_of(table), promotion["copy_of"]))))
+            change.set_properties({PROMOTED_PROPERTY: text, ANCESTORS_PROPERTY: json.dumps(ancestors)})
 
 
 _BLOCK_BYTES = 1 << 20
@@ -278,7 +271,8 @@ def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
         )
         work = _Work(lake, to, source, there, rows, hashes, waiting)
         if not work.is_done():
-            intent = intent or Intent("copy", _copy_id(there), _original_id(lake))
+            known_id = None if there is None else lake_id_of_tables(there)
+            intent = intent or Intent("copy", known_id or str(uuid.uuid4()), _original_id(lake))
             work.do(intent)
         return work.result()
 
@@ -421,11 +415,6 @@ def _is_whole(deletions: PlacedTable) -> bool:
 def _original_id(lake: Lake) -> str:
     segments = lake.segments()
     return lake_id_of(segments) or f"table {segments.metadata.table_uuid}"
-
-
-def _copy_id(there: Tables | None) -> str:
-    found = None if there is None else lake_id_of_tables(there)
-    return found or str(uuid.uuid4())
 
 
 def _check_apart(lake: Lake, to: LakeConfig) -> None:

@@ -27,7 +27,7 @@ from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.file.filters import all_equal, between
 from storage_engine.lake.file.scan import is_whole_file, plan_files, read_files
 from storage_engine.lake.storage.errors import metadata_errors
-from storage_engine.lake.storage.file_memory import FileMemory
+from storage_engine.lake.storage.small_files import FileMemory
 from storage_engine.model.proof.companions import files_fault
 from storage_engine.model.proof.receipt import CHAIN_START, PROOF_VERSION, ChainHead, Receipt, read_row_groups
 

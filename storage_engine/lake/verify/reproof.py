@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,6 +10,7 @@ from functools import cache, partial
 
 from pyiceberg.table import Table
 
+from storage_engine.core.clock import clock_ms
 from storage_engine.lake.archive.commit import append_receipts
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of, relative_name
@@ -86,7 +86,7 @@ def _prove(table: Table, receipt: Receipt, stored: Callable[[str], StoredFile]) 
         data_file=relative_name(table, location),
         moved_to=None if files == own else files_text(named),
         proof_version=proof_version_of(receipt.root),
-        proven_at_ms=time.time_ns() // 1_000_000,
+        proven_at_ms=clock_ms(),
     )
 
 

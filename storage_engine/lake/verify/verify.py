@@ -2,26 +2,38 @@
 
 Metadata is checked whole, every time: it costs no data. Data files are looked at in turns, the one that
 was seen longest ago first, as far as a budget goes; what was seen is remembered, so that the next call goes
-on from there. Nothing in the lake is changed.
+on from there. Nothing in the lake is changed. What is wrong with one segment is a result, never an exception:
+the others are looked at all the same.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Protocol
+from pathlib import Path
+from typing import BinaryIO, Protocol
 
-from storage_engine.brokers import store_called
-from storage_engine.commands import Text
+import numpy as np
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.manifest import clear_manifest_cache
+from pyiceberg.table import Table
+
+from storage_engine.brokers import find_broker, store_called
+from storage_engine.commands import Command, Text
+from storage_engine.core.clock import clock_ms
 from storage_engine.core.collector import no_collection
 from storage_engine.core.long_work import told
 from storage_engine.core.wording import time_text
+from storage_engine.exceptions import LakeUnavailableError, ReceiptError
+from storage_engine.lake.acts.act_files import read_acts, read_expiries
 from storage_engine.lake.archive.threads import reading_threads
 from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.catalog.placed_table import careful_avro
 from storage_engine.lake.coverage.coverage import (
     LocalSpan,
@@ -32,11 +44,18 @@ from storage_engine.lake.coverage.coverage import (
     lost_ranges,
     names_of_logs,
 )
+from storage_engine.lake.coverage.spans import companion_fault
 from storage_engine.lake.coverage.verify_turns import by_receipt, choose, coverage, standing_fault
+from storage_engine.lake.file.filters import all_equal
+from storage_engine.lake.file.staging import sha256_of
+from storage_engine.lake.file.table_entries import TableEntry, check_entries, list_entries, unreceipted_files
+from storage_engine.lake.soundness.chain import check_chain, row_faults
+from storage_engine.lake.soundness.receipts import by_store, current, read_receipts, receipts_in
+from storage_engine.lake.soundness.soundness import Depth, Fault, Look, ReceiptFault
+from storage_engine.lake.soundness.soundness_reader import Reader
+from storage_engine.lake.storage.small_files import forget_files
 from storage_engine.lake.verify.replica_coverage import replica_spans
-from storage_engine.lake.verify.verify_metadata import StoreMetadata, read_state
-from storage_engine.lake.verify.verify_segment import RENEW_ADVICE, RESTORE_ADVICE, SegmentLook, look_at
-from storage_engine.model.proof.receipt import ChainHead, Receipt, SegmentIdentity, ended, whole
+from storage_engine.model.proof.receipt import ChainHead, Receipt, SegmentIdentity, ended, whole, with_rows
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import (
     Check,
@@ -48,6 +67,343 @@ from storage_engine.model.report.verification import (
 from storage_engine.model.store.known_logs import may_be_one
 
 __all__ = ["Memory", "StoreVerification", "VerifyLevel", "verify"]
+
+RESTORE_ADVICE = Text(
+    "If the broker still has the segment, run ",
+    Command("archive"),
+    " again: a new data file takes the place of one that is lost or damaged. Otherwise bring the data "
+    "file back from a second lake or a backup of the warehouse, under its name, or roll the table "
+    "back. Until then nothing relies on this receipt.",
+)
+
+RENEW_ADVICE = Text(
+    "Run ",
+    Command("verify --level bytes --renew"),
+    ": where the rows prove the segment as they are now, it adds a receipt that says so.",
+)
+
+
+_DEPTHS = {
+    VerifyLevel.RECEIPTS: Depth.SIZES,
+    VerifyLevel.FILES: Depth.STATISTICS,
+    VerifyLevel.BYTES: Depth.ROWS,
+    VerifyLevel.STORE: Depth.ROWS,
+}
+
+_ADVICE = {
+    ReceiptFault.LISTED_TWICE: Text(
+        "No byte is lost, but the gate deletes nothing on this receipt. If the broker still has the "
+        "segment, run ",
+        Command("archive"),
+        " again: one new data file takes the place of both. Otherwise roll the table of rows back to "
+        "the snapshot before the second commit, or delete and add the file once, and find out who "
+        "wrote to the table.",
+    ),
+    ReceiptFault.ENTRY: Text(
+        "The table's manifest was changed or damaged, or the receipt along with its hash: then "
+        "receipts have a finding too. If not, no byte is lost, but queries may pass the file by, and "
+        "the gate deletes nothing on this receipt. Run ",
+        Command("archive"),
+        " again, roll the table of rows back to a sound snapshot, or delete and add the file again.",
+    ),
+    ReceiptFault.STATISTICS: (
+        "No byte is lost, but queries may pass the file by: a manifest was changed or damaged. Roll the "
+        "table of rows back to a sound snapshot, or delete and add the file again."
+    ),
+    ReceiptFault.TREE: (
+        "No byte is lost, but no single row can be proven by this receipt: the keys of its rows, or the "
+        "receipt along with its hash, were changed. Roll the table back to the snapshot before the change, "
+        "and find out who wrote to it. If the broker still has the segment, keep it until then."
+    ),
+}
+"""What to do where bytes are proven, and a receipt is not sound all the same."""
+
+_OF_FILES = {ReceiptFault.MISSING, ReceiptFault.SIZE, ReceiptFault.SHA256}
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLook:
+    """What a close look at one segment found.
+
+    :param fault: why the lake can't be relied on for its bytes; "" when it can.
+    :param findings: what else is wrong; includes that the segment could not be looked at.
+    :param level: how deep the look went: not below the level at which a fault was found.
+    :param done: the look came to an end: what it says may be remembered.
+    :param local: the broker's file as it was found; None when it is not there, or went away.
+    """
+
+    receipt: Receipt
+    level: VerifyLevel
+    fault: str
+    findings: tuple[Finding, ...]
+    done: bool
+    local: LocalSpan | None
+
+
+def look_at(
+    reader: Reader, receipt: Receipt, known: Look | None, *, level: VerifyLevel, local: LocalSpan | None
+) -> SegmentLook:
+    """Check one segment at FILES, BYTES or STORE.
+
+    :param known: what metadata found wrong with its receipt; None: nothing.
+    :param local: the broker's file; compared at STORE.
+    """
+    told = () if known is None else known.faults
+    findings: list[Finding] = []
+    with ExitStack() as opened:
+        compared = _Compared.of(opened, local) if level is VerifyLevel.STORE else None
+        try:
+            look = reader.look(receipt, _DEPTHS[level], compared.take if compared else None)
+        except (LakeUnavailableError, MemoryError) as error:
+            return SegmentLook(receipt, level, "", (_unreadable(receipt, error),), False, local)
+        if level is VerifyLevel.STORE and look.seen.rows_sha256 is not None:
+            local = None if compared is None else compared.end(receipt)
+    if any(fault.kind in _OF_FILES for fault in look.faults):
+        if level is VerifyLevel.STORE and local is not None:
+            local = _hashed(local)
+        level = VerifyLevel.FILES
+    findings += (_moved(fault) for fault in look.faults if fault.kind.loses and fault not in look.losses)
+    findings += (unsound(it) for it in look.faults if not it.kind.loses and it not in told)
+    return SegmentLook(receipt, level, "; ".join(map(str, look.losses)), tuple(findings), True, local)
+
+
+def unsound(fault: Fault) -> Finding:
+    """Return a fault that loses no byte as a finding."""
+    return Finding(Status.FAILURE, receipt_name(fault.receipt), str(fault), _ADVICE[fault.kind])
+
+
+@dataclass(slots=True)
+class _Compared:
+    """The broker's file, compared with a segment that the lake's rows are turned back into."""
+
+    local: LocalSpan
+    file: BinaryIO
+    digest: hashlib._Hash
+    different_at: int | None = None
+
+    @classmethod
+    def of(cls, opened: ExitStack, local: LocalSpan | None) -> _Compared | None:
+        """Open the broker's file; None where there is none to compare, or a cleanup took it meanwhile."""
+        if local is None:
+            return None
+        try:
+            return cls(local, opened.enter_context(Path(local.path).open("rb")), hashlib.sha256())
+        except FileNotFoundError:
+            return None
+
+    def take(self, position: int, chunk: memoryview) -> None:
+        found = self.file.read(len(chunk))
+        self.digest.update(found)
+        if self.different_at is None and (at := _first_difference(found, chunk)) is not None:
+            self.different_at = position + at
+
+    def end(self, receipt: Receipt) -> LocalSpan:
+        """Return what was found of the broker's file."""
+        self.digest.update(self.file.read())
+        return replace(
+            self.local,
+            sha256=self.digest.hexdigest(),
+            different_at=self.different_at,
+            companions_fault=self.local.companions_fault or _companions_fault(receipt, Path(self.local.path)),
+        )
+
+
+def _companions_fault(receipt: Receipt, path: Path) -> str:
+    """Return why what lies beside the broker's file isn't what the receipt has; "" where it is."""
+    for companion in receipt.companions:
+        try:
+            fault = companion_fault(receipt.broker, companion, path.with_name(companion.name))
+        except FileNotFoundError:
+            if find_broker(receipt.broker).receipts.drops_companion(companion.name):
+                continue
+            fault = f"its companion {companion.name} is not on disk"
+        if fault:
+            return fault
+    return ""
+
+
+def _hashed(local: LocalSpan) -> LocalSpan | None:
+    try:
+        return replace(local, sha256=sha256_of(local.path))
+    except FileNotFoundError:
+        return None
+
+
+def _first_difference(found: bytes, expected: memoryview) -> int | None:
+    shared = min(len(found), len(expected))
+    differs = np.frombuffer(found, np.uint8, shared) != np.frombuffer(expected, np.uint8, shared)
+    if differs.any():
+        return int(np.argmax(differs))
+    return None if len(found) == len(expected) else shared
+
+
+def _moved(fault: Fault) -> Finding:
+    return Finding(
+        Status.WARNING,
+        receipt_name(fault.receipt),
+        f"{fault}; its rows prove the same bytes",
+        Text("Nothing is lost, but the gate deletes nothing on this receipt. ", RENEW_ADVICE),
+    )
+
+
+def _unreadable(receipt: Receipt, error: Exception) -> Finding:
+    return Finding(
+        Status.FAILURE,
+        receipt_name(receipt),
+        f"could not be checked: {str(error) or type(error).__name__}",
+        "Nothing is known of it now. Make the file readable and verify again: it comes first.",
+    )
+
+
+_COMMIT_SECONDS = 10.0
+"""How long an archiver may take between its two commits before its data files count as unreceipted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMetadata:
+    """What the metadata says of one store.
+
+    :param receipts: of segments that the lake has whole, or some streams of.
+    :param ended: of those that expired: nothing is looked at but their chain.
+    :param expiries: by which policy and since when, by the act's SHA-256.
+    :param looks: at receipts that aren't sound, as far as metadata and sizes tell.
+    :param broken: receipts that prove nothing as they are, and why.
+    :param reader: looks closer.
+    :param chained: the chain of receipts is whole.
+    """
+
+    store_id: str
+    receipts: tuple[Receipt, ...]
+    ended: tuple[Receipt, ...]
+    expiries: Mapping[str, str]
+    looks: Mapping[SegmentIdentity, Look]
+    broken: Mapping[SegmentIdentity, str]
+    reader: Reader
+    chained: bool
+    findings: tuple[Finding, ...]
+
+
+def read_state(
+    lake: Lake,
+    store_id: str | None,
+    remembered: Sequence[Check],
+    known: Callable[[str], Collection[ChainHead]],
+    *,
+    statistics: bool = True,
+) -> tuple[StoreMetadata, ...]:
+    """Read and check the metadata of one store, or of every store that either table has.
+
+    :param statistics: every statistic of a data file is compared after this.
+    :param remembered: earlier checks of this lake, read before this is called.
+    :param known: says by store which receipts the lake is known to have had.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    # What this process read of metadata before says nothing of the files as they are now.
+    clear_manifest_cache()
+    forget_files()
+    segments = lake.segments()
+    where = AlwaysTrue() if store_id is None else all_equal({"store_id": store_id})
+    rows = by_store(read_receipts(segments, where))
+    # After the receipts: whatever these name is in the table by now.
+    table = lake.messages()
+    entries = list_entries(table, store_id, statistics=statistics)
+    acts = tuple(_faults_of_acts(lake))
+    before = {check.store_id for check in remembered} if store_id is None else set()
+    states = (
+        _state(lake, table, name, rows.get(name, ()), entries.get(name, []), remembered, known(name))
+        for name in sorted({*rows, *entries, *before} if store_id is None else {store_id})
+    )
+    return tuple(replace(state, findings=(*acts, *state.findings)) for state in states)
+
+
+def _faults_of_acts(lake: Lake) -> Iterator[Finding]:
+    """Yield what is wrong with the lake's acts, which hold for each of its stores."""
+    try:
+        read_acts(lake)
+    except LakeUnavailableError as error:
+        what, _, advice = Text(error).partition(". ")
+        yield Finding(Status.FAILURE, "acts", what, advice)
+
+
+def _state(
+    lake: Lake,
+    table: Table,
+    store_id: str,
+    every: Sequence[Receipt],
+    entries: Sequence[TableEntry],
+    remembered: Sequence[Check],
+    known: Collection[ChainHead],
+) -> StoreMetadata:
+    every_row = current(every)
+    findings, rows = [], with_rows(every_row)
+    chained, faults = True, row_faults(every)
+    try:
+        check_chain(every, known, faults)
+    except ReceiptError as error:
+        chained = False
+        findings.append(_chain(error))
+    findings += _vanished(every, [check for check in remembered if check.store_id == store_id])
+    reader = Reader(table, (entry.live for entry in entries))
+    looks = reader.faulty(rows, faults)
+    findings += (unsound(fault) for look in looks.values() for fault in look.faults if not fault.kind.loses)
+    since = _receipted_since(lake, table, store_id, every_row, entries)
+    findings += check_entries(table, every_row, entries, since)
+    return StoreMetadata(
+        store_id=store_id,
+        receipts=rows,
+        ended=tuple(row for row in every_row if not row.has_rows),
+        expiries=read_expiries(lake, (row.act_sha256 for row in ended(every_row))),
+        looks=looks,
+        broken={identity: str(look.losses[0]) for identity, look in looks.items() if look.losses},
+        reader=reader,
+        chained=chained,
+        findings=tuple(findings),
+    )
+
+
+def _receipted_since(
+    lake: Lake, table: Table, store_id: str, rows: Sequence[Receipt], entries: Sequence[TableEntry]
+) -> frozenset[str]:
+    """Data files that an archiver at work has committed, and whose receipts came only after ``rows``."""
+    waiting = unreceipted_files(table, rows, entries)
+    found: frozenset[str] = frozenset()
+    until = time.monotonic() + _COMMIT_SECONDS
+    while waiting - found:
+        every_row = receipts_in(lake.segments(), store_id, with_ended=True)
+        found = frozenset(data_file_of(table, row) for row in every_row)
+        if time.monotonic() > until:
+            break
+        if waiting - found:
+            time.sleep(0.5)
+    return found - {data_file_of(table, row) for row in rows}
+
+
+def _chain(error: ReceiptError) -> Finding:
+    return Finding(
+        Status.FAILURE,
+        "receipts",
+        Text(error),
+        "No segment of this store is deleted on the strength of a receipt until the chain is whole: roll the "
+        "table segments back to the snapshot before the change.",
+    )
+
+
+def _vanished(rows: Sequence[Receipt], remembered: Sequence[Check]) -> Iterator[Finding]:
+    """Receipts that were seen before and are not there any more: the chain can't tell of its own end."""
+    there = {row.row_hash for row in rows}
+    slots = {(row.lineage, row.log, row.base_offset) for row in rows}
+    gone = {check.receipt_hash: check for check in remembered if check.receipt_hash not in there}
+    for check in gone.values():
+        changed = (check.lineage, check.log, check.base_offset) in slots
+        yield Finding(
+            Status.FAILURE,
+            check.segment,
+            f"expected its receipt {check.receipt_hash[:16]}… as verified before, found "
+            f"{'another one in its place' if changed else 'none'}",
+            "Receipts are never changed or removed by storage-engine. Roll the table segments back to the "
+            "snapshot that has it, and find out who wrote to it.",
+        )
+
 
 _REMEMBER_EVERY_SECONDS = 1.0
 
@@ -157,7 +513,7 @@ class _Turn:
 
     def first_seen(self) -> list[Check]:
         """Receipts to remember from now on, so that their removal shows. Not those of a broken chain."""
-        now_ms = _now_ms()
+        now_ms = clock_ms()
         checks = [
             Check.of(receipt, VerifyLevel.RECEIPTS, now_ms, _fault_of(receipt, state.broken))
             for state in self._states.values()
@@ -217,7 +573,7 @@ class _Turn:
         if level is VerifyLevel.STORE and not same:
             # The lake's part is proven; the broker's file has to be looked at again.
             level = VerifyLevel.BYTES
-        check = Check.of(receipt, level, _now_ms(), look.fault)
+        check = Check.of(receipt, level, clock_ms(), look.fault)
         self._keep(check)
         return [check]
 
@@ -311,7 +667,3 @@ class _Turn:
 def _fault_of(receipt: Receipt, broken: Mapping[SegmentIdentity, str]) -> str:
     """Return why a receipt proves nothing; "" where it does. Most lakes have none, and 1,000,000 receipts."""
     return broken.get(receipt.identity, "") if broken else ""
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -12,8 +12,7 @@ from pathlib import Path
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import FileGoneError, GateRefusedError
-from storage_engine.journal.drift import hold_memory, record_drift
-from storage_engine.journal.journal import Run
+from storage_engine.journal.journal import Run, hold_memory, record_drift
 from storage_engine.lake.acts.unarchived import NO_PERMITS, ArchivePermits
 from storage_engine.lake.coverage.coverage import Interval, merge_intervals, subtract_intervals
 from storage_engine.model.hold.hold import UNPROVEN, Drift, DriftKind

@@ -10,8 +10,8 @@ from itertools import chain
 
 from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.coverage.archived_spans import ReceiptSpan, receipt_spans
 from storage_engine.lake.coverage.coverage import Interval, ReleasedSpan, merge_intervals, subtract_intervals
+from storage_engine.lake.coverage.spans import ReceiptSpan, receipt_spans
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.proof.receipt import NOT_ARCHIVED
 from storage_engine.model.store.known_logs import Lineages, LogNames, log_label, may_be_one

@@ -20,7 +20,7 @@ from storage_engine.journal.stores import name_taken, no_copy
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of
-from storage_engine.lake.coverage.local_spans import companion_fault
+from storage_engine.lake.coverage.spans import companion_fault
 from storage_engine.lake.file.jobs import file_name, slot_prefix, split_data_file_name
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.file.staging import sha256_of

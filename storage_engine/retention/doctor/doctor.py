@@ -132,7 +132,7 @@ class _Known:
     def memory(self) -> HoldMemory | None:
         if self.journal is None or self.record is None:
             return None
-        from storage_engine.journal.drift import hold_memory
+        from storage_engine.journal.journal import hold_memory
 
         return hold_memory(self.journal, self.record.store_id)
 

@@ -14,9 +14,8 @@ from storage_engine.core.clock import HOUR_MS, clock_ms
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import GateRefusedError, StorageEngineError, StoreBusyError
-from storage_engine.journal.drift import drift_since_renewal, hold_memory, untold_mends
-from storage_engine.journal.journal import Phase, Run, Step
-from storage_engine.journal.reading.deletions import GONE
+from storage_engine.journal.journal import Phase, Run, Step, drift_since_renewal, hold_memory, untold_mends
+from storage_engine.journal.reading.run_rows import GONE
 from storage_engine.model.broker.broker_store import hold_of
 from storage_engine.model.hold.hold import Drift, HoldStatus
 from storage_engine.model.report.validation import Where

@@ -15,8 +15,7 @@ from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
-from storage_engine.journal.drift import hold_memory
-from storage_engine.journal.journal import Event, Journal, Phase, Step, StoreRecord
+from storage_engine.journal.journal import Event, Journal, Phase, Step, StoreRecord, hold_memory
 from storage_engine.model.broker.broker_store import (
     BrokerStore,
     UnheldSegments,

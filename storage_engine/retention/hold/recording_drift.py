@@ -11,9 +11,8 @@ from dataclasses import replace
 from storage_engine.commands import Text
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.journal.drift import WATCH_RUN, record_drift
-from storage_engine.journal.journal import Run
-from storage_engine.journal.reading.deletions import GONE
+from storage_engine.journal.journal import WATCH_RUN, Run, record_drift
+from storage_engine.journal.reading.run_rows import GONE
 from storage_engine.journal.records import StoreRecord
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.coverage.coverage import ReleasedSpan, merge_intervals, subtract_intervals

@@ -17,7 +17,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import count_text, reason_text, time_text, unexpected
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
-from storage_engine.journal.drift import drift_since_renewal
+from storage_engine.journal.journal import drift_since_renewal
 from storage_engine.model.broker.broker_store import course_of
 from storage_engine.model.course.course import CourseStart, RuleLevels
 from storage_engine.model.hold.hold import HoldStatus

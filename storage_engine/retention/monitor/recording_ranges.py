@@ -16,10 +16,10 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.untrusted import MALFORMED
 from storage_engine.exceptions import BadInputError, StorageEngineError
-from storage_engine.journal.reading.deletions import deletions_after, journal_ends
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.lake.coverage.archived_spans import ArchivedSpan, receipt_spans
+from storage_engine.journal.reading.run_rows import deletions_after, journal_ends
 from storage_engine.lake.coverage.coverage import ReleasedSpan, names_of_logs
+from storage_engine.lake.coverage.spans import ArchivedSpan, receipt_spans
 from storage_engine.lake.coverage.verify_turns import History, by_receipt, standing_fault
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.plan.plan import Decision, PlanRequest

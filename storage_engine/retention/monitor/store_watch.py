@@ -21,8 +21,7 @@ from storage_engine.commands import Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import reason_text, unexpected
 from storage_engine.exceptions import BadInputError, StorageEngineError
-from storage_engine.journal.drift import record_under_watch
-from storage_engine.journal.journal import Journal
+from storage_engine.journal.journal import Journal, record_under_watch
 from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.model.broker.broker_store import Beating, FenceWatch
 from storage_engine.model.hold.hold import Drift

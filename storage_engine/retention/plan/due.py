@@ -14,6 +14,7 @@ from storage_engine.core.clock import HOUR_MS, clock_ms
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.reading.sample_columns import read_moments
 from storage_engine.model.broker.broker_store import hold_of, process_of
 from storage_engine.model.hold.hold import BrokerProgress, HoldStatus
 from storage_engine.model.plan.plan import Cause, Plan, PlanRequest, Reason, Trigger
@@ -192,7 +193,8 @@ def segments_to_archive(store: AnyStore) -> int:
 def _nothing_lately(context: Context) -> bool:
     """Return whether archive lag was measured within the last moment, and there was none."""
     now_ms, reader = clock_ms(), JournalReader(context.store.journal_url)
-    taken = reader.log_extents(context.record.store_id, now_ms - _MOMENT_MS, now_ms + 1, _MOMENT_MS)
+    since_ms, store_id = now_ms - _MOMENT_MS, context.record.store_id
+    taken = reader.read(lambda connection: read_moments(connection, store_id, since_ms, now_ms + 1))
     found = [one.archive_lag_bytes for one in taken if one.archive_lag_bytes is not None]
     return bool(found) and not any(found)
 

@@ -14,7 +14,7 @@ from typing import Final
 from storage_engine.commands import Command
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import ChangedUnderUsError, LakeConflictError
-from storage_engine.lake.coverage.local_spans import is_same_companion
+from storage_engine.lake.coverage.spans import is_same_companion
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store.store import FileFacts, Segment
 from storage_engine.same_bytes.own_acts import read_own_acts

@@ -17,7 +17,7 @@ from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.untrusted import MALFORMED
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError
-from storage_engine.journal.reading.deletions import GONE, DeletingRun, EventsAround
+from storage_engine.journal.reading.run_rows import GONE, DeletingRun, EventsAround
 from storage_engine.journal.records import Event, Phase, Step, Waiver
 from storage_engine.lake.coverage.coverage import merge_intervals, subtract_intervals
 from storage_engine.model.hold.hold import Drift, DriftKind

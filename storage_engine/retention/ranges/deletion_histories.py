@@ -10,14 +10,16 @@ from storage_engine.brokers import find_broker
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.untrusted import MALFORMED
 from storage_engine.exceptions import BadInputError
-from storage_engine.journal.reading.deletions import (
+from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.reading.run_rows import (
     DeletingRun,
+    ReportRecord,
+    RunRecord,
     deleting_runs,
     events_around,
     events_of_deletion,
+    read_run_record,
 )
-from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.journal.reading.run_rows import ReportRecord, RunRecord, read_run_record
 from storage_engine.journal.records import REPORT_VERSION, Event, Phase, RunState, Step
 from storage_engine.journal.tables.rows import find_waiver_row
 from storage_engine.lake.catalog.catalog import Lake

@@ -16,7 +16,7 @@ from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
-from storage_engine.journal.reading.deletions import GONE
+from storage_engine.journal.reading.run_rows import GONE
 from storage_engine.lake.acts.act_files import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.coverage.coverage import (

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
-from storage_engine.lake.coverage.archived_spans import ArchivedSpan
 from storage_engine.lake.coverage.coverage import (
     Interval,
     LocalSpan,
@@ -23,6 +22,7 @@ from storage_engine.lake.coverage.coverage import (
     names_of_logs,
     subtract_intervals,
 )
+from storage_engine.lake.coverage.spans import ArchivedSpan
 from storage_engine.model.broker.broker_store import BrokerStore
 from storage_engine.model.plan.plan import Decision
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt

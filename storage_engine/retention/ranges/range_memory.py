@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from storage_engine.lake.coverage.archived_spans import ArchivedSpan, ReceiptSpan, archived_spans
 from storage_engine.lake.coverage.coverage import ReleasedSpan, merge_intervals
+from storage_engine.lake.coverage.spans import ArchivedSpan, ReceiptSpan, archived_spans
 from storage_engine.lake.coverage.verify_turns import History, standing_fault
 from storage_engine.model.store.known_logs import Lineages
 

@@ -14,8 +14,8 @@ from storage_engine.core.untrusted import MALFORMED
 from storage_engine.core.wording import reason_text, time_text
 from storage_engine.exceptions import BadInputError, LakeIdentityError, StorageEngineError
 from storage_engine.journal.journal import Run, StoreRecord
-from storage_engine.journal.reading.deletions import DeletingRun
 from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.reading.run_rows import DeletingRun
 from storage_engine.lake.archive.deletions import add_deletions, drop_unreadable, read_deletions
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig

@@ -27,7 +27,7 @@ from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.coverage.coverage import Witnesses, in_either
-from storage_engine.lake.coverage.local_spans import local_spans
+from storage_engine.lake.coverage.spans import local_spans
 from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.file.scan import read_rows
 from storage_engine.lake.restore.filled import filled_notes

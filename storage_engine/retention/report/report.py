@@ -9,7 +9,7 @@ from enum import StrEnum
 from storage_engine.commands import Text
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.journal.journal import Event, Phase, Run, Step, Waiver
-from storage_engine.journal.reading.deletions import GONE
+from storage_engine.journal.reading.run_rows import GONE
 from storage_engine.model.broker.broker_store import Pending
 from storage_engine.model.hold.hold import HoldStatus
 from storage_engine.model.lag.lag import ArchiveLag, LagSummary, QueueLag, Unread

@@ -137,8 +137,7 @@ def open_to_look(store: ManagedStore) -> BrokerStore:
     if not store.is_live or not store.journal_url:
         return open_store(store)
     # The database's libraries, which looking at a stopped broker's store needs for nothing.
-    from storage_engine.journal.drift import hold_memory
-    from storage_engine.journal.journal import Journal
+    from storage_engine.journal.journal import Journal, hold_memory
     from storage_engine.journal.tables.database import missing_sqlite_file
 
     if missing_sqlite_file(store.journal_url):

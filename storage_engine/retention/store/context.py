@@ -25,8 +25,7 @@ from storage_engine.exceptions import (
     StorageEngineError,
     StoreCrashedError,
 )
-from storage_engine.journal.drift import hold_memory
-from storage_engine.journal.journal import Extent, Journal, Phase, Run, Step, StoreRecord
+from storage_engine.journal.journal import Extent, Journal, Phase, Run, Step, StoreRecord, hold_memory
 from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.catalog.place import check_any_catalog_file

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_engine.arrow.memory import Arena, address_of
-from storage_engine.rocketmq.codec import decode_columns as places
 from storage_engine.rocketmq.codec import decode_kernels as kernels
 from storage_engine.rocketmq.codec.commitlog import FrameChunk, FrameKind, QueueNames
 from storage_engine.rocketmq.codec.frame_kernels import cluster
@@ -22,32 +21,32 @@ _IPV4_TEXT_BYTES = 15
 _IPV6_TEXT_BYTES = 39
 
 _INT_COLUMNS = {
-    "magic": places.MAGIC,
-    "queue_id": places.QUEUE_ID,
-    "queue_offset": places.QUEUE_OFFSET,
-    "flag": places.FLAG,
-    "sys_flag": places.SYS_FLAG,
-    "body_crc": places.BODY_CRC,
-    "born_port": places.BORN_PORT,
-    "store_port": places.STORE_PORT,
-    "reconsume_times": places.RECONSUME_TIMES,
-    "prepared_transaction_offset": places.PREPARED_TRANSACTION_OFFSET,
+    "magic": kernels.MAGIC,
+    "queue_id": kernels.QUEUE_ID,
+    "queue_offset": kernels.QUEUE_OFFSET,
+    "flag": kernels.FLAG,
+    "sys_flag": kernels.SYS_FLAG,
+    "body_crc": kernels.BODY_CRC,
+    "born_port": kernels.BORN_PORT,
+    "store_port": kernels.STORE_PORT,
+    "reconsume_times": kernels.RECONSUME_TIMES,
+    "prepared_transaction_offset": kernels.PREPARED_TRANSACTION_OFFSET,
 }
 """Present in every message."""
 
 _TIMESTAMP_COLUMNS = {
-    "born_timestamp": (places.BORN_TIMESTAMP, places.HAS_BORN_TIMESTAMP),
-    "store_timestamp": (places.STORE_TIMESTAMP, places.HAS_STORE_TIMESTAMP),
+    "born_timestamp": (kernels.BORN_TIMESTAMP, kernels.HAS_BORN_TIMESTAMP),
+    "store_timestamp": (kernels.STORE_TIMESTAMP, kernels.HAS_STORE_TIMESTAMP),
 }
 
 _TEXT_COLUMNS = {
-    "topic": (places.TOPIC, places.TOPIC_OFFSETS, places.HAS_TOPIC),
-    "born_host": (places.BORN_HOST, places.BORN_HOST_OFFSETS, None),
-    "store_host": (places.STORE_HOST, places.STORE_HOST_OFFSETS, None),
-    "keys": (places.KEYS, places.KEYS_OFFSETS, places.HAS_KEYS),
-    "tags": (places.TAGS, places.TAGS_OFFSETS, places.HAS_TAGS),
-    "unique_key": (places.UNIQUE_KEY, places.UNIQUE_KEY_OFFSETS, places.HAS_UNIQUE_KEY),
-    "properties_text": (places.PROPERTIES, places.PROPERTIES_OFFSETS, places.HAS_PROPERTIES),
+    "topic": (kernels.TOPIC, kernels.TOPIC_OFFSETS, kernels.HAS_TOPIC),
+    "born_host": (kernels.BORN_HOST, kernels.BORN_HOST_OFFSETS, None),
+    "store_host": (kernels.STORE_HOST, kernels.STORE_HOST_OFFSETS, None),
+    "keys": (kernels.KEYS, kernels.KEYS_OFFSETS, kernels.HAS_KEYS),
+    "tags": (kernels.TAGS, kernels.TAGS_OFFSETS, kernels.HAS_TAGS),
+    "unique_key": (kernels.UNIQUE_KEY, kernels.UNIQUE_KEY_OFFSETS, kernels.HAS_UNIQUE_KEY),
+    "properties_text": (kernels.PROPERTIES, kernels.PROPERTIES_OFFSETS, kernels.HAS_PROPERTIES),
 }
 """Text, its offsets, and whether it is there; None: in every message."""
 
@@ -91,23 +90,23 @@ class _Columns:
 
     def __init__(self, arena: Arena, chunk: FrameChunk, rows: int, frame_bytes: int) -> None:
         extra = _IPV6_TEXT_BYTES - _IPV4_TEXT_BYTES
-        sizes = dict.fromkeys(places.INT32_COLUMNS, 4 * rows)
-        sizes |= dict.fromkeys(places.INT64_COLUMNS, 8 * rows)
-        sizes |= dict.fromkeys(places.FLAG_COLUMNS, rows)
-        sizes[places.BODY] = places.VIEW_BYTES * rows
-        sizes |= dict.fromkeys(range(places.TOPIC_OFFSETS, places.TOPIC), 4 * (rows + 1))
+        sizes = dict.fromkeys(kernels.INT32_COLUMNS, 4 * rows)
+        sizes |= dict.fromkeys(kernels.INT64_COLUMNS, 8 * rows)
+        sizes |= dict.fromkeys(kernels.FLAG_COLUMNS, rows)
+        sizes[kernels.BODY] = kernels.VIEW_BYTES * rows
+        sizes |= dict.fromkeys(range(kernels.TOPIC_OFFSETS, kernels.TOPIC), 4 * (rows + 1))
         property_bytes = min(chunk.property_bytes, frame_bytes)
-        sizes |= dict.fromkeys(range(places.KEYS, places.PROPERTIES + 1), property_bytes)
+        sizes |= dict.fromkeys(range(kernels.KEYS, kernels.PROPERTIES + 1), property_bytes)
         sizes |= {
-            places.TOPIC: min(chunk.topic_bytes, frame_bytes),
-            places.BORN_HOST: rows * _IPV4_TEXT_BYTES + min(chunk.born_ipv6_rows, rows) * extra,
-            places.STORE_HOST: rows * _IPV4_TEXT_BYTES + min(chunk.store_ipv6_rows, rows) * extra,
-            places.TAIL: places.TAIL_BYTES,
-            places.HOSTS: places.HOSTS_BYTES,
+            kernels.TOPIC: min(chunk.topic_bytes, frame_bytes),
+            kernels.BORN_HOST: rows * _IPV4_TEXT_BYTES + min(chunk.born_ipv6_rows, rows) * extra,
+            kernels.STORE_HOST: rows * _IPV4_TEXT_BYTES + min(chunk.store_ipv6_rows, rows) * extra,
+            kernels.TAIL: kernels.TAIL_BYTES,
+            kernels.HOSTS: kernels.HOSTS_BYTES,
         }
         self.rows = rows
         self.buffers = [
-            arena.buffer(column, sizes[column] + places.SLACK_BYTES) for column in range(places.COLUMNS)
+            arena.buffer(column, sizes[column] + kernels.SLACK_BYTES) for column in range(kernels.COLUMNS)
         ]
         self.addresses = np.array([buffer.address for buffer in self.buffers], np.int64)
 
@@ -210,7 +209,7 @@ def _decoded(
 ) -> pa.Table:
     rows, messages = len(part.positions), part.messages
     columns = _Columns(arena, chunk, rows, int(part.sizes.sum(dtype=np.int64)))
-    ends = np.zeros(places.ENDS, np.int64)
+    ends = np.zeros(kernels.ENDS, np.int64)
     begin = int(chunk.positions[0])
     end = int(chunk.positions[-1]) + int(chunk.sizes[-1])
     segment = pa.py_buffer(data[begin:end].data)
@@ -242,17 +241,17 @@ def _decoded(
         magic_valid = _bitmap(np.concatenate([np.ones(messages, bool), part.blank_header]))
 
     arrays: dict[str, pa.Array[Any]] = {
-        "physical_offset": columns.fixed(places.PHYSICAL_OFFSET, pa.int64(), None),
-        "size": columns.fixed(places.SIZE, pa.int32(), None),
+        "physical_offset": columns.fixed(kernels.PHYSICAL_OFFSET, pa.int64(), None),
+        "size": columns.fixed(kernels.SIZE, pa.int32(), None),
         "kind": _kinds(part),
         **{name: pa.nulls(rows, SCHEMA.field(name).type) for name in PAIR_COLUMNS},
         "body": pa.Array.from_buffers(
-            pa.binary_view(), rows, [typed, columns.buffers[places.BODY].slice(0, 16 * rows), segment]
+            pa.binary_view(), rows, [typed, columns.buffers[kernels.BODY].slice(0, 16 * rows), segment]
         ),
         "raw": _raw(address_of(data), begin, base_offset, columns, segment),
     }
     for name, column in _INT_COLUMNS.items():
-        validity = magic_valid if column == places.MAGIC else typed
+        validity = magic_valid if column == kernels.MAGIC else typed
         arrays[name] = columns.fixed(column, SCHEMA.field(name).type, validity)
     for name, (column, present) in _TIMESTAMP_COLUMNS.items():
         arrays[name] = columns.fixed(column, SCHEMA.field(name).type, columns.validity(present, None))
@@ -279,9 +278,9 @@ def _kinds(part: _Part) -> pa.Array[Any]:
 
 
 def _raw(address: int, begin: int, base_offset: int, columns: _Columns, segment: pa.Buffer) -> pa.Array[Any]:
-    needed = columns.flags(places.NEEDS_RAW)
+    needed = columns.flags(kernels.NEEDS_RAW)
     if not needed.any():
         return pa.nulls(columns.rows, pa.binary_view())
-    views = pa.allocate_buffer(places.VIEW_BYTES * columns.rows)
+    views = pa.allocate_buffer(kernels.VIEW_BYTES * columns.rows)
     kernels.view_raw(address, begin, base_offset, address_of(columns.addresses), columns.rows, views.address)
     return pa.Array.from_buffers(pa.binary_view(), columns.rows, [_bitmap(needed), views, segment])

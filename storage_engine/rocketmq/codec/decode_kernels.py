@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
@@ -28,87 +30,97 @@ from storage_engine.native import (
     trailing_zeros,
     word,
 )
-from storage_engine.rocketmq.codec.decode_columns import (
-    BODY,
-    BODY_CRC,
-    BORN_HOST,
-    BORN_HOST_END,
-    BORN_HOST_OFFSETS,
-    BORN_PORT,
-    BORN_TIMESTAMP,
-    FLAG,
-    FLAG_COLUMNS,
-    HAS_BORN_TIMESTAMP,
-    HAS_KEYS,
-    HAS_PROPERTIES,
-    HAS_STORE_TIMESTAMP,
-    HAS_TAGS,
-    HAS_TOPIC,
-    HAS_UNIQUE_KEY,
-    HOST_ENTRY_BYTES,
-    HOST_SLOTS,
-    HOST_TEXT_AT,
-    HOSTS,
-    INT32_COLUMNS,
-    INT64_COLUMNS,
-    KEYS,
-    KEYS_END,
-    KEYS_OFFSETS,
-    MAGIC,
-    MAX_TIMESTAMP_MS,
-    MIN_TIMESTAMP_MS,
-    NEEDS_RAW,
-    PHYSICAL_OFFSET,
-    PREPARED_TRANSACTION_OFFSET,
-    PROPERTIES,
-    PROPERTIES_END,
-    PROPERTIES_OFFSETS,
-    QUEUE_ID,
-    QUEUE_OFFSET,
-    RECONSUME_TIMES,
-    SIZE,
-    SLACK_BYTES,
-    STORE_HOST,
-    STORE_HOST_END,
-    STORE_HOST_OFFSETS,
-    STORE_PORT,
-    STORE_TIMESTAMP,
-    SYS_FLAG,
-    TAGS,
-    TAGS_END,
-    TAGS_OFFSETS,
-    TAIL,
-    TOPIC,
-    TOPIC_OFFSETS,
-    UNIQUE_KEY,
-    UNIQUE_KEY_END,
-    UNIQUE_KEY_OFFSETS,
-    VIEW_BYTES,
-    VIEW_INLINE_BYTES,
+from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec.frame_kernels import (
+    Bytes,
+    Ints32,
+    Ints64,
+    copy_long_words,
+    copy_words,
+    is_utf8,
+    write_host,
 )
-from storage_engine.rocketmq.codec.frame import (
-    BODY_AT,
-    BODY_CRC_AT,
-    BORN_HOST_AT,
-    BORN_HOST_IPV6,
-    BORN_TIMESTAMP_AT,
-    FLAG_AT,
-    MAGIC_AT,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    PHYSICAL_OFFSET_AT,
-    PREPARED_TRANSACTION_OFFSET_AT,
-    PROPERTY_SEPARATOR,
-    QUEUE_ID_AT,
-    QUEUE_OFFSET_AT,
-    RECONSUME_TIMES_AT,
-    STORE_HOST_AT,
-    STORE_HOST_IPV6,
-    STORE_TIMESTAMP_AT,
-    SYS_FLAG_AT,
-)
-from storage_engine.rocketmq.codec.frame_kernels import Bytes, Ints32, Ints64
-from storage_engine.rocketmq.codec.text_kernels import copy_long_words, copy_words, is_utf8, write_host
+
+SLACK_BYTES: Final = 64
+"""Every text buffer is so much longer than its content: short copies write whole words."""
+TAIL_BYTES: Final = 2 * 0x8000
+"""Longest topic and property block together, with their lengths."""
+
+# Places in the table of column addresses. 32-bit integers:
+SIZE: Final = 0
+MAGIC: Final = 1
+QUEUE_ID: Final = 2
+FLAG: Final = 3
+SYS_FLAG: Final = 4
+BODY_CRC: Final = 5
+BORN_PORT: Final = 6
+STORE_PORT: Final = 7
+RECONSUME_TIMES: Final = 8
+# 64-bit integers:
+PHYSICAL_OFFSET: Final = 9
+QUEUE_OFFSET: Final = 10
+BORN_TIMESTAMP: Final = 11
+STORE_TIMESTAMP: Final = 12
+PREPARED_TRANSACTION_OFFSET: Final = 13
+# 16 bytes a row, Arrow's binary views:
+BODY: Final = 14
+# One byte a row, whether a value that can be missing in a message is there; and a boolean:
+HAS_TOPIC: Final = 15
+HAS_BORN_TIMESTAMP: Final = 16
+HAS_STORE_TIMESTAMP: Final = 17
+HAS_KEYS: Final = 18
+HAS_TAGS: Final = 19
+HAS_UNIQUE_KEY: Final = 20
+HAS_PROPERTIES: Final = 21
+NEEDS_RAW: Final = 22
+# 32-bit offsets of texts, then the texts in the same order:
+TOPIC_OFFSETS: Final = 23
+BORN_HOST_OFFSETS: Final = 24
+STORE_HOST_OFFSETS: Final = 25
+KEYS_OFFSETS: Final = 26
+TAGS_OFFSETS: Final = 27
+UNIQUE_KEY_OFFSETS: Final = 28
+PROPERTIES_OFFSETS: Final = 29
+TOPIC: Final = 30
+BORN_HOST: Final = 31
+STORE_HOST: Final = 32
+KEYS: Final = 33
+TAGS: Final = 34
+UNIQUE_KEY: Final = 35
+PROPERTIES: Final = 36
+# Memory to work in:
+TAIL: Final = 37
+HOSTS: Final = 38
+COLUMNS: Final = 39
+
+INT32_COLUMNS: Final = tuple(range(SIZE, PHYSICAL_OFFSET))
+INT64_COLUMNS: Final = tuple(range(PHYSICAL_OFFSET, BODY))
+FLAG_COLUMNS: Final = tuple(range(HAS_TOPIC, TOPIC_OFFSETS))
+
+MIN_TIMESTAMP_MS: Final = -62_135_596_800_000
+MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
+"""Years 1 to 9999, what every reader of the lake can represent."""
+
+# A binary view: its length, then the bytes themselves or their first four, buffer and place.
+VIEW_BYTES: Final = 16
+VIEW_INLINE_BYTES: Final = 12
+
+# Texts of addresses that were met, so that each is made only once. An address's place is given by its
+# hash; an entry is the address in two words, a word of its width and its text's length, the text.
+HOST_SLOTS: Final = 256
+HOST_ENTRY_BYTES: Final = 64
+HOST_TEXT_AT: Final = 24
+HOSTS_BYTES: Final = HOST_SLOTS * HOST_ENTRY_BYTES
+
+# Where the texts written so far end: places in a kernel's own state.
+KEYS_END: Final = 0
+TAGS_END: Final = 1
+UNIQUE_KEY_END: Final = 2
+PROPERTIES_END: Final = 3
+BORN_HOST_END: Final = 4
+STORE_HOST_END: Final = 5
+ENDS: Final = 6
+
 
 _AHEAD = 2
 """Frames that lie far apart are fetched while the ones before them are decoded."""
@@ -173,21 +185,21 @@ def decode_header(at: int, i: int, columns: int, ends: int) -> int:
     """
     at_32 = 4 * i
     at_64 = 8 * i
-    sys_flag = load_be_i32(at + SYS_FLAG_AT)
+    sys_flag = load_be_i32(at + frame.SYS_FLAG_AT)
     store_i32(word(columns, SIZE) + at_32, load_be_i32(at))
-    store_i32(word(columns, MAGIC) + at_32, load_be_i32(at + MAGIC_AT))
-    store_i32(word(columns, QUEUE_ID) + at_32, load_be_i32(at + QUEUE_ID_AT))
-    store_i32(word(columns, FLAG) + at_32, load_be_i32(at + FLAG_AT))
+    store_i32(word(columns, MAGIC) + at_32, load_be_i32(at + frame.MAGIC_AT))
+    store_i32(word(columns, QUEUE_ID) + at_32, load_be_i32(at + frame.QUEUE_ID_AT))
+    store_i32(word(columns, FLAG) + at_32, load_be_i32(at + frame.FLAG_AT))
     store_i32(word(columns, SYS_FLAG) + at_32, sys_flag)
-    store_i32(word(columns, BODY_CRC) + at_32, load_be_i32(at + BODY_CRC_AT))
-    store_i64(word(columns, PHYSICAL_OFFSET) + at_64, load_be_i64(at + PHYSICAL_OFFSET_AT))
-    store_i64(word(columns, QUEUE_OFFSET) + at_64, load_be_i64(at + QUEUE_OFFSET_AT))
+    store_i32(word(columns, BODY_CRC) + at_32, load_be_i32(at + frame.BODY_CRC_AT))
+    store_i64(word(columns, PHYSICAL_OFFSET) + at_64, load_be_i64(at + frame.PHYSICAL_OFFSET_AT))
+    store_i64(word(columns, QUEUE_OFFSET) + at_64, load_be_i64(at + frame.QUEUE_OFFSET_AT))
     fits = decode_timestamp(
-        at + BORN_TIMESTAMP_AT, word(columns, BORN_TIMESTAMP), word(columns, HAS_BORN_TIMESTAMP), i
+        at + frame.BORN_TIMESTAMP_AT, word(columns, BORN_TIMESTAMP), word(columns, HAS_BORN_TIMESTAMP), i
     )
     width = decode_host(
-        at + BORN_HOST_AT,
-        sys_flag & BORN_HOST_IPV6 != 0,
+        at + frame.BORN_HOST_AT,
+        sys_flag & frame.BORN_HOST_IPV6 != 0,
         word(columns, BORN_HOST),
         word(columns, BORN_HOST_OFFSETS),
         word(columns, BORN_PORT),
@@ -198,11 +210,14 @@ def decode_header(at: int, i: int, columns: int, ends: int) -> int:
     )
     extra = width - 4
     fits &= decode_timestamp(
-        at + extra + STORE_TIMESTAMP_AT, word(columns, STORE_TIMESTAMP), word(columns, HAS_STORE_TIMESTAMP), i
+        at + extra + frame.STORE_TIMESTAMP_AT,
+        word(columns, STORE_TIMESTAMP),
+        word(columns, HAS_STORE_TIMESTAMP),
+        i,
     )
     width = decode_host(
-        at + extra + STORE_HOST_AT,
-        sys_flag & STORE_HOST_IPV6 != 0,
+        at + extra + frame.STORE_HOST_AT,
+        sys_flag & frame.STORE_HOST_IPV6 != 0,
         word(columns, STORE_HOST),
         word(columns, STORE_HOST_OFFSETS),
         word(columns, STORE_PORT),
@@ -212,10 +227,10 @@ def decode_header(at: int, i: int, columns: int, ends: int) -> int:
         STORE_HOST_END,
     )
     extra += width - 4
-    store_i32(word(columns, RECONSUME_TIMES) + at_32, load_be_i32(at + extra + RECONSUME_TIMES_AT))
+    store_i32(word(columns, RECONSUME_TIMES) + at_32, load_be_i32(at + extra + frame.RECONSUME_TIMES_AT))
     store_i64(
         word(columns, PREPARED_TRANSACTION_OFFSET) + at_64,
-        load_be_i64(at + extra + PREPARED_TRANSACTION_OFFSET_AT),
+        load_be_i64(at + extra + frame.PREPARED_TRANSACTION_OFFSET_AT),
     )
     store_u8(word(columns, NEEDS_RAW) + i, int64(not fits))
     return extra
@@ -256,7 +271,7 @@ def decode_messages(
                 prefetch(ahead - 64 * line)
         at = address + positions[i]
         size = int64(sizes[i])
-        body = at + decode_header(at, i, columns, ends) + BODY_AT
+        body = at + decode_header(at, i, columns, ends) + frame.BODY_AT
         body_length = load_be_i32(body - 4)
         exact = body_length >= 0
         body_length = max(body_length, 0)
@@ -267,7 +282,7 @@ def decode_messages(
             # Whole words are read from the topic and the properties: not beyond the segment's end.
             copy_bytes(word(columns, TAIL), tail, at + size - tail)
             tail = word(columns, TAIL)
-        tail += 1 if load_be_u32(at + MAGIC_AT) == MAGIC_V1 else 2
+        tail += 1 if load_be_u32(at + frame.MAGIC_AT) == frame.MAGIC_V1 else 2
         code = codes[i]
         topic_length = int64(topic_lengths[code])
         if topic_valid[code]:
@@ -313,7 +328,7 @@ def decode_others(
             store_i32(word(columns, column) + 4 * (i + 1), load_i32(word(columns, column) + 4 * i))
         store_i32(word(columns, SIZE) + 4 * i, int64(sizes[i]))
         if blank_header[i - messages]:
-            store_i32(word(columns, MAGIC) + 4 * i, MAGIC_BLANK)
+            store_i32(word(columns, MAGIC) + 4 * i, frame.MAGIC_BLANK)
         store_i64(word(columns, PHYSICAL_OFFSET) + 8 * i, base_offset + positions[i])
         store_u8(word(columns, NEEDS_RAW) + i, 1)
 
@@ -369,7 +384,7 @@ def decode_properties(block: int, size: int, i: int, columns: int, ends: int) ->
     start = block
     separator = 0
     cursor = block
-    terminated = size > 0 and load_u8(end - 1) == PROPERTY_SEPARATOR
+    terminated = size > 0 and load_u8(end - 1) == frame.PROPERTY_SEPARATOR
     # What is not terminated ends as if a separator followed.
     last = end - 1 if terminated or size == 0 else end
     while cursor <= last:
@@ -385,7 +400,7 @@ def decode_properties(block: int, size: int, i: int, columns: int, ends: int) ->
         while controls:
             here = cursor + trailing_zeros(controls)
             controls &= controls - np.uint64(1)
-            if here != end and load_u8(here) != PROPERTY_SEPARATOR:
+            if here != end and load_u8(here) != frame.PROPERTY_SEPARATOR:
                 if separator == 0:
                     separator = here
                 continue

@@ -25,29 +25,8 @@ from storage_engine.native import (
     store_u8,
     word,
 )
-from storage_engine.rocketmq.codec.frame import (
-    BODY_AT,
-    BODY_CRC_AT,
-    BORN_HOST_AT,
-    BORN_HOST_IPV6,
-    BORN_TIMESTAMP_AT,
-    FLAG_AT,
-    IPV6_EXTRA_BYTES,
-    MAGIC_AT,
-    MAGIC_V1,
-    MAGIC_V2,
-    PHYSICAL_OFFSET_AT,
-    PREPARED_TRANSACTION_OFFSET_AT,
-    QUEUE_ID_AT,
-    QUEUE_OFFSET_AT,
-    RECONSUME_TIMES_AT,
-    STORE_HOST_AT,
-    STORE_HOST_IPV6,
-    STORE_TIMESTAMP_AT,
-    SYS_FLAG_AT,
-)
-from storage_engine.rocketmq.codec.frame_kernels import Ints32, Ints64, same_bytes
-from storage_engine.rocketmq.codec.text_kernels import read_host
+from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec.frame_kernels import Ints32, Ints64, read_host, same_bytes
 
 ENCODED: Final = 0
 FAULT_RAW_SIZE: Final = 1
@@ -161,17 +140,17 @@ def encode_header(at: int, i: int, columns: int) -> int:
     at_64 = 8 * i
     sys_flag = load_i32(word(columns, SYS_FLAG) + at_32)
     store_be_i32(at, load_i32(word(columns, SIZE) + at_32))
-    store_be_i32(at + MAGIC_AT, load_i32(word(columns, MAGIC) + at_32))
-    store_be_i32(at + BODY_CRC_AT, load_i32(word(columns, BODY_CRC) + at_32))
-    store_be_i32(at + QUEUE_ID_AT, load_i32(word(columns, QUEUE_ID) + at_32))
-    store_be_i32(at + FLAG_AT, load_i32(word(columns, FLAG) + at_32))
-    store_be_i64(at + QUEUE_OFFSET_AT, load_i64(word(columns, QUEUE_OFFSET) + at_64))
-    store_be_i64(at + PHYSICAL_OFFSET_AT, load_i64(word(columns, PHYSICAL_OFFSET) + at_64))
-    store_be_i32(at + SYS_FLAG_AT, sys_flag)
-    store_be_i64(at + BORN_TIMESTAMP_AT, load_i64(word(columns, BORN_TIMESTAMP) + at_64) // 1000)
-    born_ipv6 = sys_flag & BORN_HOST_IPV6 != 0
+    store_be_i32(at + frame.MAGIC_AT, load_i32(word(columns, MAGIC) + at_32))
+    store_be_i32(at + frame.BODY_CRC_AT, load_i32(word(columns, BODY_CRC) + at_32))
+    store_be_i32(at + frame.QUEUE_ID_AT, load_i32(word(columns, QUEUE_ID) + at_32))
+    store_be_i32(at + frame.FLAG_AT, load_i32(word(columns, FLAG) + at_32))
+    store_be_i64(at + frame.QUEUE_OFFSET_AT, load_i64(word(columns, QUEUE_OFFSET) + at_64))
+    store_be_i64(at + frame.PHYSICAL_OFFSET_AT, load_i64(word(columns, PHYSICAL_OFFSET) + at_64))
+    store_be_i32(at + frame.SYS_FLAG_AT, sys_flag)
+    store_be_i64(at + frame.BORN_TIMESTAMP_AT, load_i64(word(columns, BORN_TIMESTAMP) + at_64) // 1000)
+    born_ipv6 = sys_flag & frame.BORN_HOST_IPV6 != 0
     if not encode_host(
-        at + BORN_HOST_AT,
+        at + frame.BORN_HOST_AT,
         born_ipv6,
         word(columns, BORN_HOST),
         word(columns, BORN_HOST_OFFSETS),
@@ -179,13 +158,13 @@ def encode_header(at: int, i: int, columns: int) -> int:
         word(columns, HOSTS),
     ):
         return -1
-    extra = IPV6_EXTRA_BYTES if born_ipv6 else 0
+    extra = frame.IPV6_EXTRA_BYTES if born_ipv6 else 0
     tail = at + extra
-    store_be_i32(tail + STORE_TIMESTAMP_AT - 4, load_i32(word(columns, BORN_PORT) + at_32))
-    store_be_i64(tail + STORE_TIMESTAMP_AT, load_i64(word(columns, STORE_TIMESTAMP) + at_64) // 1000)
-    store_ipv6 = sys_flag & STORE_HOST_IPV6 != 0
+    store_be_i32(tail + frame.STORE_TIMESTAMP_AT - 4, load_i32(word(columns, BORN_PORT) + at_32))
+    store_be_i64(tail + frame.STORE_TIMESTAMP_AT, load_i64(word(columns, STORE_TIMESTAMP) + at_64) // 1000)
+    store_ipv6 = sys_flag & frame.STORE_HOST_IPV6 != 0
     if not encode_host(
-        tail + STORE_HOST_AT,
+        tail + frame.STORE_HOST_AT,
         store_ipv6,
         word(columns, STORE_HOST),
         word(columns, STORE_HOST_OFFSETS),
@@ -194,12 +173,13 @@ def encode_header(at: int, i: int, columns: int) -> int:
     ):
         return -1
     if store_ipv6:
-        extra += IPV6_EXTRA_BYTES
-        tail += IPV6_EXTRA_BYTES
-    store_be_i32(tail + RECONSUME_TIMES_AT - 4, load_i32(word(columns, STORE_PORT) + at_32))
-    store_be_i32(tail + RECONSUME_TIMES_AT, load_i32(word(columns, RECONSUME_TIMES) + at_32))
+        extra += frame.IPV6_EXTRA_BYTES
+        tail += frame.IPV6_EXTRA_BYTES
+    store_be_i32(tail + frame.RECONSUME_TIMES_AT - 4, load_i32(word(columns, STORE_PORT) + at_32))
+    store_be_i32(tail + frame.RECONSUME_TIMES_AT, load_i32(word(columns, RECONSUME_TIMES) + at_32))
     store_be_i64(
-        tail + PREPARED_TRANSACTION_OFFSET_AT, load_i64(word(columns, PREPARED_TRANSACTION_OFFSET) + at_64)
+        tail + frame.PREPARED_TRANSACTION_OFFSET_AT,
+        load_i64(word(columns, PREPARED_TRANSACTION_OFFSET) + at_64),
     )
     return extra
 
@@ -231,20 +211,20 @@ def encode_rows(out: int, out_length: int, base_offset: int, rows: int, columns:
         if not load_u8(word(columns, COMPLETE) + i):
             return FAULT_INCOMPLETE
         magic = load_i32(word(columns, MAGIC) + 4 * i) & 0xFFFFFFFF
-        if magic != MAGIC_V1 and magic != MAGIC_V2:
+        if magic != frame.MAGIC_V1 and magic != frame.MAGIC_V2:
             return FAULT_MAGIC
-        length_bytes = 1 if magic == MAGIC_V1 else 2
+        length_bytes = 1 if magic == frame.MAGIC_V1 else 2
         sys_flag = load_i32(word(columns, SYS_FLAG) + 4 * i)
         body_size = view_size(word(columns, BODY), i)
         topic = load_i32(word(columns, TOPIC_OFFSETS) + 4 * i)
         topic_size = load_i32(word(columns, TOPIC_OFFSETS) + 4 * (i + 1)) - topic
         block = load_i32(word(columns, PROPERTIES_OFFSETS) + 4 * i)
         block_size = load_i32(word(columns, PROPERTIES_OFFSETS) + 4 * (i + 1)) - block
-        expected = BODY_AT + body_size + length_bytes + topic_size + 2 + block_size
-        if sys_flag & BORN_HOST_IPV6:
-            expected += IPV6_EXTRA_BYTES
-        if sys_flag & STORE_HOST_IPV6:
-            expected += IPV6_EXTRA_BYTES
+        expected = frame.BODY_AT + body_size + length_bytes + topic_size + 2 + block_size
+        if sys_flag & frame.BORN_HOST_IPV6:
+            expected += frame.IPV6_EXTRA_BYTES
+        if sys_flag & frame.STORE_HOST_IPV6:
+            expected += frame.IPV6_EXTRA_BYTES
         if expected != size or block_size > 0x7FFF or topic_size > (0x7F if length_bytes == 1 else 0x7FFF):
             return FAULT_LENGTHS
         if (
@@ -256,7 +236,7 @@ def encode_rows(out: int, out_length: int, base_offset: int, rows: int, columns:
         extra = encode_header(at, i, columns)
         if extra < 0:
             return FAULT_HOST
-        target = at + extra + BODY_AT
+        target = at + extra + frame.BODY_AT
         store_be_i32(target - 4, body_size)
         body = view_source(word(columns, BODY), word(columns, BODY_BUFFERS), i, body_size)
         copy_bytes(target, body, body_size)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.exceptions import BrokerConfigError
@@ -17,6 +18,7 @@ from storage_engine.rocketmq.format.broker_config import (
     CONTROLLER_MODE,
     DEFAULT_DELAY_LEVELS,
     BrokerConfig,
+    named,
 )
 from storage_engine.rocketmq.format.index_file import read_index_files
 from storage_engine.rocketmq.format.layout import StoreLayout
@@ -53,28 +55,28 @@ class EngineSettings:
     hash_slots: int = 5_000_000
     index_entries: int = 20_000_000
     flush_mode: FlushMode = FlushMode.ASYNC
-    flush_interval_ms: int = 500
-    flush_least_pages: int = 4
-    flush_thorough_interval_ms: int = 10_000
-    sync_flush_timeout_ms: int = 5_000
-    transient_pool_enable: bool = False
-    transient_pool_size: int = 5
-    commit_interval_ms: int = 200
-    commit_least_pages: int = 4
-    commit_thorough_interval_ms: int = 200
-    flush_queue_interval_ms: int = 1_000
-    flush_queue_least_pages: int = 2
-    flush_queue_thorough_interval_ms: int = 60_000
-    max_message_bytes: int = 4 << 20
-    append_property_crc: bool = False
-    long_topics: bool = True
-    index_enable: bool = True
-    index_safe: bool = False
-    check_crc_on_recover: bool = True
-    force_verify_property_crc: bool = False
+    flush_interval_ms: int = named("flushIntervalCommitLog", 500)
+    flush_least_pages: int = named("flushCommitLogLeastPages", 4)
+    flush_thorough_interval_ms: int = named("flushCommitLogThoroughInterval", 10_000)
+    sync_flush_timeout_ms: int = named("syncFlushTimeout", 5_000)
+    transient_pool_enable: bool = named("transientStorePoolEnable", False)
+    transient_pool_size: int = named("transientStorePoolSize", 5)
+    commit_interval_ms: int = named("commitIntervalCommitLog", 200)
+    commit_least_pages: int = named("commitCommitLogLeastPages", 4)
+    commit_thorough_interval_ms: int = named("commitCommitLogThoroughInterval", 200)
+    flush_queue_interval_ms: int = named("flushIntervalConsumeQueue", 1_000)
+    flush_queue_least_pages: int = named("flushConsumeQueueLeastPages", 2)
+    flush_queue_thorough_interval_ms: int = named("flushConsumeQueueThoroughInterval", 60_000)
+    max_message_bytes: int = named("maxMessageSize", 4 << 20)
+    append_property_crc: bool = named("enabledAppendPropCRC", False)
+    long_topics: bool = named("autoMessageVersionOnTopicLen", True)
+    index_enable: bool = named("messageIndexEnable", True)
+    index_safe: bool = named("messageIndexSafe", False)
+    check_crc_on_recover: bool = named("checkCRCOnRecover", True)
+    force_verify_property_crc: bool = named("forceVerifyPropCRC", False)
     ext_enable: bool = False
-    light_queues: bool = False
-    multi_dispatch: bool = False
+    light_queues: bool = named("enableLmq", False)
+    multi_dispatch: bool = named("enableMultiDispatch", False)
     delay_levels: str = DEFAULT_DELAY_LEVELS
 
     def delays_ms(self) -> tuple[int, ...]:
@@ -149,35 +151,13 @@ def settings_for(config: BrokerConfig, layout: StoreLayout) -> EngineSettings:
         hash_slots=slots or defaults.hash_slots,
         index_entries=entries or defaults.index_entries,
         flush_mode=FlushMode(read.text("flushDiskType", defaults.flush_mode)),
-        flush_interval_ms=read.number("flushIntervalCommitLog", defaults.flush_interval_ms),
-        flush_least_pages=read.number("flushCommitLogLeastPages", defaults.flush_least_pages),
-        flush_thorough_interval_ms=read.number(
-            "flushCommitLogThoroughInterval", defaults.flush_thorough_interval_ms
-        ),
-        sync_flush_timeout_ms=read.number("syncFlushTimeout", defaults.sync_flush_timeout_ms),
-        transient_pool_enable=read.flag("transientStorePoolEnable", defaults.transient_pool_enable),
-        transient_pool_size=read.number("transientStorePoolSize", defaults.transient_pool_size),
-        commit_interval_ms=read.number("commitIntervalCommitLog", defaults.commit_interval_ms),
-        commit_least_pages=read.number("commitCommitLogLeastPages", defaults.commit_least_pages),
-        commit_thorough_interval_ms=read.number(
-            "commitCommitLogThoroughInterval", defaults.commit_thorough_interval_ms
-        ),
-        flush_queue_interval_ms=read.number("flushIntervalConsumeQueue", defaults.flush_queue_interval_ms),
-        flush_queue_least_pages=read.number("flushConsumeQueueLeastPages", defaults.flush_queue_least_pages),
-        flush_queue_thorough_interval_ms=read.number(
-            "flushConsumeQueueThoroughInterval", defaults.flush_queue_thorough_interval_ms
-        ),
-        max_message_bytes=read.number("maxMessageSize", defaults.max_message_bytes),
-        append_property_crc=read.flag("enabledAppendPropCRC", defaults.append_property_crc),
-        long_topics=read.flag("autoMessageVersionOnTopicLen", defaults.long_topics),
-        index_enable=read.flag("messageIndexEnable", defaults.index_enable),
-        index_safe=read.flag("messageIndexSafe", defaults.index_safe),
-        force_verify_property_crc=read.flag("forceVerifyPropCRC", defaults.force_verify_property_crc),
-        check_crc_on_recover=read.flag("checkCRCOnRecover", defaults.check_crc_on_recover),
         ext_enable=config.enable_consume_queue_ext or defaults.ext_enable,
-        light_queues=read.flag("enableLmq", defaults.light_queues),
-        multi_dispatch=read.flag("enableMultiDispatch", defaults.multi_dispatch),
         delay_levels=config.message_delay_level,
+        **{
+            it.name: read.like(it.metadata["key"], getattr(defaults, it.name))
+            for it in fields(EngineSettings)
+            if "key" in it.metadata
+        },
     )
 
 
@@ -193,6 +173,10 @@ class _Values:
                 f"{self.source}: {key}: expected {' or '.join(FlushMode)}, found {value!r}."
             )
         return value
+
+    def like(self, key: str, default: int) -> Any:
+        """Return a flag where the default is one, else a number."""
+        return self.flag(key, default) if isinstance(default, bool) else self.number(key, default)
 
     def number(self, key: str, default: int) -> int:
         value = self.raw.get(key, str(default)).strip()

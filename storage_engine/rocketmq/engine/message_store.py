@@ -13,15 +13,13 @@ from pathlib import Path
 from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
 from storage_engine.model.report.recovered import unindexed_text
-from storage_engine.rocketmq.engine.append.append import Appender
-from storage_engine.rocketmq.engine.append.flush import LogFlusher, QueueFlusher, Service
+from storage_engine.rocketmq.engine.append.append import Appender, NewBatch, NewMessage, PutResult, PutStatus
+from storage_engine.rocketmq.engine.append.flush import LogFlusher, QueueFlusher, Service, StoreCheckpoint
 from storage_engine.rocketmq.engine.append.mapped_file import PinnedRange, TransientPool
 from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue
-from storage_engine.rocketmq.engine.append.new_message import NewBatch, NewMessage, PutResult, PutStatus
-from storage_engine.rocketmq.engine.append.store_checkpoint import StoreCheckpoint
 from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as kernels
 from storage_engine.rocketmq.engine.dispatch.index_writer import IndexWriter
-from storage_engine.rocketmq.engine.dispatch.queue_table import QueueTable
+from storage_engine.rocketmq.engine.dispatch.queue_writer import QueueTable
 from storage_engine.rocketmq.engine.dispatch.reput import Dispatcher, FrameReader
 from storage_engine.rocketmq.engine.engine_settings import (
     EngineSettings,

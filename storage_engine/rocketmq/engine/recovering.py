@@ -16,8 +16,8 @@ from storage_engine.model.report.recovered import StoreRecovery
 from storage_engine.rocketmq.codec.commitlog import iterate_frames
 from storage_engine.rocketmq.codec.frame import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NOT
 from storage_engine.rocketmq.codec.frame_kernels import KIND_MESSAGE
+from storage_engine.rocketmq.engine.append.flush import StoreCheckpoint
 from storage_engine.rocketmq.engine.append.mapped_file_queue import allow_open_files
-from storage_engine.rocketmq.engine.append.store_checkpoint import StoreCheckpoint
 from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as dispatch
 from storage_engine.rocketmq.engine.dispatch.index_writer import IndexWriter, find_unsure
 from storage_engine.rocketmq.engine.dispatch.reput import Bytes, FrameReader, Rows
@@ -144,11 +144,11 @@ def _remove_dependents(layout: StoreLayout, first_offset: int) -> None:
         if directory.is_dir():
             shutil.rmtree(directory)
     for queue in tuple(iter_queues(layout.consumequeue)):
-        last = consume_queue.last_entry(consume_queue.list_files(queue.path))
+        last = consume_queue.last_entry(consume_queue.FORMAT.files(queue.path))
         if last is None or last.physical_offset >= first_offset:
             shutil.rmtree(queue.path)
     for queue in tuple(iter_queues(layout.batchconsumequeue)):
-        batch = batch_consume_queue.last_entry(batch_consume_queue.list_files(queue.path))
+        batch = batch_consume_queue.last_entry(batch_consume_queue.FORMAT.files(queue.path))
         if batch is None or batch.physical_offset >= first_offset:
             shutil.rmtree(queue.path)
 
@@ -260,11 +260,11 @@ def _dispatched(layout: StoreLayout) -> int:
     """Return the end of the newest message that has an entry (ConsumeQueueStore#getMaxPhyOffset…)."""
     found = [-1]
     for queue in iter_queues(layout.consumequeue):
-        entry = consume_queue.last_entry(consume_queue.list_files(queue.path))
+        entry = consume_queue.last_entry(consume_queue.FORMAT.files(queue.path))
         if entry is not None:
             found.append(entry.physical_offset + entry.size_bytes)
     for queue in iter_queues(layout.batchconsumequeue):
-        batch = batch_consume_queue.last_entry(batch_consume_queue.list_files(queue.path))
+        batch = batch_consume_queue.last_entry(batch_consume_queue.FORMAT.files(queue.path))
         if batch is not None:
             found.append(batch.physical_offset)
     return max(found)

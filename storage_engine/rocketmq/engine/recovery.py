@@ -16,11 +16,11 @@ import numpy.typing as npt
 from storage_engine.arrow.memory import address_of
 from storage_engine.core import durable
 from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.engine.append.flush import StoreCheckpoint
 from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue
-from storage_engine.rocketmq.engine.append.store_checkpoint import StoreCheckpoint
 from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as kernels
 from storage_engine.rocketmq.engine.dispatch.index_writer import IndexWriter
-from storage_engine.rocketmq.engine.dispatch.queue_table import QueueTable
+from storage_engine.rocketmq.engine.dispatch.queue_writer import QueueTable
 from storage_engine.rocketmq.engine.dispatch.reput import Bytes, Dispatcher, FrameReader, Rows
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings
 

@@ -23,11 +23,10 @@ from storage_engine.model.hold.hold import BrokerProgress, HoldMemory
 from storage_engine.model.plan.plan import DependentFile
 from storage_engine.model.store.store import LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.codec.stored_messages import newest_message_ms
-from storage_engine.rocketmq.engine.engine_session import EngineSession, ask_who_serves
 from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.engine.recovering import check_nothing_cut
-from storage_engine.rocketmq.engine.serving import positions_of
-from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
+from storage_engine.rocketmq.engine.serving import EngineSession, ask_who_serves, positions_of
+from storage_engine.rocketmq.format.stored_files import ATTEMPTS, reread
 from storage_engine.rocketmq.live.status import checkpoint_behind_ms
 from storage_engine.rocketmq.store.broker import (
     FileProcess,

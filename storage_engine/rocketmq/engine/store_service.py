@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.plan.plan import PlanRequest, Release
-from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
+from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.cleanup_loop import cleaning
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.recovering import check_nothing_cut

@@ -7,14 +7,13 @@ batch size 2, compacted offset 4, reserved 4. Kept under ``batchconsumequeue``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from storage_engine.rocketmq.format.consume_queue import QueueBounds
 from storage_engine.rocketmq.format.mapped_files import MappedFile
-from storage_engine.rocketmq.format.queue_files import Entries, EntryFormat, Position
+from storage_engine.rocketmq.format.queue_files import EntryFormat, Position
 
 DTYPE = np.dtype(
     [
@@ -52,20 +51,6 @@ class BatchEntry:
     physical_offset: int
     size_bytes: int
     store_time_ms: int
-
-
-def list_files(queue: Path, *, size_bytes: int | None = None) -> tuple[MappedFile, ...]:
-    """A queue's files, oldest first.
-
-    :param queue: the directory batchconsumequeue/<topic>/<queue id>.
-    :raises CorruptFileError: a wrong name or size, or a hole.
-    """
-    return FORMAT.files(queue, size_bytes=size_bytes)
-
-
-def read_queue(files: tuple[MappedFile, ...]) -> Entries:
-    """All entries in use."""
-    return FORMAT.read_queue(files)
 
 
 def last_entry(files: tuple[MappedFile, ...]) -> BatchEntry | None:

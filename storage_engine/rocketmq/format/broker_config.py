@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
+from typing import Any
 
 import javaproperties
 
@@ -36,6 +37,14 @@ _INT_MAX = 2**31 - 1
 MAX_CONF_BYTES = 4 << 20
 
 
+def named(key: str, default: Any = MISSING) -> Any:
+    """A field with what the broker's settings say.
+
+    :param key: the broker's name of it.
+    """
+    return field(default=default, metadata={"key": key})
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """Settings in effect. Names are the broker's in snake_case, with the unit appended.
@@ -44,77 +53,47 @@ class BrokerConfig:
     texts of broker.conf and overrides; ``source`` is the path of broker.conf, None without one.
     """
 
-    store_path_root_dir: str
-    store_path_commit_log: tuple[str, ...]
-    read_only_commit_log_store_paths: tuple[str, ...] = ()
-    mapped_file_size_commit_log_bytes: int | None = None
-    mapped_file_size_consume_queue_bytes: int | None = None
-    enable_consume_queue_ext: bool = False
-    mapped_file_size_consume_queue_ext_bytes: int | None = None
-    mapped_file_size_batch_consume_queue_bytes: int | None = None
-    max_hash_slot_num: int | None = None
-    max_index_num: int | None = None
-    max_msgs_num_batch: int = 64
-    delete_when: str = "04"
-    file_reserved_time_hours: int = 72
-    disk_max_used_space_ratio_percent: int = 75
-    disk_space_warning_level_percent: int = 90
-    disk_space_clean_forcibly_percent: int = 85
-    logical_disk_space_clean_forcibly_threshold_percent: int = 80
-    clean_file_forcibly_enable: bool = True
-    delete_file_batch_max: int = 10
-    delete_commit_log_files_interval_ms: int = 100
-    delete_consume_queue_files_interval_ms: int = 100
-    destroy_mapped_file_interval_forcibly_ms: int = 120_000
-    redelete_hanged_file_interval_ms: int = 120_000
-    replicas_per_disk_partition: int = 1
-    store_type: str = "default"
-    rocksdb_cq_double_write_enable: bool = False
-    rocksdb_cq_selective_double_write_enable: bool = False
-    combine_cq_use_rocksdb_for_lmq: bool = False
-    timer_rocksdb_enable: bool = False
-    trans_rocksdb_enable: bool = False
-    enable_dledger_commit_log: bool = False
-    config_manager_version: str = "v1"
-    message_delay_level: str = DEFAULT_DELAY_LEVELS
+    store_path_root_dir: str = named("storePathRootDir")
+    store_path_commit_log: tuple[str, ...] = named("storePathCommitLog")
+    read_only_commit_log_store_paths: tuple[str, ...] = named("readOnlyCommitLogStorePaths", ())
+    mapped_file_size_commit_log_bytes: int | None = named("mappedFileSizeCommitLog", None)
+    mapped_file_size_consume_queue_bytes: int | None = named("mappedFileSizeConsumeQueue", None)
+    enable_consume_queue_ext: bool = named("enableConsumeQueueExt", False)
+    mapped_file_size_consume_queue_ext_bytes: int | None = named("mappedFileSizeConsumeQueueExt", None)
+    mapped_file_size_batch_consume_queue_bytes: int | None = named("mapperFileSizeBatchConsumeQueue", None)
+    max_hash_slot_num: int | None = named("maxHashSlotNum", None)
+    max_index_num: int | None = named("maxIndexNum", None)
+    max_msgs_num_batch: int = named("maxMsgsNumBatch", 64)
+    delete_when: str = named("deleteWhen", "04")
+    file_reserved_time_hours: int = named("fileReservedTime", 72)
+    disk_max_used_space_ratio_percent: int = named("diskMaxUsedSpaceRatio", 75)
+    disk_space_warning_level_percent: int = named("diskSpaceWarningLevelRatio", 90)
+    disk_space_clean_forcibly_percent: int = named("diskSpaceCleanForciblyRatio", 85)
+    logical_disk_space_clean_forcibly_threshold_percent: int = named(
+        "logicalDiskSpaceCleanForciblyThreshold", 80
+    )
+    clean_file_forcibly_enable: bool = named("cleanFileForciblyEnable", True)
+    delete_file_batch_max: int = named("deleteFileBatchMax", 10)
+    delete_commit_log_files_interval_ms: int = named("deleteCommitLogFilesInterval", 100)
+    delete_consume_queue_files_interval_ms: int = named("deleteConsumeQueueFilesInterval", 100)
+    destroy_mapped_file_interval_forcibly_ms: int = named("destroyMapedFileIntervalForcibly", 120_000)
+    redelete_hanged_file_interval_ms: int = named("redeleteHangedFileInterval", 120_000)
+    replicas_per_disk_partition: int = named("replicasPerDiskPartition", 1)
+    store_type: str = named("storeType", "default")
+    rocksdb_cq_double_write_enable: bool = named("rocksdbCQDoubleWriteEnable", False)
+    rocksdb_cq_selective_double_write_enable: bool = named("rocksdbCQSelectiveDoubleWriteEnable", False)
+    combine_cq_use_rocksdb_for_lmq: bool = named("combineCQUseRocksdbForLmq", False)
+    timer_rocksdb_enable: bool = named("timerRocksDBEnable", False)
+    trans_rocksdb_enable: bool = named("transRocksDBEnable", False)
+    enable_dledger_commit_log: bool = named("enableDLegerCommitLog", False)
+    config_manager_version: str = named("configManagerVersion", "v1")
+    message_delay_level: str = named("messageDelayLevel", DEFAULT_DELAY_LEVELS)
     source: str | None = None
     raw: Mapping[str, str] = field(default_factory=dict)
 
 
 SETTING_NAMES: Mapping[str, str] = {
-    "store_path_root_dir": "storePathRootDir",
-    "store_path_commit_log": "storePathCommitLog",
-    "read_only_commit_log_store_paths": "readOnlyCommitLogStorePaths",
-    "mapped_file_size_commit_log_bytes": "mappedFileSizeCommitLog",
-    "mapped_file_size_consume_queue_bytes": "mappedFileSizeConsumeQueue",
-    "enable_consume_queue_ext": "enableConsumeQueueExt",
-    "mapped_file_size_consume_queue_ext_bytes": "mappedFileSizeConsumeQueueExt",
-    "mapped_file_size_batch_consume_queue_bytes": "mapperFileSizeBatchConsumeQueue",
-    "max_hash_slot_num": "maxHashSlotNum",
-    "max_index_num": "maxIndexNum",
-    "max_msgs_num_batch": "maxMsgsNumBatch",
-    "delete_when": "deleteWhen",
-    "file_reserved_time_hours": "fileReservedTime",
-    "disk_max_used_space_ratio_percent": "diskMaxUsedSpaceRatio",
-    "disk_space_warning_level_percent": "diskSpaceWarningLevelRatio",
-    "disk_space_clean_forcibly_percent": "diskSpaceCleanForciblyRatio",
-    "logical_disk_space_clean_forcibly_threshold_percent": "logicalDiskSpaceCleanForciblyThreshold",
-    "clean_file_forcibly_enable": "cleanFileForciblyEnable",
-    "delete_file_batch_max": "deleteFileBatchMax",
-    "delete_commit_log_files_interval_ms": "deleteCommitLogFilesInterval",
-    "delete_consume_queue_files_interval_ms": "deleteConsumeQueueFilesInterval",
-    "destroy_mapped_file_interval_forcibly_ms": "destroyMapedFileIntervalForcibly",
-    "redelete_hanged_file_interval_ms": "redeleteHangedFileInterval",
-    "replicas_per_disk_partition": "replicasPerDiskPartition",
-    "store_type": "storeType",
-    "rocksdb_cq_double_write_enable": "rocksdbCQDoubleWriteEnable",
-    "rocksdb_cq_selective_double_write_enable": "rocksdbCQSelectiveDoubleWriteEnable",
-    "combine_cq_use_rocksdb_for_lmq": "combineCQUseRocksdbForLmq",
-    "timer_rocksdb_enable": "timerRocksDBEnable",
-    "trans_rocksdb_enable": "transRocksDBEnable",
-    "enable_dledger_commit_log": "enableDLegerCommitLog",
-    "config_manager_version": "configManagerVersion",
-    "message_delay_level": "messageDelayLevel",
+    it.name: it.metadata["key"] for it in fields(BrokerConfig) if "key" in it.metadata
 }
 """The broker's name of each setting, by its field."""
 
@@ -227,49 +206,39 @@ def _effective(
     warning = read.fraction(WARNING_LEVEL_PROPERTY, read.integer("diskSpaceWarningLevelRatio", 90))
     forcibly = read.fraction(CLEAN_FORCIBLY_PROPERTY, read.integer("diskSpaceCleanForciblyRatio", 85))
     as_set = not clamps_levels(read.text(RELEASE, ""))
-    return BrokerConfig(
-        store_path_root_dir=root_dir,
-        store_path_commit_log=commit_log,
+    special: dict[str, Any] = {
+        "store_path_root_dir": root_dir,
+        "store_path_commit_log": commit_log,
         # CommitLog#<init>: one path makes a plain queue of files, which knows no read-only paths
-        read_only_commit_log_store_paths=(
+        "read_only_commit_log_store_paths": (
             read.paths("readOnlyCommitLogStorePaths") if len(commit_log) > 1 else ()
         ),
-        mapped_file_size_commit_log_bytes=read.size("mappedFileSizeCommitLog"),
-        mapped_file_size_consume_queue_bytes=consume_queue_bytes,
-        enable_consume_queue_ext=read.boolean("enableConsumeQueueExt", False),
-        mapped_file_size_consume_queue_ext_bytes=read.size("mappedFileSizeConsumeQueueExt"),
-        mapped_file_size_batch_consume_queue_bytes=read.size("mapperFileSizeBatchConsumeQueue"),
-        max_hash_slot_num=read.size("maxHashSlotNum"),
-        max_index_num=read.size("maxIndexNum"),
-        max_msgs_num_batch=read.integer("maxMsgsNumBatch", 64, minimum=0),
-        delete_when=read.delete_when("04"),
-        file_reserved_time_hours=read.integer("fileReservedTime", 72, minimum=0),
-        disk_max_used_space_ratio_percent=_clamp(read.integer("diskMaxUsedSpaceRatio", 75), 10, 95),
-        disk_space_warning_level_percent=warning if as_set else _clamp(warning, 35, 90),
-        disk_space_clean_forcibly_percent=forcibly if as_set else _clamp(forcibly, 30, 85),
-        logical_disk_space_clean_forcibly_threshold_percent=read.fraction(
+        "mapped_file_size_consume_queue_bytes": consume_queue_bytes,
+        "max_msgs_num_batch": read.integer("maxMsgsNumBatch", 64, minimum=0),
+        "delete_when": read.delete_when("04"),
+        "file_reserved_time_hours": read.integer("fileReservedTime", 72, minimum=0),
+        "disk_max_used_space_ratio_percent": _clamp(read.integer("diskMaxUsedSpaceRatio", 75), 10, 95),
+        "disk_space_warning_level_percent": warning if as_set else _clamp(warning, 35, 90),
+        "disk_space_clean_forcibly_percent": forcibly if as_set else _clamp(forcibly, 30, 85),
+        "logical_disk_space_clean_forcibly_threshold_percent": read.fraction(
             "logicalDiskSpaceCleanForciblyThreshold", 80
         ),
-        clean_file_forcibly_enable=read.boolean("cleanFileForciblyEnable", True),
         # MappedFileQueue#deleteExpiredFileByTime compares after a deletion: below 1 still deletes one
-        delete_file_batch_max=max(1, read.integer("deleteFileBatchMax", DELETE_FILES_BATCH_MAX)),
-        delete_commit_log_files_interval_ms=max(0, read.integer("deleteCommitLogFilesInterval", 100)),
-        delete_consume_queue_files_interval_ms=max(0, read.integer("deleteConsumeQueueFilesInterval", 100)),
-        destroy_mapped_file_interval_forcibly_ms=read.integer("destroyMapedFileIntervalForcibly", 120_000),
-        redelete_hanged_file_interval_ms=read.integer("redeleteHangedFileInterval", 120_000),
-        replicas_per_disk_partition=max(1, read.integer("replicasPerDiskPartition", 1)),
-        store_type=read.text("storeType", "default"),
-        rocksdb_cq_double_write_enable=read.boolean("rocksdbCQDoubleWriteEnable", False),
-        rocksdb_cq_selective_double_write_enable=read.boolean("rocksdbCQSelectiveDoubleWriteEnable", False),
-        combine_cq_use_rocksdb_for_lmq=read.boolean("combineCQUseRocksdbForLmq", False),
-        timer_rocksdb_enable=read.boolean("timerRocksDBEnable", False),
-        trans_rocksdb_enable=read.boolean("transRocksDBEnable", False),
-        enable_dledger_commit_log=read.boolean("enableDLegerCommitLog", False),
-        config_manager_version=read.text("configManagerVersion", "v1"),
-        message_delay_level=read.text("messageDelayLevel", DEFAULT_DELAY_LEVELS),
-        source=source,
-        raw={key: item.value for key, item in properties.items()},
-    )
+        "delete_file_batch_max": max(1, read.integer("deleteFileBatchMax", DELETE_FILES_BATCH_MAX)),
+        "delete_commit_log_files_interval_ms": max(0, read.integer("deleteCommitLogFilesInterval", 100)),
+        "delete_consume_queue_files_interval_ms": max(
+            0, read.integer("deleteConsumeQueueFilesInterval", 100)
+        ),
+        "replicas_per_disk_partition": max(1, read.integer("replicasPerDiskPartition", 1)),
+        "source": source,
+        "raw": {key: item.value for key, item in properties.items()},
+    }
+    as_they_are = {
+        it.name: read.like(it.metadata["key"], it.default)
+        for it in fields(BrokerConfig)
+        if it.name not in special
+    }
+    return BrokerConfig(**special, **as_they_are)
 
 
 def _root(properties: Mapping[str, _Property], root: str | Path | None) -> str:
@@ -320,6 +289,14 @@ class _Reader:
     def text(self, key: str, default: str) -> str:
         found = self._properties.get(key)
         return default if found is None else found.value.strip()
+
+    def like(self, key: str, default: Any) -> Any:
+        """Return a value of its default's type; without a default it is a size."""
+        if default is None:
+            return self.size(key)
+        if isinstance(default, bool):
+            return self.boolean(key, default)
+        return self.text(key, default) if isinstance(default, str) else self.integer(key, default)
 
     def integer(self, key: str, default: int, *, minimum: int = -_INT_MAX) -> int:
         found = self._properties.get(key)

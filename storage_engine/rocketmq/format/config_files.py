@@ -106,7 +106,8 @@ def delay_offsets(layout: StoreLayout) -> dict[int, int]:
     """
 
     def parse(data: bytes) -> dict[int, int]:
-        return {_int(level): _offset(offset) for level, offset in _table(data, "offsetTable").items()}
+        table = _table(data, "offsetTable")
+        return {_int(level): _within(offset, 0, 1 << 63) for level, offset in table.items()}
 
     return read_config(layout.config / "delayOffset.json", parse, "an offset for each delay level") or {}
 
@@ -164,11 +165,6 @@ def _table(data: bytes, name: str) -> dict[Any, Any]:
 def _int(value: Any) -> int:
     """A value that is one of Java's ints."""
     return _within(value, -(1 << 31), 1 << 31)
-
-
-def _offset(value: Any) -> int:
-    """A value that is one of Java's longs, and not negative."""
-    return _within(value, 0, 1 << 63)
 
 
 def _within(value: Any, low: int, end: int) -> int:

@@ -7,14 +7,13 @@ entries: entry i of a file is queue offset base_offset / 20 + i.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES
 from storage_engine.rocketmq.format.mapped_files import MappedFile
-from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, Entries, EntryFormat, Position
+from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, EntryFormat, Position
 
 DTYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
@@ -25,6 +24,7 @@ def _in_use(entries: Any) -> Any:
 
 
 FORMAT = EntryFormat(DTYPE, _in_use)
+"""Fillers are in use; the first entry's queue offset is the first file's base / 20."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +43,6 @@ class QueueBounds:
 
     min_offset: int
     max_offset: int
-
-
-def list_files(queue: Path, *, size_bytes: int | None = None) -> tuple[MappedFile, ...]:
-    """A queue's files, oldest first.
-
-    :param queue: the directory consumequeue/<topic>/<queue id>.
-    :raises CorruptFileError: a wrong name or size, or a hole.
-    """
-    return FORMAT.files(queue, size_bytes=size_bytes)
-
-
-def read_queue(files: tuple[MappedFile, ...]) -> Entries:
-    """All entries in use, fillers included; the first one's queue offset is the first file's base / 20."""
-    return FORMAT.read_queue(files)
 
 
 def last_entry(files: tuple[MappedFile, ...]) -> Entry | None:

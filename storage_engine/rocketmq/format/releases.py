@@ -67,11 +67,6 @@ def is_tried(release: str) -> bool:
     return release.rpartition(".")[0] in TRIED and release >= TRIED_FROM
 
 
-def ignored_settings(release: str) -> frozenset[str]:
-    """Return the settings of the rules that a release doesn't read."""
-    return _FROM_5_0 if release.startswith("4.") else frozenset()
-
-
 def clamps_levels(release: str) -> bool:
     """Return whether a release keeps its disk levels within bounds (CleanCommitLogService, from 5.0 on).
 
@@ -96,5 +91,5 @@ def known_by_traces(root: Path) -> str:
 def with_release(settings: Mapping[str, str], ordinal: int) -> dict[str, str]:
     """Return a broker's settings as it works by them, and its release among them."""
     release = release_of(ordinal)
-    ignored = ignored_settings(release)
+    ignored = _FROM_5_0 if release.startswith("4.") else ()
     return {key: value for key, value in settings.items() if key not in ignored} | {RELEASE: release}

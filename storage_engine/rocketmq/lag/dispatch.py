@@ -68,12 +68,12 @@ def _proofs(
                 yield from _first_dispatched(layout, segment, max_offset - sealed_end)
     for queue in iter_queues(layout.consumequeue):
         with suppress(BadInputError):
-            last = consume_queue.last_entry(consume_queue.list_files(queue.path))
+            last = consume_queue.last_entry(consume_queue.FORMAT.files(queue.path))
             if last is not None:
                 yield last.physical_offset + last.size_bytes
     for queue in iter_queues(layout.batchconsumequeue):
         with suppress(BadInputError):
-            batch = batch_consume_queue.last_entry(batch_consume_queue.list_files(queue.path))
+            batch = batch_consume_queue.last_entry(batch_consume_queue.FORMAT.files(queue.path))
             if batch is not None:
                 yield batch.physical_offset + batch.size_bytes
 
@@ -92,7 +92,7 @@ def _first_dispatched(layout: StoreLayout, segment: MappedFile, length: int) -> 
             queue = _consume_queue(layout, file.fileno(), position, header, magic)
             if queue is not None:
                 (queue_offset,) = struct.unpack_from(">q", header, frame.QUEUE_OFFSET_AT)
-                entry = consume_queue.entry_at(consume_queue.list_files(queue), queue_offset)
+                entry = consume_queue.entry_at(consume_queue.FORMAT.files(queue), queue_offset)
                 if entry is not None and entry.physical_offset == segment.base_offset + position:
                     yield entry.physical_offset + entry.size_bytes
                 return

@@ -35,7 +35,7 @@ from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYT
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile, check_not_emptied, has_directory, mapped
 from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, Position
-from storage_engine.rocketmq.format.rereading import reread
+from storage_engine.rocketmq.format.stored_files import reread
 from storage_engine.rocketmq.lag.subscriptions import queue_directories
 from storage_engine.rocketmq.rules.rules import delete_hours, expires_at_ms
 from storage_engine.rocketmq.rules.window import next_window_ms
@@ -230,10 +230,10 @@ def read_queue(
     if not has_directory(topic):
         return consume_queue.QueueBounds(0, 0), np.full(len(wanted) + 1, UNKNOWN, dtype=np.int64)
     plain, batched = (directory / str(queue_id) for directory in queue_directories(layout, topic))
-    files = consume_queue.list_files(plain)
+    files = consume_queue.FORMAT.files(plain)
     if files:
         return read_files(files, log_min_offset, wanted)
-    files = batch_consume_queue.list_files(batched)
+    files = batch_consume_queue.FORMAT.files(batched)
     if files:
         return read_files(files, log_min_offset, wanted, is_batch=True)
     for directory in (plain, batched):
@@ -281,7 +281,7 @@ def _batch_physical_offsets(
     files: tuple[MappedFile, ...], asked: Longs, bounds: consume_queue.QueueBounds
 ) -> Longs:
     """An entry stands for a run of queue offsets: the last one that begins at or below the wanted one."""
-    entries = batch_consume_queue.read_queue(files)
+    entries = batch_consume_queue.FORMAT.read_queue(files)
     found = np.full(len(asked), UNKNOWN, dtype=np.int64)
     readable = (asked >= bounds.min_offset) & (asked < bounds.max_offset)
     which = np.searchsorted(entries["base_offset"], asked[readable], "right") - 1
@@ -461,7 +461,7 @@ def _queue_files(layout: StoreLayout, topic: str, queue_id: int) -> tuple[Any, t
     plain, batched = (directory / str(queue_id) for directory in queue_directories(layout, topic))
     kinds: tuple[tuple[Path, Any], ...] = ((plain, consume_queue), (batched, batch_consume_queue))
     for path, kind in kinds:
-        if files := kind.list_files(path):
+        if files := kind.FORMAT.files(path):
             return kind, files, kind.FORMAT.entry(files[0], 0)
     for path, _ in kinds:
         check_not_emptied(path)

@@ -23,8 +23,7 @@ from storage_engine.arrow.name_columns import names_of, one_array
 from storage_engine.rocketmq.format import config_files
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.mapped_files import has_directory, queue_id_of
-from storage_engine.rocketmq.format.rereading import read_or_tell
-from storage_engine.rocketmq.format.stored_files import refuse_link
+from storage_engine.rocketmq.format.stored_files import read_or_tell, refuse_link
 from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets, from_rows, in_queue_order
 
 RETRY_TOPIC_PREFIX = "%RETRY%"

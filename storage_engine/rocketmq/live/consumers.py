@@ -13,7 +13,7 @@ from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.lag.lag import LagSource, PositionsFrom
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.queue_files import iter_queues
-from storage_engine.rocketmq.format.rereading import ATTEMPTS
+from storage_engine.rocketmq.format.stored_files import ATTEMPTS
 from storage_engine.rocketmq.hold.state import ROLE, SLAVE
 from storage_engine.rocketmq.lag.subscriptions import Consumers, consumers_in_files, read_filtered
 from storage_engine.rocketmq.live.connect import reach_master

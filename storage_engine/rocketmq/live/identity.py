@@ -21,8 +21,7 @@ from storage_engine.exceptions import BadInputError, BrokerError, BrokerRefusedE
 from storage_engine.rocketmq.codec.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES
 from storage_engine.rocketmq.codec.stored_messages import LogFile
 from storage_engine.rocketmq.format.layout import StoreLayout
-from storage_engine.rocketmq.format.rereading import ATTEMPTS
-from storage_engine.rocketmq.format.stored_files import open_stored
+from storage_engine.rocketmq.format.stored_files import ATTEMPTS, open_stored
 from storage_engine.rocketmq.hold.state import HoldState, Observed
 from storage_engine.rocketmq.live.connect import as_who_may_read
 from storage_engine.rocketmq.remoting.access import split_address

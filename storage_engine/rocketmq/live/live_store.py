@@ -44,7 +44,7 @@ from storage_engine.rocketmq.codec.stored_messages import (
     sealed_at_ms,
 )
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout
-from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
+from storage_engine.rocketmq.format.stored_files import ATTEMPTS, reread
 from storage_engine.rocketmq.hold.fence import with_original_settings, with_original_times
 from storage_engine.rocketmq.hold.local_hold import HoldMemories
 from storage_engine.rocketmq.hold.state import ROLE, SLAVE, load_state

@@ -33,7 +33,7 @@ from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.sample import SampleRequest, SampleStore
 from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC, TRANSACTION_COMMIT
-from storage_engine.rocketmq.engine.append.new_message import (
+from storage_engine.rocketmq.engine.append.append import (
     NewBatch,
     NewMessage,
     PutResult,
@@ -417,7 +417,7 @@ def _set_times(layout: StoreLayout, times: _Times, end_ms: int) -> None:
     for path, behind in pairwise(log):
         _set_time(path, times.at(int(behind.name) - 1))
     for queue in iter_queues(layout.consumequeue):
-        for file in consume_queue.list_files(queue.path):
+        for file in consume_queue.FORMAT.files(queue.path):
             entry = consume_queue.last_entry((file,))
             if entry is not None:
                 _set_time(file.path, times.at(entry.physical_offset))

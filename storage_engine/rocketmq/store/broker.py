@@ -45,8 +45,7 @@ from storage_engine.rocketmq.course import course_start
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.checkpoint import read_known_values
 from storage_engine.rocketmq.format.layout import IDENTITY, LOG, StoreLayout, has_controller
-from storage_engine.rocketmq.format.rereading import reread
-from storage_engine.rocketmq.format.stored_files import read_stored
+from storage_engine.rocketmq.format.stored_files import read_stored, reread
 from storage_engine.rocketmq.hold.fence import with_original_times
 from storage_engine.rocketmq.hold.marker import read_marker
 from storage_engine.rocketmq.hold.state import ROLE, SLAVE, known_replicas

@@ -32,8 +32,7 @@ from storage_engine.rocketmq.format.queue_files import (
     iter_queues,
     physical_offset,
 )
-from storage_engine.rocketmq.format.rereading import PAUSE_SECONDS
-from storage_engine.rocketmq.format.stored_files import open_directory_below
+from storage_engine.rocketmq.format.stored_files import PAUSE_SECONDS, open_directory_below
 
 _Files = Callable[[], Iterator[DependentFile]]
 
@@ -129,7 +128,7 @@ def _expired_queues(layout: StoreLayout, config: BrokerConfig, min_offset: int) 
     queues = list(iter_queues(layout.consumequeue, min_files=2))
     for queue in told_each(queues, "Looking at queues", "queues"):
         list_files = partial(
-            consume_queue.list_files, queue.path, size_bytes=config.mapped_file_size_consume_queue_bytes
+            consume_queue.FORMAT.files, queue.path, size_bytes=config.mapped_file_size_consume_queue_bytes
         )
         yield partial(_expired, consume_queue.FORMAT, DependentKind.CONSUME_QUEUE, list_files, min_offset)
     # without broker.conf the files themselves tell that extensions are enabled
@@ -141,7 +140,7 @@ def _expired_queues(layout: StoreLayout, config: BrokerConfig, min_offset: int) 
 def _expired_batch_queues(layout: StoreLayout, config: BrokerConfig, min_offset: int) -> Iterator[_Files]:
     for queue in iter_queues(layout.batchconsumequeue, min_files=2):
         list_files = partial(
-            batch_consume_queue.list_files,
+            batch_consume_queue.FORMAT.files,
             queue.path,
             size_bytes=config.mapped_file_size_batch_consume_queue_bytes,
         )
@@ -188,7 +187,7 @@ def _expired_extensions(
     Without such an entry the broker keeps them (ConsumeQueue#correctMinOffset).
     """
     path = layout.consumequeue / queue.topic / str(queue.queue_id)
-    entries = consume_queue.list_files(path, size_bytes=config.mapped_file_size_consume_queue_bytes)
+    entries = consume_queue.FORMAT.files(path, size_bytes=config.mapped_file_size_consume_queue_bytes)
     bounds = consume_queue.bounds(entries, min_offset)
     first = consume_queue.entry_at(entries, bounds.min_offset)
     unit = None if first is None else consume_queue_ext.unit_offset(first.tags_code)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from storage_engine.cli.lake import lakes
-from storage_engine.lake.move import rebuilding, relocating
+from storage_engine.lake.move import moving, rebuilding
 
 pytestmark = pytest.mark.slow
 
@@ -101,7 +101,7 @@ def test_the_journal_is_parted_whatever_a_killed_call_had_done(
     _, lake = cleaned
     copy = shutil.copytree(lake, tmp_path / "copy", copy_function=os.link)
     with monkeypatch.context() as killed:
-        module = {"relocate": relocating, "rebuild": rebuilding}[command]
+        module = {"relocate": moving, "rebuild": rebuilding}[command]
         killed.setattr(module, command, _interrupted_after(getattr(module, command)))
         with pytest.raises(_Killed):
             lakes.lake([command, "--lake", str(copy)], standalone_mode=False)

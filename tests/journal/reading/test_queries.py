@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, delete
+from sqlalchemy import URL, Connection, delete
 
 from storage_engine import cycle
 from storage_engine.cli.output.lag import in_process_lag
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
 from storage_engine.journal.journal import Extent, Journal
-from storage_engine.journal.reading.answers import LevelBucket, LogBucket
 from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.reading.sample_columns import Moment, disk_ids, read_levels, read_moments
 from storage_engine.journal.records import REPORT_VERSION
 from storage_engine.journal.tables.schema import reports
 from storage_engine.model.lag.lag import ArchiveLag
@@ -109,7 +109,7 @@ def preview_lag(store: ManagedStore) -> list[dict[str, Any]]:
     return [row for table in in_process_lag(store, ()) for row in table.to_pylist()]
 
 
-def test_levels_and_extents_come_in_buckets(journal: Journal, reader: JournalReader) -> None:
+def test_levels_and_extents_come_by_time(journal: Journal, reader: JournalReader) -> None:
     store = journal.add_store("/s", "rocketmq")
     other = journal.add_store("/other", "rocketmq")
     journal.add_sample(other.store_id, [DiskUsage("/s", 99)], MINUTE_MS, extent=Extent(1, 2, 3))
@@ -118,16 +118,19 @@ def test_levels_and_extents_come_in_buckets(journal: Journal, reader: JournalRea
         lag = ArchiveLag(0, 1, 5, 0, 1) if number == 4 else None
         extent = Extent(number * 100, 1_000 + number * 300, 7 + number)
         journal.add_sample(store.store_id, disks, number * MINUTE_MS, lag, extent=extent)
-    span = (store.store_id, MINUTE_MS * 2, MINUTE_MS * 6, MINUTE_MS * 2)
-    assert reader.water_levels(*span) == (
-        LevelBucket("/s", 2 * MINUTE_MS, 13),
-        LevelBucket("/s", 4 * MINUTE_MS, 15),
-        LevelBucket("/t", 2 * MINUTE_MS, None),
-        LevelBucket("/t", 4 * MINUTE_MS, None),
-    )
-    assert reader.log_extents(*span) == (
-        LogBucket(2 * MINUTE_MS, 9, 300, 1_900, None, None, None),
-        LogBucket(4 * MINUTE_MS, 11, 500, 2_500, 600, 200, 5),
+    span = (MINUTE_MS * 4, MINUTE_MS * 6)
+
+    def read(connection: Connection) -> dict[str, Any]:
+        disks = disk_ids(connection, store.store_id)
+        return {path: read_levels(connection, disk_id, *span) for path, disk_id in disks.items()}
+
+    assert reader.read(read) == {
+        "/s": ((4 * MINUTE_MS, 14), (5 * MINUTE_MS, 15)),
+        "/t": ((4 * MINUTE_MS, None), (5 * MINUTE_MS, None)),
+    }
+    assert reader.read(lambda connection: read_moments(connection, store.store_id, *span)) == (
+        Moment(4 * MINUTE_MS, 11, 400, 2_200, 5),
+        Moment(5 * MINUTE_MS, 12, 500, 2_500, None),
     )
 
 
@@ -174,23 +177,6 @@ def test_the_journal_of_that_very_name_is_read(tmp_path: Path, name: str) -> Non
     url = URL.create("sqlite", database=str(tmp_path / name)).render_as_string()
     assert [store.real_path for store in JournalReader(url).stores()] == ["/s"]
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_offsets_that_fall_and_looks_without_any_tell_no_growth(
-    journal: Journal, reader: JournalReader
-) -> None:
-    store_id = journal.add_store("/s", "rocketmq").store_id
-    for number, extent in enumerate([Extent(0, 100), None, Extent(10, 160), Extent(0, 50)]):
-        journal.add_sample(store_id, [], number * MINUTE_MS, extent=extent)
-    found = reader.log_extents(store_id, 0, MINUTE_MS * 4, MINUTE_MS)
-    assert [(one.bytes_in, one.bytes_out) for one in found] == [
-        (None, None),
-        (None, None),
-        (60, 10),
-        (None, None),
-    ]
-    with pytest.raises(BadInputError, match="bucket_ms: expected at least 1 ms, found 0"):
-        reader.log_extents(store_id, 0, 1, 0)
 
 
 def test_an_undone_run_deleted_nothing_and_an_idle_one_names_whose_report_answers(managed: Managed) -> None:

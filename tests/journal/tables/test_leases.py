@@ -10,8 +10,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.journal.drift import hold_memory
-from storage_engine.journal.journal import Journal, Phase, Step
+from storage_engine.journal.journal import Journal, Phase, Step, hold_memory
 from storage_engine.journal.tables.leases import Owner, is_dead, this_process
 from storage_engine.model.plan.plan import PlanRequest
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import BrokerRefusedError, StoreBusyError
-from storage_engine.kafka.format.layout import read_what_is_left
-from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
+from storage_engine.kafka.format.layout import LiveFacts, LivePartition, read_what_is_left
 from storage_engine.kafka.hold.hold_state import HELD_SETTINGS, HoldState, TopicSetting, load_state
 from storage_engine.kafka.hold.overlay import with_live
 from storage_engine.kafka.live import due_hold, held_settings, topic_ages

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from storage_engine.kafka.format.checkpoints import LeaderEpoch
-from storage_engine.kafka.format.live_facts import LivePartition
+from storage_engine.kafka.format.layout import LivePartition
 from storage_engine.kafka.hold.drift import FoundLogs, all_drift, as_found, known_log
 from storage_engine.kafka.hold.hold_state import (
     RETENTION_MS,

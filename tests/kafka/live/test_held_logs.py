@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from storage_engine.exceptions import BrokerRefusedError
 from storage_engine.kafka.format import batch_walk, log_end
-from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
+from storage_engine.kafka.format.layout import LiveFacts, LivePartition
 from storage_engine.kafka.hold.hold_state import RETENTION_BYTES, RETENTION_MS
 from storage_engine.kafka.live import due_hold, hold
 from storage_engine.kafka.live.cut_faults import cut_to_held

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.kafka.format.layout import Node, read_node
-from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
+from storage_engine.kafka.format.layout import LiveFacts, LivePartition, Node, read_node
 from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.format.partition_metadata import read_topic_id
 from storage_engine.kafka.hold.overlay import with_live

@@ -12,8 +12,7 @@ import pytest
 
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BrokerUnavailableError, ChangedUnderUsError
-from storage_engine.kafka.format.layout import PartitionLog, read_node
-from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
+from storage_engine.kafka.format.layout import LiveFacts, LivePartition, PartitionLog, read_node
 from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.format.partition_metadata import read_topic_id
 from storage_engine.kafka.hold.hold_state import HoldState, KnownLog

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import NotOnBrokerError
-from storage_engine.kafka.format.layout import Node, read_node
-from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
+from storage_engine.kafka.format.layout import LiveFacts, LivePartition, Node, read_node
 from storage_engine.kafka.live.observe import LeadersWord
 from storage_engine.kafka.reclaim.room_store import RoomStore, with_word
 from storage_engine.model.plan.plan import LogPlan, PlanRequest, Reason

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
+from storage_engine.kafka.format.layout import LiveFacts, LivePartition
 from storage_engine.kafka.live.observe import LeadersWord
 from storage_engine.kafka.metadata.cluster_metadata import ClusterMetadata, PartitionState
 from storage_engine.kafka.reclaim.room_plan import OwnLog, Way, way_of

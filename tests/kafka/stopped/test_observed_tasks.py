@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.kafka.format.layout import Node, read_node
-from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
+from storage_engine.kafka.format.layout import LiveFacts, LivePartition, Node, read_node
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.stopped.observed_tasks import OVERDUE_MS, observed_tasks, stopped_tasks, tasks_of
 from storage_engine.kafka.stopped.stopped_plan import stopped_node

@@ -13,8 +13,7 @@ import pytest
 from storage_engine.crc import crc32c_of
 from storage_engine.exceptions import StorageEngineError, StoreLayoutError
 from storage_engine.kafka import BROKER
-from storage_engine.kafka.format.layout import read_node
-from storage_engine.kafka.format.live_facts import LiveFacts
+from storage_engine.kafka.format.layout import LiveFacts, read_node
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.store.plan import plan_notices
 from storage_engine.kafka.store.store import KafkaStore

@@ -22,8 +22,8 @@ from storage_engine.lake.catalog.writing import mark_commits, upgrade
 from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.move.rebuilding import rebuild
-from storage_engine.lake.move.relocating import relocate
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.keep.acts import ActKind, KeepDecision, policies_of, sha256_of_act
 from storage_engine.model.keep.rules import KeepRule, Scope

@@ -19,9 +19,9 @@ from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.gc.garbage_kind import GarbageKind
 from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
 from storage_engine.lake.move.copying import copy_lake, promote
+from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.move.rebuilding import rebuild
-from storage_engine.lake.move.relocating import relocate
-from storage_engine.lake.storage.file_memory import forget_files
+from storage_engine.lake.storage.small_files import forget_files
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.proof.deleted_range import DeletedRange
 from storage_engine.model.report.validation import Status

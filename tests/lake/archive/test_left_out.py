@@ -34,8 +34,8 @@ from storage_engine.lake.gc.expiry import finish_acts, undo_expiry
 from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.move.rebuilding import rebuild
-from storage_engine.lake.move.relocating import relocate
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.segment_reader import partial_fault
 from storage_engine.lake.soundness.soundness import Depth

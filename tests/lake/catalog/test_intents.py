@@ -14,8 +14,8 @@ from storage_engine.lake.catalog.identity import copy_of, lake_id_of
 from storage_engine.lake.catalog.intents import INTENT_NAME
 from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.making import check_empty, make_lake
+from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.move.rebuilding import rebuild
-from storage_engine.lake.move.relocating import relocate
 from storage_engine.lake.restore.export import Selection, export_messages
 from storage_engine.lake.restore.restore import restore
 from tests.lake.lake_acts import archive, at, check, tree

@@ -18,7 +18,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.nesting import place_around
 from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.move.relocating import relocate
+from storage_engine.lake.move.moving import relocate
 from tests.lake.conftest import MakeJobs
 from tests.lake.other_lakes import other_lake
 

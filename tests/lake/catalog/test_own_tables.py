@@ -24,8 +24,8 @@ from storage_engine.lake.catalog.tables import missing_properties
 from storage_engine.lake.durable_io import DurableFileIO, local_path, may_open
 from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.move.describing import describe
+from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.move.rebuilding import rebuild
-from storage_engine.lake.move.relocating import relocate
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify

@@ -33,9 +33,9 @@ from storage_engine.lake.gc.compaction import (
 )
 from storage_engine.lake.gc.expiry import finish_acts, remove_expired, undo_expiry
 from storage_engine.lake.gc.garbage import collect
-from storage_engine.lake.gc.garbage_files import TRASH
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
 from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
+from storage_engine.lake.gc.trash import TRASH
 from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts

@@ -334,7 +334,7 @@ def test_receipts_that_end_before_what_somebody_knows_are_refused(
 def test_where_there_is_no_lock_a_file_is_left_alone_for_a_day(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storage_engine.lake.gc.garbage_files.local_path", lambda _: None)
+    monkeypatch.setattr("storage_engine.lake.gc.trash.local_path", lambda _: None)
     with pytest.raises(BadInputError, match="expected a grace of at least 24 hours, found 23"):
         collect(lake, grace_ms=23 * HOUR_MS, delete=True)
     assert collect(lake, grace_ms=24 * HOUR_MS, delete=True).taken == ()

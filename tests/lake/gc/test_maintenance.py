@@ -26,8 +26,8 @@ from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.lake.storage.file_memory import forget_files
-from storage_engine.lake.verify.verify_metadata import read_state
+from storage_engine.lake.storage.small_files import forget_files
+from storage_engine.lake.verify.verify import read_state
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.retention import steps
 from tests.stock_engine import set_properties, stock_table

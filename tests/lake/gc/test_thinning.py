@@ -28,8 +28,8 @@ from storage_engine.lake.gc.expiry import finish_acts, remove_expired, undo_expi
 from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.gc.thinning import thin_segment
 from storage_engine.lake.move.copying import copy_lake
+from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.move.rebuilding import rebuild
-from storage_engine.lake.move.relocating import relocate
 from storage_engine.lake.restore.export import Selection, export_messages
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import Span

@@ -15,8 +15,19 @@ from storage_engine.core import durable
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.durable_io import DurableFileIO
 from storage_engine.lake.gc import trash
-from storage_engine.lake.gc.garbage_files import TAKEN_LIST, TRASH, Place, TableFile, list_place
-from storage_engine.lake.gc.trash import empty, forget, in_trash, new_moment, put_back, take
+from storage_engine.lake.gc.trash import (
+    TAKEN_LIST,
+    TRASH,
+    Place,
+    TableFile,
+    empty,
+    forget,
+    in_trash,
+    list_place,
+    new_moment,
+    put_back,
+    take,
+)
 
 CONTENTS = {"data/store_id=1/a.parquet": b"a", "data/store_id=2/b.parquet": b"bb", "metadata/c.avro": b"ccc"}
 

@@ -21,7 +21,7 @@ from storage_engine.lake.catalog.intents import INTENT_NAME
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.move.relocating import relocate
+from storage_engine.lake.move.moving import relocate
 from tests.lake.conftest import Fingerprint
 from tests.lake.lake_acts import archive, at, check, copy_tree, held, old_release, tree
 

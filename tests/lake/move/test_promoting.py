@@ -11,7 +11,7 @@ from storage_engine.exceptions import BadInputError, LakeIdentityError
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.identity import lake_id_of
 from storage_engine.lake.move.copying import promote
-from storage_engine.lake.move.relocating import relocate
+from storage_engine.lake.move.moving import relocate
 from tests.lake.lake_acts import archive, at, check, copy_tree, tree
 
 

@@ -19,8 +19,8 @@ from storage_engine.lake.catalog.identity import MARK_NAME, copy_of, lake_id_of
 from storage_engine.lake.catalog.intents import INTENT_NAME
 from storage_engine.lake.catalog.tables import SCHEMA_VERSION_PROPERTY
 from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.move.rebuilding import rebuild
-from storage_engine.lake.move.relocating import relocate
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import VerifyLevel

@@ -13,7 +13,7 @@ from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.coverage.coverage import ReleasedSpan
-from storage_engine.lake.coverage.local_spans import local_spans
+from storage_engine.lake.coverage.spans import local_spans
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.verify.verify import StoreVerification, VerifyLevel, verify
 from storage_engine.model.proof.receipt import Receipt

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.journal.drift import hold_memory
+from storage_engine.journal.journal import hold_memory
 from storage_engine.kafka.hold.hold_state import HeldSetting, HoldState, TopicSetting
 from storage_engine.kafka.stopped.store_lock import LOCK
 from storage_engine.lake.move.making import make_lake

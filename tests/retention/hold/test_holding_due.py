@@ -10,7 +10,7 @@ import pytest
 
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError, BrokerUnavailableError, GateRefusedError
-from storage_engine.journal.drift import drift_since_renewal
+from storage_engine.journal.journal import drift_since_renewal
 from storage_engine.kafka.live.live_store import TopicsHold
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.broker.live import LiveBroker

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from storage_engine.journal.reading.deletions import EventsAround
+from storage_engine.journal.reading.run_rows import EventsAround
 from storage_engine.retention.ranges.deleted_ranges import (
     Absence,
     RunHistory,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BadInputError
-from storage_engine.journal.reading.deletions import DeletingRun
+from storage_engine.journal.reading.run_rows import DeletingRun
 from storage_engine.journal.records import Event, Phase, Step
 from storage_engine.model.plan.plan import Reason
 from storage_engine.model.proof.deleted_range import DeletedRange

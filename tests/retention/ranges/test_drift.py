@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.journal.drift import WATCH_RUN, hold_memory, record_under_watch, untold_mends
-from storage_engine.journal.journal import Phase, Step
+from storage_engine.journal.journal import (
+    WATCH_RUN,
+    Phase,
+    Step,
+    hold_memory,
+    record_under_watch,
+    untold_mends,
+)
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.model.hold.hold import Drift, DriftKind, HoldStatus
 from storage_engine.model.report.validation import Status, Where

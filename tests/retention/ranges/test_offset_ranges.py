@@ -16,10 +16,10 @@ from sqlalchemy import Connection, update
 
 from storage_engine import cycle
 from storage_engine.journal.journal import Journal
-from storage_engine.journal.reading.deletions import deletions_after
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.lake.coverage.archived_spans import ArchivedSpan
+from storage_engine.journal.reading.run_rows import deletions_after
 from storage_engine.lake.coverage.coverage import LocalSpan, ReleasedSpan
+from storage_engine.lake.coverage.spans import ArchivedSpan
 from storage_engine.model.plan.plan import Decision, Reason
 from storage_engine.model.report.validation import Status, Where
 from storage_engine.model.report.verification import VerifyLevel

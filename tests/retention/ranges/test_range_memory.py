@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
-from storage_engine.lake.coverage.archived_spans import ArchivedSpan, ReceiptSpan, archived_spans
 from storage_engine.lake.coverage.coverage import ReleasedSpan
+from storage_engine.lake.coverage.spans import ArchivedSpan, ReceiptSpan, archived_spans
 from storage_engine.lake.coverage.verify_turns import by_receipt
 from storage_engine.model.plan.plan import Decision, Reason
 from storage_engine.model.report.verification import Check, VerifyLevel

@@ -16,14 +16,13 @@ from pyiceberg.table import Table
 from storage_engine import cycle
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.journal.drift import WATCH_RUN, record_drift
-from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
+from storage_engine.journal.journal import WATCH_RUN, Journal, Phase, Step, StoreRecord, record_drift
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.tables import DELETIONS
 from storage_engine.lake.soundness.receipts import receipt_history
-from storage_engine.lake.storage.file_memory import forget_files
+from storage_engine.lake.storage.small_files import forget_files
 from storage_engine.model.hold.hold import Drift, DriftKind
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.deleted_range import DELETION, DeletedRange

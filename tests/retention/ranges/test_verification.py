@@ -18,7 +18,6 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.lake.verify import verify_metadata
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import StoreVerification, VerifyLevel
@@ -34,7 +33,7 @@ SEGMENTS = 4
 
 @pytest.fixture
 def lake(tmp_path: Path, store_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Lake:
-    monkeypatch.setattr(verify_metadata, "_COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr("storage_engine.lake.verify.verify._COMMIT_SECONDS", 0.0)
     root = store_copy("clean-stop")
     lake = make_lake(LakeConfig.local(tmp_path / "lake"))
     chosen = [

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from storage_engine.arrow import row_groups
 from storage_engine.rocketmq.codec.codec import CODEC, default_chunk_bytes
-from storage_engine.rocketmq.codec.decode_columns import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from storage_engine.rocketmq.codec.decode_kernels import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from storage_engine.rocketmq.codec.property_pairs import property_maps
 from tests.rocketmq.codec_calls import COPIED, RELAXED, assert_reads_as, by_offset, decode, encode, segments
 

@@ -16,7 +16,7 @@ from storage_engine import crc, native
 from storage_engine.arrow.memory import address_of
 from storage_engine.crc import crc32, crc32c, crc32c_engine, crc32c_of, crc_engine
 from storage_engine.native import kernel
-from storage_engine.rocketmq.codec import text_kernels
+from storage_engine.rocketmq.codec import frame_kernels
 
 QUICK = settings(max_examples=300, deadline=None, derandomize=True)
 
@@ -33,17 +33,17 @@ def _crc32c(function: int, table: int, address: int, size: int) -> int:
 
 @kernel
 def _is_utf8(address: int, size: int) -> bool:
-    return text_kernels.is_utf8(address, size)
+    return frame_kernels.is_utf8(address, size)
 
 
 @kernel
 def _write_host(target: int, source: int, ipv6: bool) -> int:
-    return text_kernels.write_host(target, source, ipv6)
+    return frame_kernels.write_host(target, source, ipv6)
 
 
 @kernel
 def _read_host(target: int, source: int, size: int, ipv6: bool) -> bool:
-    return text_kernels.read_host(target, source, size, ipv6)
+    return frame_kernels.read_host(target, source, size, ipv6)
 
 
 def test_who_has_no_place_to_keep_compiled_code_compiles_it_each_time(
@@ -153,7 +153,7 @@ def test_no_other_text_is_an_address(text: str, ipv6: bool) -> None:
 
 
 def test_compiled_code_is_bound_to_every_module_that_is_compiled_into_it() -> None:
-    names = {name for name, _, _ in native._sources_stamp(Path(text_kernels.__file__).parent)}
+    names = {name for name, _, _ in native._sources_stamp(Path(frame_kernels.__file__).parent)}
     folder = Path(native.__file__).parent
     using = {
         path.name
@@ -161,7 +161,7 @@ def test_compiled_code_is_bound_to_every_module_that_is_compiled_into_it() -> No
         if "import" in path.read_text() and "inlined" in path.read_text()
     }
     assert {"offset_kernels.py", "dispatch_kernels.py", "frame_kernels.py"} <= using
-    assert using | {"frame.py", "decode_columns.py"} <= names
+    assert using | {"frame.py"} <= names
     stamp = native._sources_stamp(Path(__file__).parent.parent)
     assert names <= {name for name, _, _ in stamp}
     assert stamp in _crc32._cache._cache_file._source_stamp

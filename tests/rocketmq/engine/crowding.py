@@ -22,7 +22,7 @@ from zoneinfo import ZoneInfo
 from storage_engine.core.clock import clock_ms
 from storage_engine.model.store.store import DiskUsage
 from storage_engine.rocketmq.codec.codec import CODEC
-from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
+from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.cleanup_loop import CleanupLoop
 from storage_engine.rocketmq.engine.dispatch.queue_writer import QueueWriter
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
@@ -217,8 +217,8 @@ def check(config: BrokerConfig, acknowledged: Acknowledged, *, all_said: bool = 
     for (topic, queue_id), expected in queues.items():
         first = expected[0][0]
         assert [offset for offset, _ in expected] == list(range(first, first + len(expected))), "a gap"
-        files = consume_queue.list_files(layout.consumequeue / topic / str(queue_id))
-        found = consume_queue.read_queue(files)["offset"]
+        files = consume_queue.FORMAT.files(layout.consumequeue / topic / str(queue_id))
+        found = consume_queue.FORMAT.read_queue(files)["offset"]
         assert found[found >= min_offset].tolist() == [at for _, at in expected], "a queue isn't the log's"
         assert minima[topic, queue_id] == first
     with open_index(layout, config) as index:

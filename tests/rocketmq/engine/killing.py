@@ -21,7 +21,7 @@ from typing import Any
 
 from storage_engine.core.clock import clock_ms
 from storage_engine.rocketmq.codec.codec import CODEC
-from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
+from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.format import consume_queue, consume_queue_ext
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
@@ -126,8 +126,8 @@ def check_extensions(layout: StoreLayout, rows: list[dict[str, Any]]) -> None:
             read = consume_queue_ext.read_units(file)
             said = zip(read.tags_code.tolist(), read.store_time_ms.tolist(), strict=True)
             units |= dict(zip(read.offset.tolist(), said, strict=True))
-        files = consume_queue.list_files(layout.consumequeue / queue.topic / str(queue.queue_id))
-        for entry in consume_queue.read_queue(files):
+        files = consume_queue.FORMAT.files(layout.consumequeue / queue.topic / str(queue.queue_id))
+        for entry in consume_queue.FORMAT.read_queue(files):
             at = consume_queue_ext.unit_offset(int(entry["tags_code"]))
             found = None if at is None else units.get(at)
             assert found == messages[int(entry["offset"])], f"{queue.path}: unit at {at}: {found}"
@@ -163,7 +163,7 @@ def check(
         assert row["queue_offset"] == len(queue), "a queue has a gap"
         queue.append(row["physical_offset"])
     for queue in iter_queues(layout.consumequeue):
-        entries = consume_queue.read_queue(consume_queue.list_files(queue.path))["offset"].tolist()
+        entries = consume_queue.FORMAT.read_queue(consume_queue.FORMAT.files(queue.path))["offset"].tolist()
         expected = queues.pop((queue.topic, queue.queue_id), [])
         wrong = next((n for n, pair in enumerate(zip_longest(entries, expected)) if pair[0] != pair[1]), None)
         assert wrong is None, (

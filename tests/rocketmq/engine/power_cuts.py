@@ -127,10 +127,11 @@ def check_checkpoint(config: BrokerConfig, before: Written) -> Checkpoint | None
     if said is None:
         return None
     left = written_in(layout.root).frames
+    form = consume_queue.FORMAT
     queued = {
         offset
         for queue in iter_queues(layout.consumequeue)
-        for offset in consume_queue.read_queue(consume_queue.list_files(queue.path))["offset"].tolist()
+        for offset in form.read_queue(form.files(queue.path))["offset"].tolist()
     }
     indexed: set[int] = set()
     if any(stored_ms < said.index_msg_timestamp_ms for stored_ms in before.stored_ms.values()):

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from storage_engine.rocketmq.engine.append.new_message import (
+from storage_engine.rocketmq.engine.append.append import (
     NewBatch,
     NewMessage,
     PutResult,

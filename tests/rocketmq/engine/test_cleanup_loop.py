@@ -14,7 +14,7 @@ import pytest
 
 from storage_engine.model.plan.plan import Cause, PlanRequest
 from storage_engine.model.store.store import DiskUsage
-from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
+from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.cleanup_loop import CleanupLoop, cleaning
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.format.broker_config import BrokerConfig

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BrokerConfigError
-from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
+from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.engine.recovering import recover_store
 from storage_engine.rocketmq.format.broker_config import load_broker_config

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage_engine.rocketmq.engine.append.new_message import NewMessage
+from storage_engine.rocketmq.engine.append.append import NewMessage
 from storage_engine.rocketmq.engine.dispatch.entry_files import EntryFiles
 from storage_engine.rocketmq.engine.dispatch.queue_writer import UNIT, ExtWriter, QueueWriter
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.rocketmq.engine.append.new_message import NewMessage
+from storage_engine.rocketmq.engine.append.append import NewMessage
 from storage_engine.rocketmq.engine.dispatch.index_writer import UnsureIndex, find_unsure
 from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.engine.recovering import rebuild_queues, recover_store

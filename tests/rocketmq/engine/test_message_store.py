@@ -9,7 +9,7 @@ import pytest
 
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.rocketmq.codec.codec import CODEC
-from storage_engine.rocketmq.engine.append.new_message import NewBatch, NewMessage, PutStatus, encode_batch
+from storage_engine.rocketmq.engine.append.append import NewBatch, NewMessage, PutStatus, encode_batch
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.index_file import java_hash, open_index, read_header
@@ -43,7 +43,7 @@ def test_what_is_put_is_read_by_the_archives_decoder(tmp_path: Path) -> None:
     assert [row["queue_offset"] for row in rows] == [i // 2 for i in range(300)]
     layout = resolve_layout(write_conf(tmp_path / "conf", root))
     for queue in iter_queues(layout.consumequeue):
-        entries = consume_queue.read_queue(consume_queue.list_files(queue.path))
+        entries = consume_queue.FORMAT.read_queue(consume_queue.FORMAT.files(queue.path))
         expected = [row["physical_offset"] for row in rows if row["queue_id"] == queue.queue_id]
         assert entries["offset"].tolist() == expected
     config = write_conf(tmp_path / "conf", root)
@@ -101,7 +101,7 @@ def test_the_code_of_tags_that_are_no_text_is_the_brokers(tmp_path: Path) -> Non
     with open_store(write_conf(tmp_path / "conf", root)) as store:
         for tags in (b"plain", b"a\xffb", b"plain"):
             store.put(NewMessage("orders", b"", b"TAGS\x01" + tags + b"\x02"))
-    entries = consume_queue.read_queue(consume_queue.list_files(root / "consumequeue/orders/0"))
+    entries = consume_queue.FORMAT.read_queue(consume_queue.FORMAT.files(root / "consumequeue/orders/0"))
     # new String(new byte[] {'a', (byte) 0xff, 'b'}, UTF_8).hashCode()
     assert entries["tags_code"].tolist() == [java_hash("plain"), 2_124_838, java_hash("plain")]
 

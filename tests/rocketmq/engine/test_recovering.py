@@ -82,10 +82,10 @@ def queues_of(layout: StoreLayout) -> dict[tuple[str, int], object]:
     """Return what queues say of each message; a broker's extensions have bitmaps beside its tags' codes."""
     found: dict[tuple[str, int], object] = {}
     for queue in iter_queues(layout.batchconsumequeue):
-        entries = batch_consume_queue.FORMAT.read_queue(batch_consume_queue.list_files(queue.path))
+        entries = batch_consume_queue.FORMAT.read_queue(batch_consume_queue.FORMAT.files(queue.path))
         found[queue.topic, queue.queue_id] = entries.tolist()
     for queue in iter_queues(layout.consumequeue):
-        entries = consume_queue.read_queue(consume_queue.list_files(queue.path))
+        entries = consume_queue.FORMAT.read_queue(consume_queue.FORMAT.files(queue.path))
         units = {}
         for file in consume_queue_ext.list_files(layout.consumequeue_ext / queue.topic / str(queue.queue_id)):
             read = consume_queue_ext.read_units(file)

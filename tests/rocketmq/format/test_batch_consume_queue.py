@@ -29,8 +29,8 @@ def test_every_entry_equals_what_the_broker_reads(
     assert {(queue.topic, queue.queue_id) for queue in queues} == {(t["topic"], t["queue"]) for t in truth}
     for queue in queues:
         lines = [t for t in truth if (t["topic"], t["queue"]) == (queue.topic, queue.queue_id)]
-        files = batch_consume_queue.list_files(queue.path)
-        entries = batch_consume_queue.read_queue(files)
+        files = batch_consume_queue.FORMAT.files(queue.path)
+        entries = batch_consume_queue.FORMAT.read_queue(files)
         for ours, theirs in COLUMNS.items():
             assert entries[ours].tolist() == [line[theirs] for line in lines]
         assert [line["slot"] for line in lines] == list(range(len(lines)))
@@ -42,8 +42,8 @@ def test_every_entry_equals_what_the_broker_reads(
 def test_bounds_count_messages_and_not_entries(store_copy: Callable[[str], Path]) -> None:
     root = store_copy("cqext-batchcq")
     queue = next(iter_queues(root / "batchconsumequeue"))
-    files = batch_consume_queue.list_files(queue.path)
-    entries = batch_consume_queue.read_queue(files)
+    files = batch_consume_queue.FORMAT.files(queue.path)
+    entries = batch_consume_queue.FORMAT.read_queue(files)
     maximum = int(entries["base_offset"][-1] + entries["batch_size"][-1])
     assert maximum > len(entries)
     assert batch_consume_queue.bounds(files, 0) == QueueBounds(0, maximum)
@@ -56,6 +56,6 @@ def test_bounds_count_messages_and_not_entries(store_copy: Callable[[str], Path]
 
 def test_an_empty_queue_has_no_bounds(tmp_path: Path) -> None:
     (tmp_path / "00000000000000000000").write_bytes(bytes(460))
-    files = batch_consume_queue.list_files(tmp_path)
+    files = batch_consume_queue.FORMAT.files(tmp_path)
     assert batch_consume_queue.last_entry(files) is None
     assert batch_consume_queue.bounds(files, 0) == QueueBounds(0, 0)

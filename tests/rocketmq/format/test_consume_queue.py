@@ -28,8 +28,8 @@ def test_every_entry_equals_what_the_broker_reads(
     found = {(queue.topic, queue.queue_id): queue for queue in iter_queues(root / "consumequeue")}
     assert expected.keys() <= found.keys()
     for key, queue in found.items():
-        files = consume_queue.list_files(queue.path)
-        entries = consume_queue.read_queue(files)
+        files = consume_queue.FORMAT.files(queue.path)
+        entries = consume_queue.FORMAT.read_queue(files)
         lines = expected[key]
         assert entries["offset"].tolist() == [line["offset"] for line in lines]
         assert entries["size"].tolist() == [line["size"] for line in lines]
@@ -46,8 +46,8 @@ def test_positions_found_by_bisection_agree_with_reading_everything(
 ) -> None:
     root = store_copy(name)
     for queue in iter_queues(root / "consumequeue"):
-        files = consume_queue.list_files(queue.path)
-        entries = consume_queue.read_queue(files)
+        files = consume_queue.FORMAT.files(queue.path)
+        entries = consume_queue.FORMAT.read_queue(files)
         first = files[0].base_offset // 20
         last = consume_queue.last_entry(files)
         if not len(entries):
@@ -79,7 +79,7 @@ def entries(*rows: tuple[int, int, int]) -> bytes:
 
 def test_fillers_lie_before_every_message(tmp_path: Path) -> None:
     data = entries((0, FILLER_SIZE, 0), (0, FILLER_SIZE, 0), (0, 100, 7), (100, 50, 0))
-    files = consume_queue.list_files(write_queue(tmp_path / "t/0", (80, data)))
+    files = consume_queue.FORMAT.files(write_queue(tmp_path / "t/0", (80, data)))
     assert consume_queue.bounds(files, 0) == QueueBounds(4 + 2, 4 + 4)
     assert consume_queue.entry_at(files, 5) is None
     assert consume_queue.entry_at(files, 6) == consume_queue.Entry(6, 0, 100, 7)
@@ -87,7 +87,7 @@ def test_fillers_lie_before_every_message(tmp_path: Path) -> None:
 
 def test_a_queue_without_any_message_left_keeps_its_max_offset(tmp_path: Path) -> None:
     full = entries((0, 10, 0), (10, 10, 0))
-    files = consume_queue.list_files(write_queue(tmp_path / "t/0", (0, full), (40, bytes(40))))
+    files = consume_queue.FORMAT.files(write_queue(tmp_path / "t/0", (0, full), (40, bytes(40))))
     assert consume_queue.bounds(files, 1000) == QueueBounds(2, 2)
     last = consume_queue.last_entry(files)
     assert last is not None
@@ -108,15 +108,15 @@ def test_files_that_are_no_queue_are_an_error(
 ) -> None:
     queue = write_queue(tmp_path / "t/0", *files)
     with pytest.raises(CorruptFileError, match=message):
-        consume_queue.list_files(queue)
+        consume_queue.FORMAT.files(queue)
 
 
 def test_a_file_that_shrinks_while_being_read_is_an_error(tmp_path: Path) -> None:
     queue = write_queue(tmp_path / "t/0", (0, entries((0, 10, 0), (10, 10, 0))))
-    files = consume_queue.list_files(queue)
+    files = consume_queue.FORMAT.files(queue)
     files[0].path.write_bytes(b"")
     with pytest.raises(CorruptFileError, match="the file's end"):
-        consume_queue.read_queue(files)
+        consume_queue.FORMAT.read_queue(files)
     with pytest.raises(CorruptFileError, match="the file's end"):
         consume_queue.last_entry(files)
 
@@ -134,7 +134,7 @@ def test_what_is_left_of_a_queue_is_found_without_its_end(
     store_copy: Callable[[str], Path], name: str
 ) -> None:
     queues = [queue.path for queue in iter_queues(store_copy(name) / "consumequeue")]
-    found = [files for path in queues if (files := consume_queue.list_files(path))]
+    found = [files for path in queues if (files := consume_queue.FORMAT.files(path))]
     assert found
     for files in found:
         for minimum in (0, 1, 1 << 20, (3 << 20) + 7, 1 << 40):

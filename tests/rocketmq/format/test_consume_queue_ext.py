@@ -45,7 +45,7 @@ def test_every_entry_points_to_a_unit(store_copy: Callable[[str], Path]) -> None
         (file,) = consume_queue_ext.list_files(queue.path)
         units = set(consume_queue_ext.read_units(file).offset.tolist())
         path = root / "consumequeue" / queue.topic / str(queue.queue_id)
-        entries = consume_queue.read_queue(consume_queue.list_files(path))
+        entries = consume_queue.FORMAT.read_queue(consume_queue.FORMAT.files(path))
         addresses = [consume_queue_ext.unit_offset(code) for code in entries["tags_code"].tolist()]
         assert {address for address in addresses if address is not None} <= units
 

@@ -7,9 +7,9 @@ import pytest
 
 from storage_engine.exceptions import CorruptFileError, StoreBusyError
 from storage_engine.rocketmq.format import mapped_files
-from storage_engine.rocketmq.format import rereading as module
+from storage_engine.rocketmq.format import stored_files as module
 from storage_engine.rocketmq.format.mapped_files import list_raw_files
-from storage_engine.rocketmq.format.rereading import Patience, reread
+from storage_engine.rocketmq.format.stored_files import Patience, reread
 
 
 def failing(times: int, error: Exception) -> list[Exception | int]:

@@ -88,7 +88,7 @@ def test_every_message_is_whole_and_has_its_place_in_a_queue(sample: Sample) -> 
     assert set(kinds) <= {"message", "blank"}
     for (topic, queue_id), offsets in queues.items():
         assert offsets == list(range(len(offsets)))
-        files = consume_queue.list_files(sample.layout.consumequeue / topic / str(queue_id))
+        files = consume_queue.FORMAT.files(sample.layout.consumequeue / topic / str(queue_id))
         entries = consume_queue.FORMAT.read_queue(files)
         assert len(entries) == len(offsets)
 
@@ -117,7 +117,7 @@ def test_some_groups_are_far_behind_and_no_group_is_ahead(sample: Sample) -> Non
     rows = consumer_offsets(sample.layout).to_pylist()
     lagging = set()
     for row in rows:
-        files = consume_queue.list_files(sample.layout.consumequeue / row["topic"] / str(row["queue_id"]))
+        files = consume_queue.FORMAT.files(sample.layout.consumequeue / row["topic"] / str(row["queue_id"]))
         end = len(consume_queue.FORMAT.read_queue(files))
         assert 0 <= row["committed_offset"] <= end
         if row["committed_offset"] < 0.8 * end and not row["topic"].startswith("RMQ_SYS"):

@@ -19,7 +19,7 @@ from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_brok
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout, resolve_layout
 from storage_engine.rocketmq.format.mapped_files import file_name
 from storage_engine.rocketmq.format.queue_files import iter_queues
-from storage_engine.rocketmq.format.rereading import ATTEMPTS
+from storage_engine.rocketmq.format.stored_files import ATTEMPTS
 from storage_engine.rocketmq.store import dependents
 from storage_engine.rocketmq.store.broker import open_files
 from storage_engine.rocketmq.store.dependents import DependentKind, delete_dependents, expired_dependents
@@ -50,7 +50,7 @@ def test_consume_queue_files_whose_every_message_is_gone_expire_but_never_the_la
     assert bytes_of(root) == before
     expected = set()
     for queue in iter_queues(root / "consumequeue"):
-        *files, _ = consume_queue.list_files(queue.path)
+        *files, _ = consume_queue.FORMAT.files(queue.path)
         expected |= {
             file.path
             for file in files
@@ -69,7 +69,7 @@ def test_a_queue_ends_in_its_last_file_with_an_entry_whatever_empty_ones_lie_beh
     root = store_copy("clean-stop")
     before = expired_dependents(*opened(root), 1 << 40)
     for queue in iter_queues(root / "consumequeue"):
-        last = consume_queue.list_files(queue.path)[-1]
+        last = consume_queue.FORMAT.files(queue.path)[-1]
         assert consume_queue.FORMAT.entry(last, consume_queue.FORMAT.capacity(last) - 1) is None
         for number in range(empty_files):
             path = queue.path / file_name(last.end_offset + number * last.size_bytes)
@@ -129,7 +129,7 @@ def test_what_is_left_after_deletion_is_what_the_broker_would_leave(
     assert expired_dependents(layout, config, 5 * MIB) == ()
     assert delete_dependents(layout, found) == ()  # again, after it was interrupted
     for queue in iter_queues(layout.consumequeue):
-        assert consume_queue.list_files(queue.path)
+        assert consume_queue.FORMAT.files(queue.path)
 
 
 def test_files_go_oldest_first_and_their_directory_is_fsynced_after_them(

@@ -127,7 +127,7 @@ def erase_entries(root: Path, limit: int) -> int:
     """Take every consume queue entry at or above ``limit`` away; returns where the highest left one ends."""
     highest = 0
     for queue in iter_queues(root / "consumequeue"):
-        for file in consume_queue.list_files(queue.path):
+        for file in consume_queue.FORMAT.files(queue.path):
             entries = np.fromfile(file.path, consume_queue.DTYPE)
             entries[entries["offset"] >= limit] = 0
             entries.tofile(file.path)

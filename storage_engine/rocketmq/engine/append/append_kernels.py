@@ -20,29 +20,7 @@ from storage_engine.native import (
     store_u8,
     word,
 )
-from storage_engine.rocketmq.codec.frame import (
-    BLANK_HEADER_BYTES,
-    BODY_AT,
-    BODY_CRC_AT,
-    BORN_HOST_AT,
-    BORN_HOST_IPV6,
-    BORN_TIMESTAMP_AT,
-    CRC_MASK,
-    FLAG_AT,
-    INNER_BATCH,
-    IPV6_EXTRA_BYTES,
-    MAGIC_AT,
-    NAME_VALUE_SEPARATOR,
-    PHYSICAL_OFFSET_AT,
-    PROPERTY_CRC,
-    PROPERTY_CRC_BYTES,
-    PROPERTY_SEPARATOR,
-    QUEUE_ID_AT,
-    QUEUE_OFFSET_AT,
-    SIZE_AT,
-    STORE_HOST_IPV6,
-    SYS_FLAG_AT,
-)
+from storage_engine.rocketmq.codec import frame
 
 # Places in a file's table, of 64 bits each.
 TARGET: Final = 0
@@ -83,8 +61,8 @@ MAGIC_BYTES: Final = 4
 """Before a topic's length and name, as the two go together."""
 HOST_BYTES: Final = 8
 """Of an IPv4 address and a port."""
-_NO_IPV6 = ~(BORN_HOST_IPV6 | STORE_HOST_IPV6)
-_CRC_NAME = tuple(PROPERTY_CRC)
+_NO_IPV6 = ~(frame.BORN_HOST_IPV6 | frame.STORE_HOST_IPV6)
+_CRC_NAME = tuple(frame.PROPERTY_CRC)
 _INNER = tuple(b"INNER_")
 
 
@@ -117,7 +95,7 @@ def write_message(
     if len(topic) == 0 or len(body) > word(log, BODY_BYTES):
         return FRAME_TOO_LONG, 0
     block, own = address_of_bytes(properties), len(properties)
-    if not may_be_inner and (sys_flag & INNER_BATCH or names_inner(block, own)):
+    if not may_be_inner and (sys_flag & frame.INNER_BATCH or names_inner(block, own)):
         return INNER, 0
     numbers = (
         queue_id >= 0
@@ -130,18 +108,18 @@ def write_message(
         return OUT_OF_RANGE, 0
     length = own
     if word(log, ENDS_WITH_CRC):
-        length += PROPERTY_CRC_BYTES
-        if own > 0 and load_u8(block + own - 1) != PROPERTY_SEPARATOR:
+        length += frame.PROPERTY_CRC_BYTES
+        if own > 0 and load_u8(block + own - 1) != frame.PROPERTY_SEPARATOR:
             length += 1
     if length > _MAX_SHORT:
         return PROPERTIES_TOO_LONG, 0
     topic_bytes = len(topic) - MAGIC_BYTES
-    size = BODY_AT + len(born_host) + len(store_host) - 2 * HOST_BYTES
+    size = frame.BODY_AT + len(born_host) + len(store_host) - 2 * HOST_BYTES
     size += len(body) + topic_bytes + 2 + length
     if size > word(log, FRAME_BYTES):
         return FRAME_TOO_LONG, 0
     wrote = word(file, WROTE)
-    if size + BLANK_HEADER_BYTES > word(file, FILE_BYTES) - wrote:
+    if size + frame.BLANK_HEADER_BYTES > word(file, FILE_BYTES) - wrote:
         return NO_ROOM, 0
     target = word(file, TARGET) + wrote
     if target == wrote:
@@ -175,8 +153,8 @@ def write_message(
     store_be_i16(place - 2, length)
     copy_bytes(place, block, own)
     if word(log, ENDS_WITH_CRC):
-        if length > own + PROPERTY_CRC_BYTES:
-            store_u8(place + own, PROPERTY_SEPARATOR)
+        if length > own + frame.PROPERTY_CRC_BYTES:
+            store_u8(place + own, frame.PROPERTY_SEPARATOR)
         put_property_crc(target, size, log)
     set_word(file, STORE_MS, store_ms)
     set_word(file, WROTE, wrote + size)
@@ -236,10 +214,10 @@ def write_batch(
     if not (numbers and is_host(len(born_host)) and is_host(len(store_host))):
         return OUT_OF_RANGE, 0, 0
     flags = with_hosts(sys_flag, len(born_host), len(store_host))
-    reserved = PROPERTY_CRC_BYTES if word(log, ENDS_WITH_CRC) else 0
+    reserved = frame.PROPERTY_CRC_BYTES if word(log, ENDS_WITH_CRC) else 0
     block, shared = address_of_bytes(properties), len(properties)
     topic_bytes = len(topic) - MAGIC_BYTES
-    fixed = BODY_AT + len(born_host) + len(store_host) - 2 * HOST_BYTES + topic_bytes + 2
+    fixed = frame.BODY_AT + len(born_host) + len(store_host) - 2 * HOST_BYTES + topic_bytes + 2
     at = address_of_bytes(messages)
     end = at + len(messages)
     total, count = measure_batch(at, end, fixed, shared, reserved)
@@ -248,7 +226,7 @@ def write_batch(
     if total > word(log, BATCH_BYTES):
         return FRAME_TOO_LONG, 0, 0
     wrote = word(file, WROTE)
-    if total + BLANK_HEADER_BYTES > word(file, FILE_BYTES) - wrote:
+    if total + frame.BLANK_HEADER_BYTES > word(file, FILE_BYTES) - wrote:
         return NO_ROOM, 0, 0
     target = word(file, TARGET) + wrote
     if target == wrote:
@@ -290,7 +268,7 @@ def write_batch(
         copy_bytes(place, own_at, own)
         place += own
         if length - reserved - own > shared:
-            store_u8(place, PROPERTY_SEPARATOR)
+            store_u8(place, frame.PROPERTY_SEPARATOR)
             place += 1
         copy_bytes(place, block, shared)
         if reserved:
@@ -308,7 +286,7 @@ def write_batch(
 def property_bytes(source: int, own: int, shared: int, reserved: int) -> int:
     """Return the length of a message's properties with the batch's behind them."""
     separator = 0
-    if own > 0 and shared > 0 and load_u8(source + own - 1) != PROPERTY_SEPARATOR:
+    if own > 0 and shared > 0 and load_u8(source + own - 1) != frame.PROPERTY_SEPARATOR:
         separator = 1
     return own + separator + shared + reserved
 
@@ -316,15 +294,15 @@ def property_bytes(source: int, own: int, shared: int, reserved: int) -> int:
 @inlined
 def put_property_crc(at: int, size: int, log: int) -> None:
     """Write the property with a frame's CRC into its last bytes (MessageDecoder#createCrc32)."""
-    begin = size - PROPERTY_CRC_BYTES
-    crc = crc32(word(log, CRC_FUNCTION), word(log, CRC_TABLE), at, begin) & CRC_MASK
+    begin = size - frame.PROPERTY_CRC_BYTES
+    crc = crc32(word(log, CRC_FUNCTION), word(log, CRC_TABLE), at, begin) & frame.CRC_MASK
     for i in range(8):
         store_u8(at + begin + i, _CRC_NAME[i])
-    store_u8(at + begin + 8, NAME_VALUE_SEPARATOR)
+    store_u8(at + begin + 8, frame.NAME_VALUE_SEPARATOR)
     for i in range(10):
         store_u8(at + begin + 9 + i, 48 + crc % 10)
         crc //= 10
-    store_u8(at + size - 1, PROPERTY_SEPARATOR)
+    store_u8(at + size - 1, frame.PROPERTY_SEPARATOR)
 
 
 @inlined
@@ -341,17 +319,17 @@ def put_header(
     prepared_offset: int,
 ) -> int:
     """Write what a message, or all of a batch, have in common; return where the body's length lies."""
-    copy_bytes(target + MAGIC_AT, topic, MAGIC_BYTES)
-    store_be_i32(target + QUEUE_ID_AT, queue_id)
-    store_be_i32(target + SYS_FLAG_AT, sys_flag)
-    store_be_i64(target + BORN_TIMESTAMP_AT, born_ms)
-    at = target + BORN_HOST_AT
-    length = HOST_BYTES + (IPV6_EXTRA_BYTES if sys_flag & BORN_HOST_IPV6 else 0)
+    copy_bytes(target + frame.MAGIC_AT, topic, MAGIC_BYTES)
+    store_be_i32(target + frame.QUEUE_ID_AT, queue_id)
+    store_be_i32(target + frame.SYS_FLAG_AT, sys_flag)
+    store_be_i64(target + frame.BORN_TIMESTAMP_AT, born_ms)
+    at = target + frame.BORN_HOST_AT
+    length = HOST_BYTES + (frame.IPV6_EXTRA_BYTES if sys_flag & frame.BORN_HOST_IPV6 else 0)
     copy_bytes(at, born_host, length)
     at += length
     store_be_i64(at, store_ms)
     at += 8
-    length = HOST_BYTES + (IPV6_EXTRA_BYTES if sys_flag & STORE_HOST_IPV6 else 0)
+    length = HOST_BYTES + (frame.IPV6_EXTRA_BYTES if sys_flag & frame.STORE_HOST_IPV6 else 0)
     copy_bytes(at, store_host, length)
     at += length
     store_be_i32(at, reconsume_times)
@@ -374,14 +352,14 @@ def put_rest(
     log: int,
 ) -> int:
     """Write what each message has of its own, but for its properties; return where those lie."""
-    store_be_i32(target + SIZE_AT, size)
+    store_be_i32(target + frame.SIZE_AT, size)
     crc = 0
     if body_bytes:
-        crc = crc32(word(log, CRC_FUNCTION), word(log, CRC_TABLE), body, body_bytes) & CRC_MASK
-    store_be_i32(target + BODY_CRC_AT, crc)
-    store_be_i32(target + FLAG_AT, flag)
-    store_be_i64(target + QUEUE_OFFSET_AT, queue_offset)
-    store_be_i64(target + PHYSICAL_OFFSET_AT, physical_offset)
+        crc = crc32(word(log, CRC_FUNCTION), word(log, CRC_TABLE), body, body_bytes) & frame.CRC_MASK
+    store_be_i32(target + frame.BODY_CRC_AT, crc)
+    store_be_i32(target + frame.FLAG_AT, flag)
+    store_be_i64(target + frame.QUEUE_OFFSET_AT, queue_offset)
+    store_be_i64(target + frame.PHYSICAL_OFFSET_AT, physical_offset)
     store_be_i32(length_at, body_bytes)
     place = length_at + 4
     copy_bytes(place, body, body_bytes)
@@ -411,12 +389,12 @@ def fits_32(value: int) -> bool:
 @inlined
 def is_host(length: int) -> bool:
     """Return whether so many bytes are an address and a port."""
-    return length == HOST_BYTES or length == HOST_BYTES + IPV6_EXTRA_BYTES
+    return length == HOST_BYTES or length == HOST_BYTES + frame.IPV6_EXTRA_BYTES
 
 
 @inlined
 def with_hosts(sys_flag: int, born_bytes: int, store_bytes: int) -> int:
     """Return a system flag that says which hosts are IPv6 ones."""
-    born = BORN_HOST_IPV6 if born_bytes != HOST_BYTES else 0
-    store = STORE_HOST_IPV6 if store_bytes != HOST_BYTES else 0
+    born = frame.BORN_HOST_IPV6 if born_bytes != HOST_BYTES else 0
+    store = frame.STORE_HOST_IPV6 if store_bytes != HOST_BYTES else 0
     return sys_flag & _NO_IPV6 | born | store

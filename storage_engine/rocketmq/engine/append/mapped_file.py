@@ -10,6 +10,7 @@ into memory where the system allows it. A commit writes them into the file, a fl
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import struct
@@ -28,8 +29,35 @@ from storage_engine.arrow.memory import address_of
 from storage_engine.core import durable
 from storage_engine.rocketmq.codec.frame import MAGIC_BLANK
 from storage_engine.rocketmq.engine.append import append_kernels
-from storage_engine.rocketmq.engine.erasing import erase_behind
 from storage_engine.rocketmq.format.stored_files import refuse_link
+
+_BLOCK_BYTES = 1 << 20
+
+
+def erase_behind(fd: int, position: int, size_bytes: int) -> None:
+    """Write zeros over what is not zero from a position of a file on, and take them to disk.
+
+    :raises OSError: the disk refuses.
+    """
+    erased = False
+    while position < size_bytes:
+        try:
+            # What was never written takes no time.
+            position = os.lseek(fd, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                break
+            raise
+        content = os.pread(fd, min(_BLOCK_BYTES, size_bytes - position), position)
+        if not content:
+            break
+        if content.strip(b"\0"):
+            os.pwrite(fd, bytes(len(content)), position)
+            erased = True
+        position += len(content)
+    if erased:
+        os.fsync(fd)
+
 
 PAGE_BYTES = 4096
 _AHEAD_BYTES = 32 << 20

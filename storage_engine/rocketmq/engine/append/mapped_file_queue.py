@@ -60,9 +60,6 @@ def _drop(prepared: tuple[int, Future[WritableFile]] | None) -> None:
             prepared[1].result().destroy(_FORCED_AFTER_MS, clock_ms())
 
 
-_TRUNCATE_FORCED_AFTER_MS = 1000
-
-
 class FileQueue:
     """Mapped files, oldest first, and how far the whole queue is committed and flushed."""
 
@@ -141,17 +138,15 @@ class FileQueue:
             files.append(file)
         self.files = tuple(files)
 
-    def last_for_write(self, start_offset: int = 0) -> WritableFile:
+    def last_for_write(self) -> WritableFile:
         """Return the file to write to; a new one behind a full one (MappedFileQueue#getLastMappedFile).
 
-        :param start_offset: where a queue without files begins.
         :raises OSError: a new file can't be made.
         """
         last = self.last
         if last is not None and not last.is_full:
             return last
-        base = last.end_offset if last else start_offset - start_offset % self.file_bytes
-        file = self._preallocation.take(base)
+        file = self._preallocation.take(last.end_offset if last else 0)
         with self._guard:
             self.files = (*self.files, file)
         return file
@@ -214,7 +209,7 @@ class FileQueue:
             if offset >= file.base_offset:
                 file.set_positions(offset % self.file_bytes)
             else:
-                file.destroy(_TRUNCATE_FORCED_AFTER_MS, clock_ms())
+                file.destroy(_FORCED_AFTER_MS, clock_ms())
                 gone.append(file)
         self.forget(gone)
 

@@ -27,30 +27,7 @@ from storage_engine.native import (
     store_be_i64,
     word,
 )
-from storage_engine.rocketmq.codec.frame import (
-    BLANK_HEADER_BYTES,
-    BODY_AT,
-    BODY_CRC_AT,
-    BORN_HOST_IPV6,
-    IPV6_EXTRA_BYTES,
-    MAGIC_AT,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    NAME_VALUE_SEPARATOR,
-    PHYSICAL_OFFSET_AT,
-    PROPERTY_CRC_BYTES,
-    PROPERTY_SEPARATOR,
-    QUEUE_ID_AT,
-    QUEUE_OFFSET_AT,
-    SCHEDULE_TOPIC,
-    STORE_TIMESTAMP_AT,
-    SYS_FLAG_AT,
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-    TRANSACTION_NOT,
-    TRANSACTION_ROLLBACK,
-)
+from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.frame import PROPERTY_CRC as CRC_NAME
 from storage_engine.rocketmq.codec.frame_kernels import Ints32, Ints64, body_position, hash_bytes, same_bytes
 
@@ -98,7 +75,7 @@ BLANK: Final = 2
 BAD: Final = 3
 BAD_LENGTHS: Final = 4
 
-_SCHEDULE_TOPIC = tuple(SCHEDULE_TOPIC.encode())
+_SCHEDULE_TOPIC = tuple(frame.SCHEDULE_TOPIC.encode())
 _KEYS = tuple(b"KEYS")
 _TAGS = tuple(b"TAGS")
 _UNIQUE = tuple(b"UNIQ_KEY")
@@ -158,9 +135,9 @@ def read_properties(
         end = index
         while end < length:
             byte = load_u8(at + end)
-            if byte == PROPERTY_SEPARATOR:
+            if byte == frame.PROPERTY_SEPARATOR:
                 break
-            if byte == NAME_VALUE_SEPARATOR and kv < 0:
+            if byte == frame.NAME_VALUE_SEPARATOR and kv < 0:
                 kv = end
             end += 1
         if kv > index and kv < end - 1:
@@ -231,18 +208,18 @@ def read_frame(
 ) -> int:
     """Fill in a row from the frame at a place of the buffer; ROOM, or what is there instead."""
     remaining = end - position
-    if remaining < BLANK_HEADER_BYTES:
+    if remaining < frame.BLANK_HEADER_BYTES:
         return BAD
     at = base + position
     total = load_be_i32(at)
     if total > remaining:
         return BAD
-    magic = load_be_u32(at + MAGIC_AT)
-    if magic == MAGIC_BLANK:
+    magic = load_be_u32(at + frame.MAGIC_AT)
+    if magic == frame.MAGIC_BLANK:
         return BLANK
-    if (magic != MAGIC_V1 and magic != MAGIC_V2) or total < 0 or remaining < BODY_AT + 3:
+    if (magic != frame.MAGIC_V1 and magic != frame.MAGIC_V2) or total < 0 or remaining < frame.BODY_AT + 3:
         return BAD
-    sys_flag = load_be_i32(at + SYS_FLAG_AT)
+    sys_flag = load_be_i32(at + frame.SYS_FLAG_AT)
     body_at = body_position(at)
     if remaining < body_at + 3:
         return BAD
@@ -251,10 +228,10 @@ def read_frame(
         return BAD
     if check == BODY_CRC and body_bytes > 0:
         crc = crc32(function, table, at + body_at, body_bytes) & 0x7FFFFFFF
-        if crc != load_be_i32(at + BODY_CRC_AT):
+        if crc != load_be_i32(at + frame.BODY_CRC_AT):
             return BAD
     topic_at = body_at + body_bytes
-    if magic == MAGIC_V1:
+    if magic == frame.MAGIC_V1:
         topic_bytes = load_i8(at + topic_at)
         topic_at += 1
     else:
@@ -266,13 +243,13 @@ def read_frame(
     properties_bytes = max(load_be_i16(at + properties_at - 2), 0)
     if properties_bytes > total or properties_at + properties_bytes > remaining:
         return BAD
-    store_at = STORE_TIMESTAMP_AT + (IPV6_EXTRA_BYTES if sys_flag & BORN_HOST_IPV6 else 0)
-    queue_id = load_be_i32(at + QUEUE_ID_AT)
+    store_at = frame.STORE_TIMESTAMP_AT + (frame.IPV6_EXTRA_BYTES if sys_flag & frame.BORN_HOST_IPV6 else 0)
+    queue_id = load_be_i32(at + frame.QUEUE_ID_AT)
     set_word(row, POSITION, position)
-    set_word(row, PHYSICAL_OFFSET, load_be_i64(at + PHYSICAL_OFFSET_AT))
+    set_word(row, PHYSICAL_OFFSET, load_be_i64(at + frame.PHYSICAL_OFFSET_AT))
     set_word(row, SIZE, total)
     set_word(row, STORE_MS, load_be_i64(at + store_at))
-    set_word(row, QUEUE_OFFSET, load_be_i64(at + QUEUE_OFFSET_AT))
+    set_word(row, QUEUE_OFFSET, load_be_i64(at + frame.QUEUE_OFFSET_AT))
     set_word(row, QUEUE_ID, queue_id)
     set_word(row, SYS_FLAG, sys_flag)
     set_word(row, TOPIC_AT, position + topic_at)
@@ -354,7 +331,7 @@ def hash_keys(base: int, rows: int, count: int, starts: Ints64, hashes: Ints32) 
     for i in range(count):
         row = rows + 8 * FIELDS * i
         starts[i] = found
-        if word(row, SYS_FLAG) & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+        if word(row, SYS_FLAG) & frame.TRANSACTION_MASK == frame.TRANSACTION_ROLLBACK:
             continue
         topic = java_hash_of(base + word(row, TOPIC_AT), word(row, TOPIC_BYTES), 0)
         malformed = topic < 0
@@ -504,7 +481,7 @@ def put_rows(
                 return FULL
             if (
                 word(row, PHYSICAL_OFFSET) < load_be_i64(file + END_OFFSET_AT)
-                or word(row, SYS_FLAG) & TRANSACTION_MASK == TRANSACTION_ROLLBACK
+                or word(row, SYS_FLAG) & frame.TRANSACTION_MASK == frame.TRANSACTION_ROLLBACK
             ):
                 state[0] += 1
                 continue
@@ -540,8 +517,8 @@ def group_by_queue(
     for i in range(count):
         row = rows + _ROW_BYTES * i
         marks |= word(row, MARKS)
-        kind = word(row, SYS_FLAG) & TRANSACTION_MASK
-        if kind not in (TRANSACTION_NOT, TRANSACTION_COMMIT):
+        kind = word(row, SYS_FLAG) & frame.TRANSACTION_MASK
+        if kind not in (frame.TRANSACTION_NOT, frame.TRANSACTION_COMMIT):
             set_word(groups, i, _NONE)
             continue
         last = i
@@ -629,9 +606,9 @@ def has_property_crc(at: int, size: int, properties_at: int, length: int, functi
         end = index
         while end < length:
             byte = load_u8(at + properties_at + end)
-            if byte == PROPERTY_SEPARATOR:
+            if byte == frame.PROPERTY_SEPARATOR:
                 break
-            if byte == NAME_VALUE_SEPARATOR and kv < 0:
+            if byte == frame.NAME_VALUE_SEPARATOR and kv < 0:
                 kv = end
             end += 1
         if (
@@ -643,6 +620,6 @@ def has_property_crc(at: int, size: int, properties_at: int, length: int, functi
             for i in range(end - 1, kv, -1):
                 expected = _as_int(expected * 10 + load_u8(at + properties_at + i) - 48)
         index = end + 1
-    if expected <= 0 or size < PROPERTY_CRC_BYTES:
+    if expected <= 0 or size < frame.PROPERTY_CRC_BYTES:
         return False
-    return crc32(function, table, at, size - PROPERTY_CRC_BYTES) & _CRC_MASK == expected
+    return crc32(function, table, at, size - frame.PROPERTY_CRC_BYTES) & _CRC_MASK == expected

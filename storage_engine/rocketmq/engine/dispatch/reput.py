@@ -18,12 +18,11 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.java_text import java_text
 from storage_engine.crc import crc_engine
 from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC
-from storage_engine.rocketmq.engine.append.new_message import parse_properties
+from storage_engine.rocketmq.engine.append.append import parse_properties
 from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as kernels
 from storage_engine.rocketmq.engine.dispatch.dispatch_kernels import group_by_queue
 from storage_engine.rocketmq.engine.dispatch.index_writer import IndexWriter
-from storage_engine.rocketmq.engine.dispatch.queue_table import QueueTable
-from storage_engine.rocketmq.engine.dispatch.queue_writer import BatchQueueWriter, QueueWriter
+from storage_engine.rocketmq.engine.dispatch.queue_writer import BatchQueueWriter, QueueTable, QueueWriter
 from storage_engine.rocketmq.engine.engine_settings import LIGHT_PREFIX, EngineSettings
 from storage_engine.rocketmq.format.index_file import java_hash
 
