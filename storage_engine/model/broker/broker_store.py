@@ -506,7 +506,10 @@ class StoreDependents(ABC):
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Return why files were left out of the last :meth:`find`: where they point can't be read."""
+        """Return why files were left out of the last :meth:`find`: where they point can't be read.
+
+        Asked of the object that the store hands on by then: what it says is kept by the store.
+        """
         return ()
 
     def delete(
