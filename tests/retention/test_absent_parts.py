@@ -16,6 +16,7 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.broker.broker_store import BrokerStore, StoreUser, hold_of
 from storage_engine.model.broker.broker_words import Aside
+from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, PendingPolicy, Policy
 from storage_engine.model.store.store import Archivable, StoreSnapshot
@@ -160,6 +161,18 @@ def test_such_a_broker_sets_nothing_aside(bare: ManagedStore) -> None:
     policy = Policy(archive=ArchiveMode.OFF, lag_policy=LagPolicy.IGNORE, undo_window_hours=1)
     with pytest.raises((BadInputError, GateRefusedError), match="expected no undo_window_hours with Toy"):
         steps.make_plan(replace(bare, policy=policy), "r", SMALL)
+
+
+def test_such_a_broker_is_not_cleaned_while_it_runs(
+    bare: ManagedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_class = type(find_broker("toy").open_store(brokers.settings_of(bare), None))
+    monkeypatch.setattr(store_class, "is_live", True)
+    policy = Policy(archive=ArchiveMode.OFF, lag_policy=LagPolicy.IGNORE)
+    store = replace(bare, policy=policy, live=LiveBroker("h:1", allow_same_disk=True))
+    with pytest.raises(GateRefusedError, match="nothing keeps this kind of broker from deleting"):
+        steps.make_plan(store, "r", SMALL)
+    assert len([*Path(store.root).glob("*/*.txt")]) == 6
 
 
 def test_nothing_is_set_aside_where_nothing_tells_that_the_broker_has_run(

@@ -192,8 +192,11 @@ class FlushedStore:
     after: StorePositions
 
 
-NO_HOLD: Final = HoldStatus(held=False, notices=("no broker runs, so nothing has to be held between runs",))
-"""Of a store whose broker is stopped."""
+NO_HOLD: Final = HoldStatus(
+    held=False,
+    notices=("nothing is held: no broker runs, or nothing keeps this kind of broker from deleting",),
+)
+"""Of a store whose broker is stopped, and of one without a hold."""
 
 
 @dataclass(frozen=True, slots=True)
