@@ -26,7 +26,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.report.report import build_report
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.rocketmq.store.broker import RocketMQBrokerStore
+from storage_engine.rocketmq.store.broker import FileProcess
 from tests.lakes import damage, path_of
 from tests.rounds import later
 
@@ -69,7 +69,7 @@ def test_a_running_broker_is_asked_how_long_its_puts_take(
         asked.append(now_ms)
         return BrokerProgress(now_ms, 0, 0, None, None, None, {}, None, put_p99_ms=answers())
 
-    monkeypatch.setattr(RocketMQBrokerStore, "progress", progress)
+    monkeypatch.setattr(FileProcess, "progress", progress)
     monkeypatch.setattr(pace, "_LOOK_SECONDS", 0.0)
     store = planned(max_segments=1, policy=Policy(archive_bytes_per_second=1 << 30))
     done = steps.archive_planned(store, "r", archive_here(store))
