@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.lag import LagOfPlan, print_groups
 from storage_engine.cli.output.next_line import say_cleanup, say_next
 from storage_engine.cli.output.notify_option import AlarmsTold, alarms_told, notify_option
-from storage_engine.cli.output.output import print_json, say
+from storage_engine.cli.output.output import print_json, say, say_notes
 from storage_engine.cli.output.plan_output import ASSUMED, by_hand, plan_json, print_plan
 from storage_engine.cli.output.progress import progress, waiting
 from storage_engine.cli.shell.command import command
@@ -24,7 +24,6 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import UNCHANGED, bytes_text, count_text
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.report.validation import ValidationResult
 
 if TYPE_CHECKING:
     from storage_engine.lake.archive.archive import SegmentJob
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from storage_engine.retention.report.report import Report
     from storage_engine.retention.steps import (
         ArchiveResult,
-        CheckpointResult,
-        DependentsResult,
         PlanResult,
         ReleaseResult,
     )
@@ -152,7 +149,7 @@ def take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:
             tell("validate: store and lake …")
         with nullcontext() if step is cycle.archive else waiting(step.__name__.replace("_", " ")):
             result = step(cleanup)
-        for line in LINES.get(step, _no_lines)(cleanup, result):
+        for line in LINES[step](cleanup, result) if step in LINES else ():
             tell(line)
 
 
@@ -199,8 +196,7 @@ def print_report(report: Report, finished: FinishResult) -> None:
     from storage_engine.retention.store.report_files import PAGE
 
     say(report_text(report))
-    for notice in finished.notices:
-        say(f"Note: {notice}")
+    say_notes(finished.notices)
     if finished.unchanged_since is not None:
         say(f"Unchanged since {finished.unchanged_since}; its report is at:")
     say(f"Report   {finished.report_json}")
@@ -226,10 +222,6 @@ def archive_with_progress(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
 
     with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
         return archive_all(open_lake(jobs[0].lake), jobs, advance)
-
-
-def _no_lines(cleanup: cycle.Cleanup, result: object) -> Iterator[str]:
-    yield from ()
 
 
 def _archive_lines(cleanup: cycle.Cleanup, done: ArchiveResult) -> Iterator[str]:
@@ -263,25 +255,15 @@ def _release_lines(cleanup: cycle.Cleanup, released: ReleaseResult) -> Iterator[
         )
 
 
-def _dependents_lines(cleanup: cycle.Cleanup, done: DependentsResult) -> Iterator[str]:
-    deleted = count_text(sum(done.deleted.values()), "file")
-    yield f"dependents: {deleted} deleted, {bytes_text(done.freed_bytes)} freed"
-
-
-def _flush_lines(cleanup: cycle.Cleanup, flushed: CheckpointResult) -> Iterator[str]:
-    yield f"flush: {flushed.flushed} files and directories"
-
-
-def _validation_lines(cleanup: cycle.Cleanup, result: ValidationResult) -> Iterator[str]:
-    yield f"validate: {result.overall.value}"
-
-
-LINES: Mapping[Callable[..., object], Callable[[cycle.Cleanup, Any], Iterator[str]]] = {
+LINES: Mapping[Callable[..., object], Callable[[cycle.Cleanup, Any], Iterable[str]]] = {
     cycle.archive: _archive_lines,
     cycle.release: _release_lines,
-    cycle.clean_dependents: _dependents_lines,
-    cycle.flush_checkpoint: _flush_lines,
-    cycle.validate: _validation_lines,
+    cycle.clean_dependents: lambda _, done: (
+        f"dependents: {count_text(sum(done.deleted.values()), 'file')} deleted, "
+        f"{bytes_text(done.freed_bytes)} freed",
+    ),
+    cycle.flush_checkpoint: lambda _, flushed: (f"flush: {flushed.flushed} files and directories",),
+    cycle.validate: lambda _, result: (f"validate: {result.overall.value}",),
 }
 """What a step came to, in words."""
 

@@ -31,7 +31,6 @@ from storage_engine.journal.records import RunState
 
 if TYPE_CHECKING:
     from storage_engine.journal.reading.queries import JournalReader
-    from storage_engine.lake.move.describing import LakeInfo
     from storage_engine.retention.doctor.overview import ManagedOverview, Overview
     from storage_engine.retention.store.managed_store import ManagedStore
 
@@ -305,7 +304,9 @@ def print_overview(found: Overview, stores: Sequence[ManagedOverview]) -> None:
     """Print journal and lakes in a line each, then each store with what is known of it."""
     say(f"Journal {found.journal}" if not found.journal_missing else f"Journal: {found.journal_missing}")
     for lake in found.lakes:
-        say(_lake(lake))
+        size = bytes_text(sum(table.file_bytes for table in lake.tables))
+        kind = f"a copy of lake {lake.copy_of}, read-only, {size}" if lake.copy_of else size
+        say(f"Lake    {lake.location}: {f'refused: {lake.refused}' if lake.refused else kind}")
     if not stores and not found.is_known:
         say("Which stores are managed isn't known: a lake can't be read, or is refused.")
     elif not stores:
@@ -316,12 +317,6 @@ def print_overview(found: Overview, stores: Sequence[ManagedOverview]) -> None:
             ("what", "value"),
             _facts(store, found.is_known),
         )
-
-
-def _lake(lake: LakeInfo) -> str:
-    size = bytes_text(sum(table.file_bytes for table in lake.tables))
-    kind = f"a copy of lake {lake.copy_of}, read-only, {size}" if lake.copy_of else size
-    return f"Lake    {lake.location}: {f'refused: {lake.refused}' if lake.refused else kind}"
 
 
 def _facts(store: ManagedOverview, lakes_known: bool) -> Iterator[tuple[str, str]]:

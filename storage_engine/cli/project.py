@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +39,7 @@ _CONN_ID = re.compile(r"[\w.-]{1,200}")
 """What Airflow's REST API takes for an id."""
 _QUEUE = re.compile(r"[^\s,]+")
 """A worker takes several queues, with commas between them."""
-_OF_AIRFLOW = (
-    "conn_id",
-    "broker",
-    "lake_dir",
-    "spark_conn_id",
-    "dags",
-    "env",
-    "edge",
-    "add_connection",
-    "yes",
-)
+_of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
 
 
 @command()
@@ -74,72 +65,54 @@ _OF_AIRFLOW = (
     callback=known_time_zone,
     help="IANA zone deleteWhen is meant in.",
 )
-@click.option(
+@_of_airflow(
     "--conn-id",
-    cls=GroupedOption,
-    group=AIRFLOW_GROUP,
     metavar="ID",
     default=project_files.STORE_CONNECTION,
     show_default=True,
     help="The store's connection, whose id is its name.",
 )
-@click.option(
+@_of_airflow(
     "--broker",
-    cls=GroupedOption,
-    group=AIRFLOW_GROUP,
     metavar="HOST:PORT",
     help="The broker runs on: its listen port, for the connection.",
 )
-@click.option(
+@_of_airflow(
     "--lake",
     "lake_dir",
-    cls=GroupedOption,
-    group=AIRFLOW_GROUP,
     metavar="DIRECTORY",
     type=NamedPath(file_okay=False),
     help="The store's lake, for the connection; default: the option lake of [storage_engine].",
 )
-@click.option(
+@_of_airflow(
     "--spark-conn-id",
-    cls=GroupedOption,
-    group=AIRFLOW_GROUP,
     metavar="ID",
     help="Connection that Spark jobs are submitted with, '' for none; default: one that is there, else a new "
     "one on local[*].",
 )
-@click.option(
+@_of_airflow(
     "--dags",
-    cls=GroupedOption,
-    group=AIRFLOW_GROUP,
     metavar="DIRECTORY",
     type=NamedPath(file_okay=False),
     help="Where DAG files go; default: this Airflow's dags_folder.",
 )
-@click.option(
+@_of_airflow(
     "--env",
-    cls=GroupedOption,
-    group=AIRFLOW_GROUP,
     is_flag=True,
     help="Print the option as an environment variable; edit no airflow.cfg.",
 )
-@click.option(
+@_of_airflow(
     "--edge",
-    cls=GroupedOption,
-    group=AIRFLOW_GROUP,
     metavar="QUEUE",
     help="The store's disk is on another host, where an edge worker takes this queue.",
 )
-@click.option(
+@_of_airflow(
     "--add-connection",
-    cls=GroupedOption,
-    group=AIRFLOW_GROUP,
     is_flag=True,
     help="Add the connection instead of printing the command.",
 )
-@click.option(
+@_of_airflow(
     "--yes",
-    cls=GroupedOption,
-    group=AIRFLOW_GROUP,
     is_flag=True,
     help="Make the changes without asking.",
 )
@@ -174,9 +147,9 @@ def init(directory: Path | None, into_airflow: bool, name: str | None, **said: A
         _set_up(**said)
         return
     context = click.get_current_context()
-    for name in _OF_AIRFLOW:
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            option = next(it for it in context.command.params if it.name == name)
+    for option in context.command.params:
+        is_typed = context.get_parameter_source(str(option.name)) is click.core.ParameterSource.COMMANDLINE
+        if is_typed and isinstance(option, GroupedOption) and option.group == AIRFLOW_GROUP:
             raise click.UsageError(f"{option.opts[0]}: expected --airflow with it.")
     assert directory is not None
     project = project_files.init_project(

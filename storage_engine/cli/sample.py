@@ -10,7 +10,7 @@ import click
 
 from storage_engine.cli.options.options import json_option
 from storage_engine.cli.options.store_argument import installed_broker
-from storage_engine.cli.output.output import print_json, say
+from storage_engine.cli.output.output import answer
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import TargetPath, moment_ms, size_bytes
@@ -82,18 +82,12 @@ def sample(
     request = SampleRequest(directory, messages, topics, days, seed, end_ms, segment_bytes)
     with waiting("Writing a sample store"):
         written = find_broker(broker_type or default_broker()).write_sample(request)
-    if as_json:
-        print_json("sample", {**asdict(written), "end_ms": end_ms})
-        return 0
-    say(
+    said = (
         f"{written.store}: {count_text(written.messages, 'message')}, {count_text(written.topics, 'topic')}, "
         f"{bytes_text(written.log_bytes)} in {count_text(written.log_files, 'file')} of the log. "
-        f"The last one arrived at {time_text(end_ms)}."
-    )
-    say(
+        f"The last one arrived at {time_text(end_ms)}.\n"
         f"{count_text(written.lagging_groups, 'consumer group')} of {written.groups} are far behind. "
-        f"{count_text(written.pending, 'message')} are pending."
+        f"{count_text(written.pending, 'message')} are pending.\n\n"
+        f"Next: storage-engine doctor {quote(written.store)} --broker-conf {quote(written.configuration)}"
     )
-    say()
-    say(f"Next: storage-engine doctor {quote(written.store)} --broker-conf {quote(written.configuration)}")
-    return 0
+    return answer("sample", {**asdict(written), "end_ms": end_ms}, said, as_json=as_json)

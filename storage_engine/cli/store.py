@@ -17,6 +17,7 @@ from storage_engine.cli.output.output import (
     print_table,
     put,
     say,
+    say_notes,
     store_head,
     store_name,
     terminal_width,
@@ -93,12 +94,10 @@ def inspect(
     print_quarantines(aside)
     if shield is not None:
         say(f"\nShield: {shield.text}")
-        for note in shield.notices:
-            say(f"Note: {note}")
+        say_notes(shield.notices)
     if lag is not None:
         say(f"\nArchive lag: {lag.text}")
-        for note in lag.notes:
-            say(f"Note: {note}")
+        say_notes(lag.notes)
     return 0
 
 

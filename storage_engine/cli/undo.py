@@ -8,7 +8,7 @@ import click
 
 from storage_engine.cli.options.options import check_store, json_option
 from storage_engine.cli.options.store_argument import takes_store
-from storage_engine.cli.output.output import print_json, say
+from storage_engine.cli.output.output import print_json, say, say_notes
 from storage_engine.cli.shell.command import command
 from storage_engine.core.host import person
 from storage_engine.core.jsonable import to_jsonable
@@ -51,8 +51,7 @@ def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
         say(f"Report   {finished.report_json}")
         return 0
     say(f"{files} that point into them are back, {bytes_text(done.size_bytes)}; {_begins(done)}.")
-    for notice in done.notices:
-        say(f"Note: {notice}")
+    say_notes(done.notices)
     say(
         "The next run deletes them again, if its rules let them go: stop its schedule, or set "
         "minimum_retention_hours."

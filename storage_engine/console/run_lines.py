@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from storage_engine.core.jsonable import filled
 from storage_engine.journal.reading.answers import RunRow
 
 
@@ -41,18 +42,4 @@ def dag_run_of(run_key: str) -> tuple[str | None, str | None]:
 def run_line(run: RunRow) -> RunLine:
     """Return a run as a page lists it."""
     dag_id, run_id = dag_run_of(run.run_key)
-    return RunLine(
-        id=run.run_id,
-        run_key=run.run_key,
-        dag_id=dag_id,
-        run_id=run_id,
-        outcome=run.outcome,
-        state=run.state,
-        created_at_ms=run.created_at_ms,
-        finished_at_ms=run.finished_at_ms,
-        causes=run.causes,
-        deleted_segments=run.deleted_segments,
-        freed_bytes=run.freed_bytes,
-        unchanged_since=run.unchanged_since,
-        has_report=run.has_report,
-    )
+    return filled(RunLine, run, id=run.run_id, dag_id=dag_id, run_id=run_id)

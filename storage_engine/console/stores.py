@@ -11,6 +11,7 @@ from storage_engine.console.forecast import Forecast
 from storage_engine.console.rules import LevelState, Rules, level_state, rules_of
 from storage_engine.console.run_lines import RunLine, run_line
 from storage_engine.core.clock import HOUR_MS
+from storage_engine.core.jsonable import filled
 from storage_engine.core.wording import duration_text, unexpected
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.reading.queries import JournalReader
@@ -217,35 +218,23 @@ def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
     """
     rules = None if summary.rules is None else rules_of(summary.rules)
     levels = tuple(
-        LevelLine(
-            one.path,
-            one.used_percent,
-            one.total_bytes,
-            one.usable_bytes,
-            level_state(one.used_percent, rules),
-            one.error,
-        )
-        for one in summary.levels
+        filled(LevelLine, one, state=level_state(one.used_percent, rules)) for one in summary.levels
     )
     found = (*_of_look(summary), *finding_lines(summary.doctor or ()), *_of_levels(levels))
     last_run = None if summary.last_run is None else run_line(summary.last_run)
     kind, problem = _problem(summary, now_ms)
     filling, time_to_full_ms = _time_to_full(summary.levels, rules)
-    return StoreLine(
+    return filled(
+        StoreLine,
+        summary,
         store=name,
-        store_id=summary.store_id,
-        broker=summary.broker,
-        host=summary.host,
         path=summary.real_path,
         state=_state(found, last_run, is_known=not problem and summary.doctor is not None),
         urgent=_most_urgent(found),
         levels=levels,
-        sampled_at_ms=summary.sampled_at_ms,
         retention_ms=_retention_ms(summary),
         filling=filling,
         time_to_full_ms=time_to_full_ms,
-        archive_lag_bytes=summary.archive_lag_bytes,
-        lagging_groups=summary.lagging_groups,
         last_run=last_run,
         problem=problem,
         problem_kind=kind,

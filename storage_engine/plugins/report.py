@@ -10,7 +10,7 @@ from typing import Any
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.reading.answers import StoredReport
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.pages.keep import LakeForecast, keep_page
+from storage_engine.pages.lakes import LakeForecast, keep_page
 from storage_engine.pages.report import report_html
 from storage_engine.pages.story import of_any_release, tell
 from storage_engine.plugins.journals import journal_of

@@ -527,18 +527,14 @@ def _save_gone(tending: _Tending, gone: Sequence[JudgedLink]) -> None:
                 tending.fail(one.seen, str(error))
             return
         except (StorageEngineError, OSError) as error:
-            if len(batch) > 1:
-                for one in batch:
-                    _try_alone(tending, one)
-            else:
+            if len(batch) == 1:
                 _keep(tending, batch[0], error)
-
-
-def _try_alone(tending: _Tending, one: JudgedLink) -> None:
-    try:
-        _archive(tending, [one])
-    except (StorageEngineError, OSError) as error:
-        _keep(tending, one, error)
+                continue
+            for one in batch:
+                try:
+                    _archive(tending, [one])
+                except (StorageEngineError, OSError) as failure:
+                    _keep(tending, one, failure)
 
 
 def _keep(tending: _Tending, one: JudgedLink, error: Exception) -> None:

@@ -14,7 +14,7 @@ import click
 from storage_engine.cli.options.options import check_store, journal_of, json_option
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.next_line import archive_command, say_cleanup, say_next
-from storage_engine.cli.output.output import print_json, print_table, say
+from storage_engine.cli.output.output import print_json, print_table, say, say_notes
 from storage_engine.cli.output.progress import progress, waiting
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import NamedPath, size_bytes
@@ -150,8 +150,7 @@ def _print_archived(
         failed = {"error": {"type": type(error).__name__, "message": str(error)}} if error else {}
         print_json("archive", {**shown, **failed})
         return
-    for notice in done.notices:
-        say(f"Note: {notice}", err=True)
+    say_notes(done.notices, err=True)
     if not receipts and not done.hashed_again and not done.refused:
         nothing = (
             "Nothing to archive: each segment that may be archived is in a lake, as far as lakes and journal "

@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from storage_engine.cli.output.output import say
+from storage_engine.cli.output.output import say, say_notes
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import GateRefusedError
@@ -77,5 +77,4 @@ def print_hold(status: HoldStatus) -> None:
         say(f"URGENT {due}")
     for one in status.disturbances:
         say(f"WARNING {drift_text(one)}")
-    for notice in status.notices:
-        say(f"Note: {notice}")
+    say_notes(status.notices)

@@ -86,19 +86,14 @@ def contradictions(
         for slot, segment in segments.items():
             if slot in rows and _contradicts(segment, rows[slot], acts):
                 yield segment
-        for slot, digits in _contents(lake, record.store_id):
+        files = live_data_files(lake.messages(), record.store_id)
+        for slot, digits in {split_data_file_name(file_name(file.location)) for file in files}:
             if (
                 slot in segments
                 and slot not in rows
                 and not sha256_of(segments[slot].facts.path).startswith(digits)
             ):
                 yield segments[slot]
-
-
-def _contents(lake: Lake, store_id: str) -> set[tuple[str, str]]:
-    """Slots of a store's live data files, with the first 16 digits of the SHA-256 that their names say."""
-    files = live_data_files(lake.messages(), store_id)
-    return {split_data_file_name(file_name(file.location)) for file in files}
 
 
 def _contradicts(segment: Segment, row: Receipt, acts: OwnActs) -> bool:

@@ -92,14 +92,18 @@ def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[s
     :param measured: what the lakes prove; None: they were not asked, or none could be.
     """
     errors: list[str] = []
-    snapshot = _told(errors, "the store", lambda: _snapshot(context, measured))
+    snapshot = _told(
+        errors, "the store", lambda: context.snapshot(clock_ms()) if measured is None else measured.snapshot
+    )
     if snapshot is None:
         return {"page_errors": errors}
     _told(errors, "which logs there are", lambda: _remember(context, snapshot))
     ranges = _told(errors, "where bytes are", lambda: store_ranges(context, snapshot, measured))
     lost = _lost(ranges)
     return {
-        "start": _told(errors, "what a simulation starts from", lambda: _start(context, snapshot)),
+        "start": _told(
+            errors, "what a simulation starts from", lambda: record_rules(context, snapshot, clock_ms())
+        ),
         "ranges": ranges,
         "lost": None if lost is None else _lost_text(lost),
         "lost_ranges": None if lost is None else len(lost),
@@ -118,16 +122,8 @@ def _told(errors: list[str], what: str, tell: Callable[[], Any]) -> Any:
         return None
 
 
-def _snapshot(context: Context, measured: MeasuredLag | None) -> StoreSnapshot:
-    return context.snapshot(clock_ms()) if measured is None else measured.snapshot
-
-
 def _remember(context: Context, snapshot: StoreSnapshot) -> None:
     remember_logs(context.store, context.journal, context.record, context.broker, snapshot)
-
-
-def _start(context: Context, snapshot: StoreSnapshot) -> CourseStart | None:
-    return record_rules(context, snapshot, clock_ms())
 
 
 def _due(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None) -> Mapping[str, Any]:

@@ -101,7 +101,7 @@ def remover(
     places = () if known is None else known.places
     chosen = choose_places(context.store, data_paths, context.record.store_id, run.run_key, paths, places)
     new = [place for place in dict.fromkeys(chosen.values()) if place not in places]
-    signs = _signs(context, list(chosen)) if new else {}
+    signs = signs_of(context.broker.signs_of_a_run(list(chosen))) if new else {}
     for place in dict.fromkeys(chosen.values()):
         if place in new:
             record_place(
@@ -118,11 +118,6 @@ def remover(
             signs = {}
         make_place(place, _manifest(context, run, now_ms, until_ms))
     return lambda path, directory: move_in(chosen[path.parent], path, directory)
-
-
-def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
-    broker = context.broker
-    return signs_of(broker.signs_of_a_run(directories))
 
 
 def frees_nothing(found: Quarantine | None) -> bool:
