@@ -48,7 +48,7 @@ COMMANDS = {
     "export": ("lake.restore", "Write archived messages into a file."),
     "kafka": ("kafka", "Make room in a node of Kafka; its broker's tasks."),
     "clean": ("clean", "The whole job, once: archive, prove, delete."),
-    "undo": ("undo", "Bring back what a run deleted."),
+    "undo": ("clean", "Bring back what a run deleted."),
     "hold": ("hold", "Keep a running broker from deleting."),
     "monitor": ("watch", "Look for alarms and metrics, once."),
     "watch": ("watch", "Mend what a hold rests on, at once."),

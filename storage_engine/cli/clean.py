@@ -1,4 +1,4 @@
-"""clean: the whole job on one store, once."""
+"""clean: the whole job on one store, once. undo: what it deleted comes back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from storage_engine import cycle
-from storage_engine.cli.options.options import CLEAN, REPLICAS_STOPPED, json_option
+from storage_engine.cli.options.options import CLEAN, REPLICAS_STOPPED, check_store, json_option
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.lag import LagOfPlan, print_groups
 from storage_engine.cli.output.next_line import say_cleanup, say_next
@@ -21,6 +21,8 @@ from storage_engine.cli.output.progress import progress, waiting
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import reason_text
 from storage_engine.core.clock import clock_ms
+from storage_engine.core.host import person
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import UNCHANGED, bytes_text, count_text
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
@@ -28,6 +30,7 @@ from storage_engine.model.proof.receipt import Receipt
 if TYPE_CHECKING:
     from storage_engine.lake.archive.archive import SegmentJob
     from storage_engine.retention.monitor.notifying import Means
+    from storage_engine.retention.quarantine.undo import UndoResult
     from storage_engine.retention.report.finishing import FinishResult
     from storage_engine.retention.report.report import Report
     from storage_engine.retention.steps import (
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
         ReleaseResult,
     )
     from storage_engine.retention.store.managed_store import ManagedStore
+
 
 Tell = Callable[[str], None]
 
@@ -275,3 +279,50 @@ def tell_on_stderr(line: str) -> None:
 
 def silent(line: str) -> None:
     """Say nothing, where JSON is all that is wanted."""
+
+
+@command()
+@click.argument("run")
+@takes_store(second_lake=True, connection=True)
+@json_option
+def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
+    """Bring back what RUN deleted from STORE: segments, consume queue and index files, as they were.
+
+    It takes a run that had --undo-window-hours, or undo_window_hours in its connection, whose window isn't
+    over, and a stopped broker. A broker of Kafka must not have run since. Of several runs the newest goes
+    first. It may be killed at any instant and run again.
+    """
+    from storage_engine.retention.quarantine.undo import undo as bring_back
+    from storage_engine.retention.quarantine.undo import undone_before
+    from storage_engine.retention.report.finishing import finish
+
+    if not managed.is_live:
+        check_store(managed)
+    before = None if managed.is_live else undone_before(managed, run)
+    done = before or bring_back(managed, run, person())
+    finished = finish(managed, run)
+    if as_json:
+        print_json("undo", {**to_jsonable(done), "report_json": finished.report_json})
+        return 0
+    files = f"{count_text(done.segments, 'segment')} and {count_text(done.dependents, 'file')}"
+    if before is not None:
+        say(
+            f"Run {run} is undone already, and nothing was done now: {files} that point into them came back "
+            f"then, {bytes_text(done.size_bytes)}."
+        )
+        say(f"Report   {finished.report_json}")
+        return 0
+    say(f"{files} that point into them are back, {bytes_text(done.size_bytes)}; {_begins(done)}.")
+    say_notes(done.notices)
+    say(
+        "The next run deletes them again, if its rules let them go: stop its schedule, or set "
+        "minimum_retention_hours."
+    )
+    say(f"Report   {finished.report_json}")
+    return 0
+
+
+def _begins(done: UndoResult) -> str:
+    if len(done.min_offsets) > 1:
+        return f"{count_text(len(done.min_offsets), 'log')} begin as before"
+    return f"the log begins at {next(iter(done.min_offsets.values()), done.min_offset)}"

@@ -170,7 +170,7 @@ def adopt(
     what is archived. Of a store with several logs --log opens one of one log, and leaves the others as they
     are.
     """
-    from storage_engine.retention.decisions.adopting import adopt as open_new_lineage
+    from storage_engine.retention.decisions import adopt as open_new_lineage
 
     check_store(managed)
     record = open_new_lineage(managed, person(), reason, force=force, log=log)
@@ -197,7 +197,7 @@ def move(name: str, managed: ManagedStore, reason: str, leave_unproven: int | No
     Its stamp has to prove which store it is, and it may not lie at its old place any more. A store of Airflow
     is called as its connection, so NAME is the connection's id.
     """
-    from storage_engine.retention.decisions.adopting import move as record_move
+    from storage_engine.retention.decisions import move as record_move
 
     if leave_unproven and not reason.strip():
         raise click.UsageError("Expected --reason TEXT with --leave-unproven AT-MOST, found none.")
@@ -227,7 +227,7 @@ def stamp(
     The stamp lies in STORE/.storage-engine. From then on the lake's present state is what the store is held
     against.
     """
-    from storage_engine.retention.decisions.adopting import stamp as write_stamp
+    from storage_engine.retention.decisions import stamp as write_stamp
 
     check_store(managed)
     if new and store_id is not None:

@@ -223,7 +223,7 @@ def runs(
 def _left_aside(store: ManagedStore, row: StoreRow) -> tuple[str, ...]:
     """Return what lies in a store's quarantines, if it is here, without the journal's knowing."""
     from storage_engine.journal.journal import Journal
-    from storage_engine.retention.quarantine.look import unknown_notices
+    from storage_engine.retention.quarantine.places import unknown_notices
     from storage_engine.retention.quarantine.records import known_directories
 
     if not Path(store.root).exists():

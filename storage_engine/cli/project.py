@@ -26,7 +26,7 @@ from storage_engine.core.extras import EDGE, require_provider
 from storage_engine.exceptions import BadInputError
 from storage_engine.project import init as project_files
 from storage_engine.project import into_airflow as own
-from storage_engine.project.settings_text import PAGE, parsed
+from storage_engine.project.into_airflow import PAGE, parsed
 from storage_engine.project.spark_connection import (
     SPARK_CONNECTION,
     SparkProposal,

@@ -32,14 +32,14 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.nearest import meant
 from storage_engine.core.wording import bytes_text, count_text, shortened, time_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
-from storage_engine.model.lag.lag import ArchiveLag, touched_text
+from storage_engine.model.lag import ArchiveLag, touched_text
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.report.diagnosis import named_in_short, reason_of
 from storage_engine.model.report.inspection import Disks, Inspection, Names, Paragraph, Table
 from storage_engine.retention.proof.shielding import shield_summary
 
 if TYPE_CHECKING:
-    from storage_engine.retention.quarantine.look import QuarantineLook
+    from storage_engine.retention.quarantine.places import QuarantineLook
     from storage_engine.retention.store.managed_store import ManagedStore
 
 
@@ -61,7 +61,7 @@ def inspect(
     With --lake also the archive lag: what is sealed and not proven in the lake.
     """
     from storage_engine.brokers import find_broker
-    from storage_engine.retention.quarantine.look import look_at_quarantines
+    from storage_engine.retention.quarantine.places import look_at_quarantines
     from storage_engine.retention.store.broker_answers import package_errors
     from storage_engine.retention.store.brokers import settings_of
 

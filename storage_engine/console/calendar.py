@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from storage_engine.console.run_lines import dag_run_of
+from storage_engine.console.stores import dag_run_of
 from storage_engine.core.jsonable import filled
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.answers import Incident

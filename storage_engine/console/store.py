@@ -6,10 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from storage_engine.brokers import find_broker
+from storage_engine.console.forecast import store_forecast
 from storage_engine.console.rules import Rules, rules_of
-from storage_engine.console.run_lines import RunLine, run_line
-from storage_engine.console.store_forecast import store_forecast
-from storage_engine.console.stores import FindingLine, StoreLine, finding_lines, line_of, with_forecast
+from storage_engine.console.stores import (
+    FindingLine,
+    RunLine,
+    StoreLine,
+    finding_lines,
+    line_of,
+    run_line,
+    with_forecast,
+)
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.jsonable import filled
 from storage_engine.journal.reading.answers import (

@@ -13,8 +13,8 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from storage_engine.brokers import find_broker
+from storage_engine.console.forecast import hourly_moments
 from storage_engine.console.rules import Rules, rules_of
-from storage_engine.console.store_forecast import hourly_moments
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.jsonable import filled, from_jsonable
 from storage_engine.exceptions import BadInputError
@@ -27,7 +27,7 @@ from storage_engine.model.course.course import (
     RuleLevels,
     SettingType,
 )
-from storage_engine.model.course.ingest import ingest_from
+from storage_engine.model.course.daily_hours import ingest_from
 
 INGEST_DAYS = 7
 DAYS = 14

@@ -8,7 +8,7 @@ from typing import Final
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.records import Event, Phase, Run, Step, StoreRecord
-from storage_engine.model.hold.hold import Drift, DriftKind, HoldMemory, HoldStatus
+from storage_engine.model.hold import Drift, DriftKind, HoldMemory, HoldStatus
 from storage_engine.model.plan.plan import PlanRequest
 
 WATCH_RUN: Final = "watch"

@@ -17,12 +17,12 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
-from storage_engine.hooks.metrics import metrics_sent
 from storage_engine.hooks.notifiers import (
     AlarmException,
     Notifier,
     alarms_told,
     commands_named,
+    metrics_sent,
     with_connection,
 )
 from storage_engine.hooks.storage_engine import StorageEngineHook

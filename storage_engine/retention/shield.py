@@ -27,7 +27,7 @@ from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.storage.pace import pace_at
-from storage_engine.model.hold.hold import Drift, DriftKind, ShieldNeed
+from storage_engine.model.hold import Drift, DriftKind, ShieldNeed
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
 from storage_engine.model.store.known_logs import Lineages
@@ -197,17 +197,8 @@ def by_lineage(links: Sequence[SeenLink]) -> Mapping[int, list[SeenLink]]:
     return groups
 
 
-def record_meant(context: Context, run: Run, link: Link, receipt: Receipt) -> None:
-    """Record that a link is about to be dropped."""
-    _record(context, run, Phase.INTENT, link, receipt)
-
-
-def record_dropped(context: Context, run: Run, link: Link, receipt: Receipt) -> None:
-    """Record that a link was dropped."""
-    _record(context, run, Phase.RESULT, link, receipt)
-
-
-def _record(context: Context, run: Run, phase: Phase, link: Link, receipt: Receipt) -> None:
+def _record_drop(context: Context, run: Run, phase: Phase, link: Link, receipt: Receipt) -> None:
+    """Record that a link is about to be dropped, or was."""
     said = {"lineage": link.lineage, "sha256": receipt.sha256, "receipt_hash": receipt.row_hash}
     subject = segment_subject(link.log, link.base_offset)
     context.journal.record(run, Step.SHIELD, phase, [(subject, said)])
@@ -593,9 +584,9 @@ def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
                 continue
             if not _may_go(context, [judged]):
                 continue
-            record_meant(context, tending.run, judged.seen.link, judged.receipt)
+            _record_drop(context, tending.run, Phase.INTENT, judged.seen.link, judged.receipt)
             if drop_unchanged(tending.root, [judged.seen]):
-                record_dropped(context, tending.run, judged.seen.link, judged.receipt)
+                _record_drop(context, tending.run, Phase.RESULT, judged.seen.link, judged.receipt)
             else:
                 tending.notices += _stays(judged.seen)
 
@@ -613,13 +604,13 @@ def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]
     ]
     proven = [(one.seen, one.receipt) for one in _may_go(context, judged) if one.receipt is not None]
     for seen, receipt in proven:
-        record_meant(context, run, seen.link, receipt)
+        _record_drop(context, run, Phase.INTENT, seen.link, receipt)
     # Together: the shield's records are read and written once.
     dropped = drop_unchanged(root, [seen for seen, _ in proven]) if proven else ()
     notices = [one.problem for one in judged if one.receipt is None and one.problem]
     for seen, receipt in proven:
         if seen.link.name in dropped:
-            record_dropped(context, run, seen.link, receipt)
+            _record_drop(context, run, Phase.RESULT, seen.link, receipt)
         else:
             notices += _stays(seen)
     return tuple(notices)

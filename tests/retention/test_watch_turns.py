@@ -30,7 +30,7 @@ from tests.retention.watched_stores import SECONDS, Said, held, host_watch, is_m
 FIRST_WATCH = """
 import sys, time
 from pathlib import Path
-from storage_engine.model.hold.hold import WatchLook
+from storage_engine.model.hold import WatchLook
 from storage_engine.rocketmq.hold.heartbeat import watching
 
 with watching(Path(sys.argv[1])) as own:

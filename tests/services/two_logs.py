@@ -14,7 +14,7 @@ import pytest
 
 from storage_engine.core import durable
 from storage_engine.model.broker.broker_store import Pending, Remove, StoreSettings
-from storage_engine.model.lag.lag import Unread
+from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.store.store import LogSnapshot, Segment, StoreSnapshot
 from storage_engine.rocketmq import RocketMQ

@@ -11,7 +11,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.broker.live import RunningBroker
-from storage_engine.model.hold.hold import HoldStatus
+from storage_engine.model.hold import HoldStatus
 from storage_engine.model.store.store import StoreSnapshot
 from storage_engine.retention.hold.hold_text import broker_text, drift_text, due_alarms, hold_text
 

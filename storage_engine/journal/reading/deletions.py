@@ -12,7 +12,7 @@ from storage_engine.core.clock import HOUR_MS
 from storage_engine.journal.records import Event, Phase, Step
 from storage_engine.journal.tables.rows import to_event
 from storage_engine.journal.tables.schema import events, runs
-from storage_engine.model.hold.hold import DriftKind
+from storage_engine.model.hold import DriftKind
 
 GONE = frozenset({DriftKind.SEGMENT_GONE, DriftKind.GIVEN_UP})
 """What is about a range of the log that is gone."""

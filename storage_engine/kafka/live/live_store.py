@@ -21,7 +21,7 @@ from storage_engine.kafka.store.plan import as_asked
 from storage_engine.kafka.store.store import KafkaStore, open_store
 from storage_engine.model.broker.broker_store import Remove, StoreSettings, UnheldSegments
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
-from storage_engine.model.hold.hold import HoldMemory, HoldStatus
+from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, StoreSnapshot
 

@@ -12,8 +12,8 @@ from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.broker.broker_store import BrokerStore, Pending
-from storage_engine.model.hold.hold import HoldStatus
-from storage_engine.model.lag.lag import Unread
+from storage_engine.model.hold import HoldStatus
+from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import Cause, PlanRequest, Reason, Urgency
 from storage_engine.model.store.store import (
     Archivable,

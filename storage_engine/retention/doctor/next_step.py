@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from storage_engine.core.wording import count_text, time_text
-from storage_engine.model.report.diagnosis import Finding, Severity
+from storage_engine.model.report.diagnosis import Finding
 
 _IN_DAG = re.compile(r"storage-engine (?:archive|clean --manual|clean)(?![\w-])")
 """What the DAG does in Airflow."""
@@ -30,7 +30,7 @@ def unknown_proof_finding(why: UnknownProof, sealed_count: int) -> Finding:
         UnknownProof.STORE: "bring the journal back, or make the store known again: storage-engine archive",
     }
     what = f"which of {count_text(sealed_count, 'sealed segment')} a lake proves isn't known: {why.value}"
-    return Finding(Severity.WARNING, "proof-unknown", what, advice[why])
+    return Finding.warning("proof-unknown", what, advice[why])
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,7 @@ def space_findings(found: Figures) -> Iterator[Finding]:
     disks, levels, full = found.snapshot.log_disks, found.levels, found.full_percent
     for disk in found.snapshot.disks:
         if disk.used_percent is None:
-            yield Finding(
-                Severity.WARNING,
+            yield Finding.warning(
                 "disk-unknown",
                 f"the level of a disk isn't known: {disk.error}",
                 "check that it is mounted; a broker takes it for empty, and deletes because of that",
@@ -83,8 +82,7 @@ def _filling(found: Figures, what: str) -> Iterator[Finding]:
             _room(found),
         )
     elif levels.cleans_percent is not None and _used(found) >= levels.cleans_percent:
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "disk-cleans",
             f"{what}: from {levels.cleans_percent} % on the broker deletes what has expired at any hour",
             "archive ahead, or add space",
@@ -105,8 +103,7 @@ def retention_findings(found: Figures, age_setting: str) -> Iterator[Finding]:
     if room is None or needed <= found.log_bytes + room or found.growth.bytes_per_day <= 0:
         return
     fits_ms = (found.log_bytes + room) * DAY_MS // found.growth.bytes_per_day
-    yield Finding(
-        Severity.WARNING,
+    yield Finding.warning(
         "retention-unreachable",
         f"{age_setting} can't be reached: {growth_text(found.growth)}, and up to {level} % there is room for "
         f"{duration_text(fits_ms)}; the broker deletes younger segments then",
@@ -121,8 +118,7 @@ def minimum_findings(found: Figures, minimum_hours: int | None) -> Iterator[Find
     room = room_of_disks(found.snapshot.log_disks, found.full_percent or 100)
     needed = found.growth.bytes_per_day * minimum_hours // 24
     if room is not None and needed > found.log_bytes + room:
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "minimum-retention",
             f"minimum_retention_hours {minimum_hours} needs {bytes_text(needed)}, as "
             f"{growth_text(found.growth)}; the disk has room for {bytes_text(found.log_bytes + room)}, "
@@ -164,4 +160,4 @@ def _used(found: Figures) -> int:
 
 
 def _urgent(kind: str, what: str, advice: str) -> Finding:
-    return Finding(Severity.URGENT, kind, what, advice)
+    return Finding.urgent(kind, what, advice)

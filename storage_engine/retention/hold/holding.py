@@ -16,7 +16,7 @@ from storage_engine.exceptions import GateRefusedError, StorageEngineError, Stor
 from storage_engine.journal.drift import drift_since_renewal, hold_memory, untold_mends
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.reading.deletions import GONE
-from storage_engine.model.hold.hold import Drift, HoldStatus
+from storage_engine.model.hold import Drift, HoldStatus
 from storage_engine.model.report.validation import Where
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import FileFacts, SegmentId

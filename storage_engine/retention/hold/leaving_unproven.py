@@ -17,7 +17,7 @@ from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.drift import hold_memory
 from storage_engine.journal.journal import Event, Journal, Phase, Step, StoreRecord
 from storage_engine.model.broker.broker_store import BrokerStore, UnheldSegments
-from storage_engine.model.hold.hold import HoldStatus
+from storage_engine.model.hold import HoldStatus
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import Segment, SegmentState

@@ -18,9 +18,9 @@ from storage_engine.core.wording import count_text, reason_text, time_text, unex
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.drift import drift_since_renewal
 from storage_engine.model.course.course import CourseStart, RuleLevels
-from storage_engine.model.hold.hold import HoldStatus
-from storage_engine.model.lag.lag import ArchiveLag, GroupLag
-from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
+from storage_engine.model.hold import HoldStatus
+from storage_engine.model.lag import ArchiveLag, GroupLag
+from storage_engine.model.report.diagnosis import Finding, named_in_short
 from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
 from storage_engine.model.store.store import StoreSnapshot
 from storage_engine.retention.archive.sealed import MeasuredLag, measure_lag
@@ -334,7 +334,7 @@ def _findings(context: Context) -> tuple[Finding, ...]:
         # Whatever it is: what was found so far has to be kept, and alarms have to be told.
         known = isinstance(error, (StorageEngineError, OSError))
         told = str(error).removesuffix(".") if known else unexpected(error)
-        return (Finding(Severity.WARNING, "unreadable", told),)
+        return (Finding.warning("unreadable", told),)
 
 
 def _shield_alarms(context: Context) -> tuple[str, ...]:

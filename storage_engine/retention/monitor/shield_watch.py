@@ -20,7 +20,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.own_directory import WATCH_WAIT_SECONDS
 from storage_engine.core.wording import reason_text, unexpected
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.hold.hold import Drift
+from storage_engine.model.hold import Drift
 from storage_engine.model.settings.policy import GENTLE_BYTES_PER_SECOND, ArchiveMode, ShieldMode
 from storage_engine.retention.store.brokers import open_to_look
 from storage_engine.retention.store.managed_store import ManagedStore

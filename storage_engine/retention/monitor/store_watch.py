@@ -24,7 +24,7 @@ from storage_engine.journal.drift import record_under_watch
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.model.broker.broker_store import Beating, FenceWatch
-from storage_engine.model.hold.hold import Drift
+from storage_engine.model.hold import Drift
 from storage_engine.retention.hold.hold_text import watching_text
 from storage_engine.retention.monitor.shield_watch import ShieldWatch
 from storage_engine.retention.store.brokers import settings_of

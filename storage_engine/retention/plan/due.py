@@ -14,7 +14,7 @@ from storage_engine.core.clock import HOUR_MS, clock_ms
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.model.hold.hold import BrokerProgress, HoldStatus
+from storage_engine.model.hold import BrokerProgress, HoldStatus
 from storage_engine.model.plan.plan import Cause, Plan, PlanRequest, Reason, Trigger
 from storage_engine.model.store.store import DiskUsage
 from storage_engine.retention.archive.sealed import archive_lag_of_store

@@ -19,7 +19,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import reason_text
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.model.broker.broker_store import FlushedStore, StorePositions, positions_of
-from storage_engine.model.hold.hold import BrokerProgress
+from storage_engine.model.hold import BrokerProgress
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.hold.progress_alarms import progress_alarms
 from storage_engine.retention.release.dependents import deleted_dependents

@@ -12,7 +12,7 @@ from storage_engine.core.turns import take_turn
 from storage_engine.exceptions import BadInputError, DiskUnavailableError, StoreBusyError, TurnTakenError
 from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
-from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.hold import HoldMemory
 from storage_engine.retention.store.broker_answers import ask, asked
 from storage_engine.retention.store.managed_store import ManagedStore
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from storage_engine.core import durable
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.broker.broker_store import FlushedStore, Remove, StorePositions, StoreSettings
-from storage_engine.model.hold.hold import BrokerProgress, HoldMemory
+from storage_engine.model.hold import BrokerProgress, HoldMemory
 from storage_engine.model.plan.plan import DependentFile
 from storage_engine.model.store.store import LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.codec.stored_messages import newest_message_ms

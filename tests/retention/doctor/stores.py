@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from storage_engine.core.clock import DAY_MS
-from storage_engine.model.lag.lag import Unread
+from storage_engine.model.lag import Unread
 from storage_engine.model.store.store import (
     Archivable,
     DiskUsage,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from storage_engine.core.java_text import java_text
+from storage_engine.core.untrusted import java_text
 from storage_engine.rocketmq.codec import frame
 
 _NAME_END = chr(frame.NAME_VALUE_SEPARATOR)
