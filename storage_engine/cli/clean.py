@@ -158,7 +158,6 @@ def take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:
 
 
 def _end(cleanup: cycle.Cleanup, as_json: bool, told: AlarmsTold) -> int:
-    """Write and show a run's report, and tell its alarms."""
     from storage_engine.retention.report.report import build_report
     from storage_engine.retention.store.report_files import PAGE
 

@@ -52,7 +52,6 @@ def _base(lake_dir: Path | None, second_lake_dir: Path | None, conn_id: str | No
 
 
 def _print_named(stores: Mapping[str, NamedStore], as_json: bool) -> None:
-    """Print which stores the file of stores has, and where."""
     (file,) = {store.file for store in stores.values()}
     if as_json:
         rows = [{"name": name, "fields": store.fields} for name, store in sorted(stores.items())]

@@ -170,7 +170,6 @@ def _check_paths(*paths: Path | None) -> None:
 
 
 def _write_name(name: str, is_more: bool, store: Path | None, lake_dir: Path | None, **said: Any) -> None:
-    """Give a store a name at the shell."""
     from storage_engine.brokers import broker_of, default_broker
 
     if is_more or store is None or lake_dir is None:
@@ -214,17 +213,9 @@ def _set_up(
     older_dag_ids: bool,
 ) -> None:
     """Show what changes in an Airflow, make it, and say what comes next."""
-    if not _CONN_ID.fullmatch(conn_id):
-        raise click.BadParameter(
-            f"expected letters, digits, _ . and - alone, as Airflow takes them for an id, found {conn_id!r}",
-            param_hint="--conn-id",
-        )
+    _check_names(conn_id, edge)
     if add_connection and store is None:
         raise click.UsageError("--add-connection: expected --store DIRECTORY with it.")
-    if edge is not None and not _QUEUE.fullmatch(edge):
-        raise click.BadParameter(
-            f"expected the name of one queue, without spaces and commas, found {edge!r}", param_hint="--edge"
-        )
     hook = _airflow_hook()
     fields = project_files.store_fields(store, broker_conf, time_zone, is_here=edge is None)
     fields |= {"mode": "live", "broker_address": broker} if broker else {}
@@ -286,6 +277,18 @@ def _set_up(
     say(f"\n{wrapped(spark.text)}")
 
 
+def _check_names(conn_id: str, edge: str | None) -> None:
+    if not _CONN_ID.fullmatch(conn_id):
+        raise click.BadParameter(
+            f"expected letters, digits, _ . and - alone, as Airflow takes them for an id, found {conn_id!r}",
+            param_hint="--conn-id",
+        )
+    if edge is not None and not _QUEUE.fullmatch(edge):
+        raise click.BadParameter(
+            f"expected the name of one queue, without spaces and commas, found {edge!r}", param_hint="--edge"
+        )
+
+
 def _airflow_hook() -> Any:
     """Return what asks Airflow, once it is known that Airflow starts.
 
@@ -316,7 +319,6 @@ def _ask() -> None:
 
 
 def _settings_steps(options: Sequence[own.Option]) -> list[str]:
-    """Return how options are set where no file is edited."""
     if not options:
         return []
     what = "these" if len(options) > 1 else "this"
@@ -332,7 +334,6 @@ def _queue_step(conn_id: str, queue: str) -> str:
 
 
 def _edge_steps(queue: str, listed: own.Option, address: str) -> list[str]:
-    """Return how the worker beside the store is started."""
     url = f"{address.rstrip('/') or 'https://AIRFLOW'}/edge_worker/v1/rpcapi"
     options = (
         own.Option("core", "executor", own.EDGE_EXECUTOR),
@@ -367,7 +368,6 @@ def _spark_steps(spark: SparkProposal) -> list[str]:
 
 
 def _lake_step(conn_id: str, hook: Any, lake_dir: Path | None, *, is_here: bool) -> str:
-    """Return how the store's lake is made; a directory is one of the store's host."""
     place = str(lake_dir.absolute()) if lake_dir else hook.section_defaults().lake
     if is_here or place.lstrip().startswith("{"):
         return (

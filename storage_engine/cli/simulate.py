@@ -238,7 +238,6 @@ def _days(found: Simulation, courses: Sequence[Simulated], zone: ZoneInfo) -> It
 
 
 def _day(course: Course, since_ms: int, until_ms: int) -> tuple[str, str, str]:
-    """Return a day's span of levels and of retention times, and what was deleted for which causes."""
     first, last = bisect_left(course.times_ms, since_ms), bisect_left(course.times_ms, until_ms)
     levels = course.used_percent[first:last] or course.used_percent[first - 1 : first + 1]
     ages = course.retention_ms[first:last] or course.retention_ms[first - 1 : first + 1]

@@ -323,7 +323,6 @@ def print_quarantines(found: Sequence[QuarantineLook]) -> None:
 
 
 def _print_names(title: str, names: Iterable[str]) -> None:
-    """A list of names, wrapped in a terminal and on one line elsewhere."""
     width = terminal_width()
     shown = [name if width is None else shortened(name, NAME_WIDTH) for name in names]
     text = f"{title} ({len(shown)}): {', '.join(shown) or 'none'}"

@@ -127,8 +127,6 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class _Day:
-    """Bytes a day within one span."""
-
     ingest: float
     reclaim: float
 

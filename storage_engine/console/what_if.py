@@ -126,8 +126,6 @@ class WhatIfAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a course needs of a store."""
-
     rules: BrokerRules
     values: Mapping[str, str]
     start: CourseStart
@@ -205,7 +203,6 @@ def what_if(
 
 
 def _known(reader: JournalReader, name: str, now_ms: int) -> _Known | str:
-    """Return what a course needs, or why there can be none."""
     summary = next(iter(reader.summaries((name,), now_ms)), None)
     if summary is None:
         return "no-store"

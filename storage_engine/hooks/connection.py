@@ -262,7 +262,6 @@ def _says_the_same(old: Any, new: Any, usual: str) -> bool:
 
 
 def _parsed(value: Any) -> Any:
-    """Return what a value is where it came as text."""
     if not isinstance(value, str):
         return value
     try:

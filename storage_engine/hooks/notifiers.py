@@ -170,7 +170,6 @@ def commands_named(storage_engine_conn_id: str) -> Iterator[None]:
 
 
 def _place(lake: LakeConfig, directory: object) -> str:
-    """Return what texts about a lake, its tables and its catalog have in common."""
     return lake.location if directory is None else f"{directory}/"
 
 

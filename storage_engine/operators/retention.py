@@ -207,7 +207,6 @@ class StorageEngineValidateOperator(StoreOperator):
         self.full = full
 
     def do_step(self, context: Context) -> Result:
-
         with self.cleanup(context) as cleanup:
             result = cycle.validate(cleanup, full=self.full)
         self.tell_validation(result, "Validation")

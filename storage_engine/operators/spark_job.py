@@ -223,12 +223,10 @@ class _ArchivingOperator(StoreSparkOperator):
             self.emit(context, lake_messages(self.lake, second=second), counts)
 
     def _place(self, jobs: Sequence[SegmentJob]) -> WorkPlace:
-        """Return where these are archived."""
         size_bytes = sum(job.facts.size_bytes for job in jobs)
         return archive_place(self.store_hook.spark, threads_for(jobs), size_bytes, len(jobs))
 
     def _means(self, context: Context) -> dict[str, Any]:
-        """Return by what means segments are archived."""
         from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
 
         def archive(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:

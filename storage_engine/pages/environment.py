@@ -19,7 +19,6 @@ _TONES = {"OK": "ok", "WARNING": "warn", "FAILURE": "bad"}
 
 
 def _words(name: str) -> str:
-    """Return the words of a class' name, or of a stored word."""
     apart = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
     return apart.replace("-", " ").strip().capitalize()
 

@@ -31,7 +31,6 @@ def keep_page(store: str, lakes: tuple[LakeForecast, ...], price: float | None =
 
 
 def _days(forecast: KeepForecast) -> list[tuple[int, int, int]]:
-    """Return by day how many bytes go on it, as the broker and as the lake has them."""
     sizes, in_lake = Counter[int](), Counter[int]()
     for going in (going for topic in forecast.topics if not topic.held_by for going in topic.goes):
         sizes[going.day] += going.size_bytes

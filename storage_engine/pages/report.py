@@ -185,7 +185,6 @@ def render_page(
 
 
 def _of_validation(validation: ValidationResult | None, broker: str) -> Story:
-    """Tell what a validation found that no run asked for."""
     found = to_jsonable(validation) if validation else None
     word, tone, headline = _VERDICTS[worst_status(found)]
     if tone == "ok" and validation and (gone := gone_by_rules({row.where for row in validation.ranges})):

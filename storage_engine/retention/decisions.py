@@ -661,7 +661,6 @@ def _lineages(store: ManagedStore, store_id: str, lakes: Sequence[Lake]) -> Line
 
 
 def _record(store: ManagedStore, journal: Journal, store_id: str, lineages: Lineages) -> StoreRecord:
-    """The journal's record of the store, which is made or moved here where it has to be."""
     here = journal.find_store(store.real_root, store.host)
     if here is not None and here.store_id == store_id:
         return here

@@ -459,7 +459,6 @@ def _link(
 
 
 def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tuple[list[JudgedLink], Proofs]:
-    """Return what lakes say of each link, and of the log's segments."""
     context = tending.context
     current = [one for one in shield.links if _is_current(context, one)]
     proofs = _proofs(context, {*slots(sealed), *(one.link.slot for one in current)})

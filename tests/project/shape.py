@@ -52,7 +52,7 @@ def measures() -> list[Measure]:
     return [
         Measure("files", len(paths), 661, 520),
         Measure("lines", lines, 138_775, 105_000),
-        Measure("files in the largest folder", files, 18, 18, largest),
+        Measure("files in the largest folder", files, 18, 20, largest),
         Measure("modules in import circles", len(circular), 0, 0, ", ".join(circular[:3])),
         Measure("modules with one importer, in their own folder", len(only_here), 48, 50),
         Measure(

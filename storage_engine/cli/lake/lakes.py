@@ -158,8 +158,6 @@ def _print(done: LakeExpiry, target: WitnessedLake, trash_days: float) -> None:
 
 
 def _groups(verdicts: Sequence[ExpiryVerdict]) -> list[list[ExpiryVerdict]]:
-    """Return verdicts by store, log and reason."""
-
     def key(verdict: ExpiryVerdict) -> tuple[str, str, str]:
         identity = verdict.segment.identity
         return identity.store_id, identity.log, verdict.reason.value

@@ -212,7 +212,6 @@ def diagnose(
 
 
 def _with_store(state: State, store: ManagedStore, said: BrokerDiagnosis, figures: Figures | None) -> State:
-    """Return the state with what the store and its broker say of themselves."""
     broker = find_broker(store.broker)
     state = replace(
         state,

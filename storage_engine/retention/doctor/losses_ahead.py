@@ -69,7 +69,6 @@ def _when(found: Figures) -> str:
 
 
 def _first_ms(segments: Sequence[Segment], found: Figures) -> int:
-    """Return when the first of some segments may go."""
     going = {segment.id for segment in found.going}
     known = [
         found.now_ms if segment.id in going else found.deletes_at_ms.get(segment.id) for segment in segments
@@ -192,7 +191,6 @@ def touched_findings(count: int) -> Iterator[Finding]:
 
 
 def _urgency(segments: Sequence[Segment], found: Figures, running: bool | None) -> Severity:
-    """Return how urgent it is that nothing proves some segments."""
     soon = _first_ms(segments, found) <= found.now_ms + DAY_MS and any(
         found.deletes_at_ms.get(one.id) is not None or one in found.going for one in segments
     )
@@ -204,7 +202,6 @@ def _plural(text: str, count: int) -> str:
 
 
 def _span(segments: Sequence[Segment], found: Figures, running: bool | None) -> str:
-    """Say when the broker deletes some segments."""
     going = {one.id for one in found.going}
     moments = [found.now_ms if one.id in going else found.deletes_at_ms.get(one.id) for one in segments]
     known = sorted(at_ms for at_ms in moments if at_ms is not None)

@@ -380,7 +380,6 @@ def _clock(stored: object) -> ClockReading | None:
 
 
 def _old_days(connection: Connection, store_id: str, now_ms: int, expiry: Expiry) -> Sequence[int]:
-    """The days that are older than any sample that is kept for itself."""
     before = (now_ms - expiry.sample_days * DAY_MS) // DAY_MS
     query = select(topic_days.c.day).where(topic_days.c.store_id == store_id, topic_days.c.day < before)
     return connection.execute(query.distinct()).scalars().all()

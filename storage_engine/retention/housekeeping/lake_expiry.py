@@ -144,7 +144,6 @@ class _Look:
 
 
 def _holds(elsewhere: Iterable[Sequence[KeepPolicy]]) -> tuple[Hold, ...]:
-    """Return the holds that are in force in other lakes."""
     return tuple(hold for policies in elsewhere for hold in (NO_POLICY, *policies)[-1].holds)
 
 
@@ -414,7 +413,6 @@ def _segments(
     counted: Mapping[Slot, Sequence[SlotTopic]],
     content: StoreContent,
 ) -> Iterator[ExpirySegment]:
-    """Yield what a lake has of a store, by the receipts that count."""
     messages = lake.messages()
     first_proven = first_proven_ms(history)
     rows = with_rows(current(history))

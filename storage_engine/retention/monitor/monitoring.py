@@ -145,7 +145,6 @@ def _lost(ranges: Sequence[OffsetRange] | None) -> list[OffsetRange] | None:
 
 
 def _lost_text(lost: Sequence[OffsetRange]) -> str:
-    """Say which those are; "": none."""
     named = named_in_short([f"{one.log} [{one.start_offset}, {one.end_offset})" for one in lost])
     return f"{count_text(len(lost), 'range')} neither on disk nor in a lake: {named}" if lost else ""
 
@@ -298,7 +297,6 @@ def _expiry_alarms(context: Context, measured: MeasuredLag | None) -> tuple[str,
 
 
 def _lags(context: Context) -> tuple[tuple[GroupLag, ...] | None, str]:
-    """Measure how far consumer groups are behind, and return why not where that can't be told."""
     try:
         return measure_groups(context.store, clock_ms()), ""
     except (StorageEngineError, OSError) as error:

@@ -248,7 +248,6 @@ def _errors(report: Report) -> tuple[str, ...]:
 
 
 def _write_pages(directory: Path, report: Mapping[str, Any]) -> None:
-    """Write what a person reads in a browser or a mail program."""
     # Templates take a fifth of a second to import and compile: only where a report is written.
     from storage_engine.pages.report import report_html
     from storage_engine.pages.summary import summary_html, summary_text
