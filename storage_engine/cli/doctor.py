@@ -43,8 +43,8 @@ from storage_engine.retention.doctor.pipeline_findings import pipeline_findings
 
 if TYPE_CHECKING:
     from storage_engine.retention.doctor.doctor import Diagnosis
-    from storage_engine.retention.doctor.figures import Figures
     from storage_engine.retention.doctor.pipeline_findings import PipelineFacts
+    from storage_engine.retention.doctor.space_and_time import Figures
     from storage_engine.retention.store.managed_store import ManagedStore
 
 

@@ -20,7 +20,7 @@ from storage_engine.model.report.validation import Where
 from storage_engine.retention import steps
 from storage_engine.retention.decisions import adopt
 from storage_engine.retention.hold.shield_removal import remove_shield_of
-from storage_engine.retention.monitor.shield_watch import read_links
+from storage_engine.retention.monitor.store_watch import read_links
 from storage_engine.retention.ranges.losses import AcceptedLoss, record_loss
 from storage_engine.retention.shield import tend_shield
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -20,7 +20,6 @@ from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.report.diagnosis import BrokerDiagnosis, Finding, Severity, by_severity
 from storage_engine.model.settings.spark_from import in_spark
 from storage_engine.model.store.store import Segment
-from storage_engine.retention.doctor.figures import Figures, take_figures
 from storage_engine.retention.doctor.host_checks import (
     access_findings,
     clock_findings,
@@ -55,9 +54,11 @@ from storage_engine.retention.doctor.next_step import (
 )
 from storage_engine.retention.doctor.pipeline_findings import PipelineFacts, pipeline_findings
 from storage_engine.retention.doctor.space_and_time import (
+    Figures,
     minimum_findings,
     retention_findings,
     space_findings,
+    take_figures,
 )
 from storage_engine.retention.ranges.seen_logs import Missing
 from storage_engine.retention.store.broker_answers import ask, due_now

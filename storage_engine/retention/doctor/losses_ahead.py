@@ -11,7 +11,7 @@ from storage_engine.model.broker.broker_store import Pending
 from storage_engine.model.lag import UnreadMessages, touched_text
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short, reason_of
 from storage_engine.model.store.store import Segment
-from storage_engine.retention.doctor.figures import Figures
+from storage_engine.retention.doctor.space_and_time import Figures
 
 _NAME_WIDTH = 30
 

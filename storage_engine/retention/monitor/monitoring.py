@@ -25,7 +25,7 @@ from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
 from storage_engine.model.store.store import StoreSnapshot
 from storage_engine.retention.archive.sealed import MeasuredLag, measure_lag
 from storage_engine.retention.doctor.doctor import findings_of
-from storage_engine.retention.doctor.figures import levels_of
+from storage_engine.retention.doctor.space_and_time import levels_of
 from storage_engine.retention.hold.hold_text import drift_text, due_alarms
 from storage_engine.retention.hold.holding import hold
 from storage_engine.retention.hold.leaving_unproven import end_alarms, expiry_alarms
