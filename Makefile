@@ -109,7 +109,7 @@ bench: install  ## Run the benchmarks; prints ratios and writes benchmarks/resul
 	$(BIN)/python -m benchmarks
 
 .PHONY: matrix
-matrix: install  ## Run the DAGs with each Python and Airflow, and print the table of docs/versions.md; needs uv
+matrix: install  ## Run the DAGs with each Python and Airflow, and print the table of docs/runbooks/upgrade.md; needs uv
 	$(BIN)/python -m tests.integration.airflow_matrix $(PAIRS)
 
 .PHONY: matrix-spark

@@ -18,6 +18,7 @@ MODULES = (
     "kafka_archive",
     "plans",
     "shared_files",
+    "query",
     "put_latency",
     "engine_append",
 )

@@ -151,14 +151,16 @@ def _manifest_sizes(table: Table, commits: int) -> list[int]:
 
 def _receipt_files(rows: int) -> Iterator[tuple[int, int]]:
     """First row and number of rows of each file of receipts after so many commits of one."""
+    full: list[int] = []
     sizes: list[int] = []
     for _ in range(rows):
         merged = receipt_commit.files_to_merge(sizes)
-        sizes = [size for at, size in enumerate(sizes) if at not in merged] + [
-            1 + sum(sizes[at] for at in merged)
-        ]
+        size = 1 + sum(sizes[at] for at in merged)
+        sizes = [size for at, size in enumerate(sizes) if at not in merged]
+        # No commit looks at a full one again.
+        (full if size >= receipt_commit.FULL_FILE_ROWS else sizes).append(size)
     first = 0
-    for size in sorted(sizes, reverse=True):
+    for size in sorted([*full, *sizes], reverse=True):
         yield first, size
         first += size
 

@@ -87,7 +87,7 @@ def job_of(lake: Lake, directory: Path, codec: int, value_bytes: int) -> Segment
         lineage=0,
         broker="kafka",
         store_root=str(properties),
-        contexts=store.contexts(segments),
+        contexts=store.replicas.contexts(segments),
     )
     return job
 

@@ -203,7 +203,7 @@ def measured(
     watched, spans = Watched(kafka, counts), dict[str, Span]()
     with opened(store) as context:
         # What is imported and compiled at first use is there from then on.
-        context.broker.hold_status(clock_ms())
+        context.broker.hold.status(clock_ms())
         context.broker.snapshot(clock_ms())
     alone = [watched.alone()]
     spans["hold"] = watched.span(lambda: hold(store))
@@ -212,7 +212,7 @@ def measured(
     spans["renew"] = watched.span(lambda: hold(store))
     with opened(store) as context:
         broker = context.broker
-        looks = watched.span(lambda: [broker.hold_status(clock_ms()) for _ in range(LOOKS)])
+        looks = watched.span(lambda: [broker.hold.status(clock_ms()) for _ in range(LOOKS)])
     spans["observe"] = looks
     alone.append(watched.alone())
     steps.make_plan(store, "run")

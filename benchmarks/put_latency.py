@@ -2,10 +2,12 @@
 release), a watch that tends fence and shield of a held store, an agent that serves segments with TLS at the
 pace that is usual beside a broker, or a quarantine of large files that is emptied.
 
-A steady producer sends all the while. Spans of nothing else and of these take turns, so that a busy machine
-slows both; each cycle archives as much again, which is sent before the clock runs. What the agent serves is
-received in this process and forgotten, as by an executor on another host. Figures are those of the
-producer, from its call to the broker's answer. The ratio is the p99 without over the p99 with it.
+A steady producer sends all the while. In a round spans of nothing else and of one of these follow each other,
+in the other order each second time, so that a busy machine slows both. Each cycle archives as much again,
+which is sent before the clock runs. What the agent serves is received in this process and forgotten, as by an
+executor on another host. Figures are those of the producer, from its call to the broker's answer. The ratio
+is the p99 without over the p99 with it, the median of the rounds. ``put-latency`` is beside cycles at the
+pace that is usual beside a broker.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from statistics import median
 
 from benchmarks.agent import agent_of
 from benchmarks.common import Bench, report
@@ -48,6 +52,9 @@ MUST = 0.1
 MUST_LIMITED = 0.5
 """An aim: beside a cycle at a limit, twice as long."""
 
+MUST_GENTLE = 0.9
+"""Beside one at the usual pace."""
+
 MUST_WATCHED = 0.7
 """An aim: beside a watch with its shield, less than half as long again."""
 
@@ -58,20 +65,22 @@ MUST_LEAVING = 0.8
 """Beside files that leave the disk in steps."""
 
 LEAVING_FILES, LEAVING_BYTES = 20, 1 << 30
-"""Written and synced, on the broker's disk."""
+"""Written and synced, on the broker's disk: fewer where it has no room."""
+OF_FREE_BYTES = 0.8
 
 FIRST_PASS_SECONDS = 60.0
-ROUNDS = 3
-ALONE_SECONDS = 20.0
-WATCHED_SECONDS = 20.0
+ROUNDS = 5
+SECONDS = 60.0
+"""Of a span alone, and beside a watch; the others last as long as their work."""
 TEND_DEADLINE_SECONDS = 120.0
 """By then a watch has made its shield, on however busy a machine."""
 SEGMENT_BYTES = 32 << 20
 SEGMENTS_A_CYCLE = 16
 LIMIT_BYTES_PER_SECOND = 50_000_000
 
-KINDS = ("watched", "unlimited", "limited", "served", "leaving")
+KINDS = ("gentle", "leaving", "watched", "unlimited", "limited", "served")
 _MUSTS = {
+    "gentle": MUST_GENTLE,
     "limited": MUST_LIMITED,
     "watched": MUST_WATCHED,
     "served": MUST_SERVED,
@@ -124,12 +133,15 @@ class Puts:
 
 
 @dataclass(frozen=True)
-class Span:
-    """Milliseconds since the epoch."""
+class Round:
+    """What a span alone saw, and one beside something."""
 
-    kind: str
-    begin_ms: int
-    end_ms: int
+    alone: Puts = field(default_factory=Puts)
+    beside: Puts = field(default_factory=Puts)
+
+    @property
+    def ratio(self) -> float:
+        return self.alone.at(0.99) / self.beside.at(0.99)
 
 
 def managed(directory: Path, mq: RocketMQ, limit: int | None) -> ManagedStore:
@@ -182,7 +194,7 @@ def watch(store: ManagedStore) -> None:
     steps.hold(store)
     host = HostWatch(lambda _text: None)
     host.add(store)
-    time.sleep(WATCHED_SECONDS)
+    time.sleep(SECONDS)
     deadline = time.monotonic() + TEND_DEADLINE_SECONDS
     while not look_at_shield(store.real_root).links and time.monotonic() < deadline:
         time.sleep(0.5)
@@ -213,8 +225,8 @@ def set_aside(directory: Path) -> Place:
     """Write large files into a quarantine."""
     place = Place(str(directory), ("quarantine", "leaving"))
     make_place(place, b"{}")
-    block = os.urandom(1 << 20)
-    for number in range(LEAVING_FILES):
+    block, free_bytes = os.urandom(1 << 20), shutil.disk_usage(directory).free
+    for number in range(min(LEAVING_FILES, int(OF_FREE_BYTES * free_bytes) // LEAVING_BYTES)):
         with (place.directory / f"{number:020d}").open("wb") as file:
             for _ in range(LEAVING_BYTES // len(block)):
                 file.write(block)
@@ -222,60 +234,71 @@ def set_aside(directory: Path) -> Place:
     return place
 
 
-def measure(mq: RocketMQ, directory: Path, kinds: Sequence[str], agent: AgentAccess) -> dict[str, Puts]:
-    """Measure rounds of a span alone, and then one of each kind."""
-    puts = {kind: Puts() for kind in ("alone", *kinds)}
+def measure(
+    mq: RocketMQ, directory: Path, kinds: Sequence[str], agent: AgentAccess
+) -> dict[str, list[Round]]:
+    """Measure rounds of each kind, in turns."""
+    rounds: dict[str, list[Round]] = {kind: [] for kind in kinds}
     # A broker deletes nothing before, and a release would only wait.
     time.sleep(FIRST_PASS_SECONDS)
     for number in range(ROUNDS):
         for kind in kinds:
-            leaving = None
-            if kind == "leaving":
-                leaving = set_aside(directory)
-            else:
-                fill(mq)
-            load = mq.load(
-                f"steady-{number}-{kind}",
-                "topics=steady",
-                f"rate={RATE}",
-                "threads=2",
-                f"body-bytes={BODY_BYTES}",
-            )
-            load.wait_until_sending()
-            # Its virtual machine has to warm up.
-            time.sleep(5)
-            begin_ms = now_ms()
-            time.sleep(ALONE_SECONDS)
-            middle_ms = now_ms()
-            store = managed(directory, mq, _LIMITS.get(kind))
-            if leaving is not None:
-                remove(leaving, lambda: None)
-            elif kind == "served":
-                puts[kind].archived_bytes += read_by_agent(mq.root, agent)
-            elif kind == "watched":
-                watch(store)
-            else:
-                puts[kind].archived_bytes += cycle(store, f"{number}-{kind}")
-            end_ms = now_ms()
-            load.stop()
-            if kind not in ("leaving", "served"):
-                # What is dated back next must not be what the hold has set and remembers.
-                steps.unmanage(store, acceptance=Acceptance(1_000_000, "benchmark", "the load has ended"))
-            count(load, [Span("alone", begin_ms, middle_ms), Span(kind, middle_ms, end_ms)], puts)
-    return puts
+            rounds[kind].append(_round(mq, directory, kind, number, agent))
+            print(f"{kind}, round {number + 1}: {rounds[kind][-1].ratio:.2f}", flush=True)
+    return rounds
 
 
-def count(load: Load, spans: Sequence[Span], puts: dict[str, Puts]) -> None:
-    """Sort a load's puts by when they were sent."""
-    for span in spans:
-        puts[span.kind].seconds += (span.end_ms - span.begin_ms) / 1000
+def _round(mq: RocketMQ, directory: Path, kind: str, number: int, agent: AgentAccess) -> Round:
+    found = Round()
+    place = set_aside(directory) if kind == "leaving" else None
+    if place is None:
+        fill(mq)
+    load = mq.load(
+        f"steady-{number}-{kind}", "topics=steady", f"rate={RATE}", "threads=2", f"body-bytes={BODY_BYTES}"
+    )
+    load.wait_until_sending()
+    # Its virtual machine has to warm up.
+    time.sleep(5)
+
+    def work() -> None:
+        store = managed(directory, mq, _LIMITS.get(kind))
+        if place is not None:
+            remove(place, lambda: None)
+        elif kind == "served":
+            found.beside.archived_bytes += read_by_agent(mq.root, agent)
+        elif kind == "watched":
+            watch(store)
+        else:
+            found.beside.archived_bytes += cycle(store, f"{number}-{kind}")
+
+    spans: list[tuple[Puts, int, int]] = []
+    turns: list[tuple[Puts, Callable[[], object]]] = [
+        (found.alone, partial(time.sleep, SECONDS)),
+        (found.beside, work),
+    ]
+    for puts, act in reversed(turns) if number % 2 else turns:
+        begin_ms = now_ms()
+        act()
+        spans.append((puts, begin_ms, now_ms()))
+    load.stop()
+    if kind not in ("leaving", "served"):
+        # What is dated back next must not be what the hold has set and remembers.
+        acceptance = Acceptance(1_000_000, "benchmark", "the load has ended")
+        steps.unmanage(managed(directory, mq, None), acceptance=acceptance)
+    for puts, begin_ms, end_ms in spans:
+        count(load, puts, begin_ms, end_ms)
+    return found
+
+
+def count(load: Load, puts: Puts, begin_ms: int, end_ms: int) -> None:
+    """Add a load's puts that were sent in a span of milliseconds since the epoch."""
+    puts.seconds += (end_ms - begin_ms) / 1000
     for record in load.records():
-        for span in spans:
-            if span.begin_ms <= record.get("atMs", -1) < span.end_ms:
-                if "sent" in record:
-                    puts[span.kind].micros.append(record["micros"])
-                elif "failed" in record:
-                    puts[span.kind].failed += 1
+        if begin_ms <= record.get("atMs", -1) < end_ms:
+            if "sent" in record:
+                puts.micros.append(record["micros"])
+            elif "failed" in record:
+                puts.failed += 1
 
 
 def now_ms() -> int:
@@ -292,40 +315,56 @@ def run(kinds: Sequence[str] = KINDS) -> list[Bench]:
             RocketMQ(directory, find_jars(directory), SETTINGS) as mq,
             agent_of(mq.root, "tls", *certificate(directory, timedelta(days=1))) as (_, agent),
         ):
-            puts = measure(mq, directory, kinds, agent)
+            rounds = measure(mq, directory, kinds, agent)
     finally:
         shutil.rmtree(directory)
-    for kind, seen in puts.items():
-        print(seen.line(kind))
-    alone = puts.pop("alone")
-    return [
-        Bench(
-            f"put-latency-{kind}",
-            alone.at(0.99) / seen.at(0.99),
-            _MUSTS.get(kind, MUST),
-            {
-                **{f"p{share}_ms_alone": alone.at(share / 100) for share in (50, 99)},
-                **{f"p{share}_ms_beside": seen.at(share / 100) for share in (50, 99)},
-                "max_ms_alone": alone.at(1),
-                "max_ms_beside": seen.at(1),
-                "puts_per_second_alone": round(len(alone.micros) / alone.seconds),
-                "puts_per_second_beside": round(len(seen.micros) / seen.seconds),
-                "failed": seen.failed,
-                "archived_mb_per_second": round(seen.archived_bytes / seen.seconds / 1e6, 1),
-                "cores": os.cpu_count() or 0,
-            },
-        )
-        for kind, seen in puts.items()
-    ]
+    return [_bench(kind, found) for kind, found in rounds.items()]
+
+
+def _bench(kind: str, rounds: Sequence[Round]) -> Bench:
+    alone, beside = _together(it.alone for it in rounds), _together(it.beside for it in rounds)
+    print(alone.line(f"before or behind {kind}"))
+    print(beside.line(kind))
+    ratios = [it.ratio for it in rounds]
+    return Bench(
+        "put-latency" if kind == "gentle" else f"put-latency-{kind}",
+        median(ratios),
+        _MUSTS.get(kind, MUST),
+        {
+            "ratios": " ".join(f"{ratio:.2f}" for ratio in ratios),
+            **{f"p{share}_ms_alone": alone.at(share / 100) for share in (50, 99)},
+            **{f"p{share}_ms_beside": beside.at(share / 100) for share in (50, 99)},
+            "max_ms_alone": alone.at(1),
+            "max_ms_beside": beside.at(1),
+            "seconds_beside": round(beside.seconds / len(rounds)),
+            "puts_per_second_alone": round(len(alone.micros) / alone.seconds),
+            "puts_per_second_beside": round(len(beside.micros) / beside.seconds),
+            "failed": beside.failed,
+            "archived_mb_per_second": round(beside.archived_bytes / beside.seconds / 1e6, 1),
+            "cores": os.cpu_count() or 0,
+        },
+    )
+
+
+def _together(spans: Iterable[Puts]) -> Puts:
+    all_of = Puts()
+    for puts in spans:
+        all_of.micros += puts.micros
+        all_of.failed += puts.failed
+        all_of.seconds += puts.seconds
+        all_of.archived_bytes += puts.archived_bytes
+    return all_of
 
 
 def main() -> None:
-    global ROUNDS  # as smaller runs set it
+    global ROUNDS, SECONDS, LEAVING_FILES  # as smaller runs set them
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of a span alone")
+    parser.add_argument("--files", type=int, default=LEAVING_FILES, help="of 1 GiB that leave the disk")
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     options = parser.parse_args()
-    ROUNDS = options.rounds
+    ROUNDS, SECONDS, LEAVING_FILES = options.rounds, options.seconds, options.files
     report(run(options.kinds))
 
 

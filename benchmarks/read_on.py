@@ -169,7 +169,7 @@ def _archive(kafka: Kafka, lake_directory: Path, most: int | None = None) -> int
         lineage=0,
         broker="kafka",
         store_root=str(kafka.server_properties),
-        contexts=store.contexts(segments),
+        contexts=store.replicas.contexts(segments),
     )
     archive_all(lake, jobs)
     return segments[-1].end_offset

@@ -104,7 +104,7 @@ class _WatchedHash:
 def _watched(watch: Watch, stack: ExitStack) -> None:
     functions: list[tuple[Any, str, str]] = [
         (archive, "read_source", "read source"),
-        (data_file, "_write_chunk", "write Parquet"),
+        (data_file, "_write_group", "write Parquet"),
         (archive, "fsync_path", "fsync"),
         (pq.ParquetFile, "read_row_group", "read back"),
         (RocketMQCodec, "encode", "encode"),
@@ -120,8 +120,9 @@ def _watched(watch: Watch, stack: ExitStack) -> None:
     ]
     for owner, name, stage in functions:
         stack.enter_context(patch.object(owner, name, watch.function(stage, getattr(owner, name))))
+    stack.enter_context(patch.object(data_file, "_groups", watch.generator("decode", data_file._groups)))
     stack.enter_context(
-        patch.object(RocketMQCodec, "decode", watch.generator("decode", RocketMQCodec.decode))
+        patch.object(RocketMQCodec, "decode_groups", watch.generator("scan", RocketMQCodec.decode_groups))
     )
     proxy = type("hashing", (), {"sha256": partial(_WatchedHash, watch)})
     stack.enter_context(patch.object(source_file, "hashlib", proxy))

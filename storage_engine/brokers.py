@@ -10,7 +10,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.broker.kind import Broker
+from storage_engine.model.broker.broker_store import refuse_former_members
+from storage_engine.model.broker.kind import FORMER_MEMBERS, Broker, BrokerEngine
 from storage_engine.model.proof.companions import Companion
 
 GROUP = "storage_engine.brokers"
@@ -94,7 +95,7 @@ def same_companions(broker: str, archived: Sequence[Companion], found: Sequence[
 
     :param broker: the name of the segment's.
     """
-    same, known = find_broker(broker).same_companion, {one.name: one.content for one in archived}
+    same, known = find_broker(broker).receipts.same_companion, {one.name: one.content for one in archived}
     return has_companions(broker, known, [one.name for one in found]) and all(
         same(one.name, known[one.name], one.content) for one in found
     )
@@ -107,7 +108,7 @@ def has_companions(broker: str, archived: Iterable[str], found: Iterable[str]) -
     :param broker: the name of the segment's.
     """
     proven, there = set(archived), set(found)
-    return there <= proven and all(map(find_broker(broker).drops_companion, proven - there))
+    return there <= proven and all(map(find_broker(broker).receipts.drops_companion, proven - there))
 
 
 def store_around(path: Path) -> Path | None:
@@ -134,6 +135,28 @@ def _store_around(name: str, path: Path) -> Path | None:
             f"{path}: expected broker {name} to tell whether a store of its own is there, found "
             f"{type(error).__name__}: {error}. Nothing was changed. Mend or uninstall its package."
         ) from error
+
+
+def engine_of(broker: str, where: str, done: str) -> BrokerEngine:
+    """Return the engine that writes a broker's stores.
+
+    :param broker: its name.
+    :param where: the store's root.
+    :param done: what is asked for, as in "stores are <done>".
+    :raises BadInputError: nothing but the broker itself writes them.
+    """
+    kind = find_broker(broker)
+    if kind.engine is None:
+        raise BadInputError(
+            f"{where}: stores of {kind.title} are {done} by their broker alone. Nothing was changed."
+        )
+    return kind.engine
+
+
+def client_connection_of(broker: str) -> str:
+    """Return the type of the Airflow connections that have a client's settings; "": keys alone are given."""
+    running = find_broker(broker).running
+    return "" if running is None else running.client_connection
 
 
 def forget() -> None:
@@ -175,6 +198,7 @@ def _load(name: str, points: tuple[EntryPoint, ...]) -> Broker:
         )
     try:
         found = points[0].load()
+        refuse_former_members(found, FORMER_MEMBERS)
     except (Exception, SystemExit) as error:
         # Whatever another package's module raises.
         raise BadInputError(

@@ -10,7 +10,7 @@ settings. Of a running broker a step asks also:
 ====================  ===================================================================================
 plan                  what its hold rests on: drift is recorded, then the hold is renewed; disks, offsets
 consumer_lag          each group's positions
-archive               nothing more: files are read
+archive               how long its puts take, once a minute
 release               as plan; then to delete what was approved, and how far it is with that
 clean_dependents      whether its queues and index files are gone
 flush_checkpoint      how far it is behind with flush, dispatch, index and checkpoint

@@ -6,6 +6,8 @@ to do about it. None of these is raised after something was changed, unless its 
 
 from __future__ import annotations
 
+from storage_engine.commands import Command, Part, Text, commands_in
+
 _MAX_CHARACTERS = 10_000
 
 
@@ -13,14 +15,18 @@ class StorageEngineError(Exception):
     """Base of every error that this package raises on purpose.
 
     A message that quotes what others wrote is never longer than 10,000 characters: its middle is left out.
+
+    :param parts: of the message, the commands that it names among them: ``str(error)`` has them without
+        arguments, and who shows the error gives them those that are known.
     """
 
-    def __init__(self, message: str = "") -> None:
-        if len(message) > _MAX_CHARACTERS:
-            half = _MAX_CHARACTERS // 2 - 50
-            left_out = len(message) - 2 * half
-            message = f"{message[:half]} … ({left_out} characters left out) … {message[-half:]}"
-        super().__init__(message)
+    def __init__(self, *parts: Part) -> None:
+        super().__init__(Text(*parts).cut(_MAX_CHARACTERS))
+
+    @property
+    def then(self) -> tuple[Command, ...]:
+        """Return the commands that the message names."""
+        return commands_in(Text(self))
 
 
 class BadInputError(StorageEngineError):
@@ -29,8 +35,8 @@ class BadInputError(StorageEngineError):
     :param page: of the documentation that says more, by its name; "": none.
     """
 
-    def __init__(self, message: str = "", *, page: str = "") -> None:
-        super().__init__(f"{message} See: storage-engine docs {page}" if page else message)
+    def __init__(self, *parts: Part, page: str = "") -> None:
+        super().__init__(*parts, *((" See: ", Command("docs", page)) if page else ()))
 
 
 class NoSuchConnectionError(BadInputError):
@@ -124,8 +130,8 @@ class ChangedUnderUsError(StorageEngineError):
     :param path: of the file, where the error is of one alone.
     """
 
-    def __init__(self, message: str, *, path: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, *parts: Part, path: str = "") -> None:
+        super().__init__(*parts)
         self.path = path
 
 
@@ -152,8 +158,8 @@ class BrokerError(StorageEngineError):
     :param may_have_acted: the request asks for a change and was sent, so that the peer may have made it.
     """
 
-    def __init__(self, message: str, *, may_have_acted: bool = False) -> None:
-        super().__init__(message)
+    def __init__(self, *parts: Part, may_have_acted: bool = False) -> None:
+        super().__init__(*parts)
         self.may_have_acted = may_have_acted
 
 
@@ -172,10 +178,8 @@ class BrokerRefusedError(BrokerError):
     :param remark: the broker's own words.
     """
 
-    def __init__(
-        self, message: str, *, code: int = 0, remark: str = "", may_have_acted: bool = False
-    ) -> None:
-        super().__init__(message, may_have_acted=may_have_acted)
+    def __init__(self, *parts: Part, code: int = 0, remark: str = "", may_have_acted: bool = False) -> None:
+        super().__init__(*parts, may_have_acted=may_have_acted)
         self.code = code
         self.remark = remark
 

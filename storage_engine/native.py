@@ -362,6 +362,19 @@ def call_zstd(
     return types.int64(*[types.int64] * 6), generate
 
 
+@_intrinsic
+def call_system(typingctx: Any, function: Any, descriptor: Any, address: Any, size: Any, last: Any) -> Any:
+    """Call ``ssize_t function(int descriptor, void *address, size_t size, …)``, as pread and send are."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        int32, int64 = ir.IntType(32), ir.IntType(64)
+        prototype = ir.FunctionType(int64, [int32, int64, int64, int64])
+        function = builder.inttoptr(args[0], prototype.as_pointer())
+        return builder.call(function, [builder.trunc(args[1], int32), *args[2:]])
+
+    return types.int64(*[types.int64] * 5), generate
+
+
 def _call_libcrypto(parameters: int) -> Any:
     """Call a function ``int function(…)`` of pointers and sizes at an address."""
     typed = [types.int64] * parameters

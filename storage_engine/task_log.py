@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from storage_engine.commands import join_texts
 from storage_engine.core.wording import UNCHANGED, bytes_text, count_text, duration_text, shortened
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def together(sentences: Iterable[str]) -> str:
     """Return sentences as one line, each once; of many, the first ones and a count."""
     every = list(dict.fromkeys(sentences))
     more = [f"and {len(every) - _SHOWN} more, which XCom and report have"] if len(every) > _SHOWN else []
-    return "; ".join((*every[:_SHOWN], *more))
+    return join_texts("; ", (*every[:_SHOWN], *more))
 
 
 def plan_lines(plan: Plan, *, dry_run: bool) -> Iterator[str]:

@@ -24,6 +24,7 @@ from storage_engine.brokers import (
 )
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.codec import offsets_count_bytes
+from storage_engine.model.broker.kind import FORMER_MEMBERS
 from storage_engine.rocketmq import RocketMQ
 from storage_engine.rocketmq.codec.codec import CODEC
 from tests.conftest import StoreCopy
@@ -115,6 +116,22 @@ def test_a_package_that_is_broken_is_named_and_hides_no_other(
         broker_of(tmp_path)
 
 
+@pytest.mark.parametrize("member", sorted(FORMER_MEMBERS))
+@pytest.mark.parametrize("where", ["class", "instance"])
+def test_a_package_of_an_older_contract_is_refused_by_what_it_defines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, member: str, where: str
+) -> None:
+    within, later = (f"{member} = False", "") if where == "class" else ("pass", f"BROKER.{member} = False")
+    text = f"from storage_engine.rocketmq import RocketMQ\nclass Older(RocketMQ):\n    {within}\n"
+    (tmp_path / "older_broker.py").write_text(f"{text}BROKER = Older()\n{later}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "older_broker", raising=False)
+    points(monkeypatch, older="older_broker:BROKER")
+    now = re.escape(FORMER_MEMBERS[member])
+    with pytest.raises(BadInputError, match=f"Older defines {member}, which is {now} since 0.3"):
+        find_broker("older")
+
+
 def test_a_broker_that_fails_or_ends_the_process_is_one_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +217,7 @@ def test_the_page_on_adding_a_broker_quotes_all_of_the_toy() -> None:
 @pytest.mark.parametrize("name", ["kafka", "rocketmq"])
 def test_a_page_that_reads_no_segment_knows_whether_offsets_count_bytes(name: str) -> None:
     broker = find_broker(name)
-    assert broker.offsets_count_bytes is offsets_count_bytes(broker.codec)
+    assert broker.rows.offsets_count_bytes is offsets_count_bytes(broker.codec)
 
 
 def test_a_store_is_called_by_its_name_or_by_its_place() -> None:

@@ -20,6 +20,7 @@ from storage_engine import __version__
 from storage_engine.cli.output.output import print_error, say
 from storage_engine.cli.shell.command import Group, parameters_of
 from storage_engine.cli.shell.interruption import INTERRUPTED, interruptible
+from storage_engine.commands import Arguments
 from storage_engine.exceptions import BadInputError, NotApprovedError, StorageEngineError
 
 COMMANDS = {
@@ -130,7 +131,7 @@ def main(arguments: list[str] | None = None) -> Any:
             code = cli.main(args=arguments, prog_name="storage-engine", standalone_mode=False)
     except click.ClickException as error:
         if as_json:
-            print_error(error, {}, as_json=True)
+            print_error(error, Arguments(), as_json=True)
         else:
             shown = io.StringIO()
             error.show(shown)
@@ -144,7 +145,7 @@ def main(arguments: list[str] | None = None) -> Any:
         code = 2 if isinstance(error, BadInputError) else 3 if isinstance(error, NotApprovedError) else 1
     except MemoryError:
         no_memory = "Out of memory: expected less to be read at once. Run it where more memory is free."
-        print_error(StorageEngineError(no_memory), {}, as_json=as_json)
+        print_error(StorageEngineError(no_memory), Arguments(), as_json=as_json)
         code = 1
     except Exception as error:
         # Imported where it is needed: no help fails so.

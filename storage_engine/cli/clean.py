@@ -15,11 +15,12 @@ from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.lag import LagOfPlan, print_groups
 from storage_engine.cli.output.next_line import say_cleanup, say_next
 from storage_engine.cli.output.notify_option import AlarmsTold, alarms_told, notify_option
-from storage_engine.cli.output.output import print_json, say, say_notes
+from storage_engine.cli.output.output import error_json, print_json, say, say_notes
 from storage_engine.cli.output.plan_output import ASSUMED, by_hand, plan_json, print_plan
 from storage_engine.cli.output.progress import progress, waiting
-from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.command import command, said_by
 from storage_engine.cli.shell.values import reason_text
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import person
 from storage_engine.core.jsonable import to_jsonable
@@ -190,7 +191,7 @@ def report_shown(cleanup: cycle.Cleanup, report: Report, finished: FinishResult)
     }
     if (error := finished.ending_error) is None:
         return shown
-    return {**shown, "error": {"type": type(error).__name__, "message": str(error)}}
+    return {**shown, "error": error_json(error, said_by(click.get_current_context()))}
 
 
 def print_report(report: Report, finished: FinishResult) -> None:
@@ -211,11 +212,11 @@ def _say_next(cleanup: cycle.Cleanup, report: Report) -> None:
     from storage_engine.retention.store.context import managed_of
 
     if report.outcome is Outcome.DONE and report.freed_bytes:
-        say_next("verify", "What was deleted is in the lake, and can be checked there at any time")
+        say_next(Command("verify"), "What was deleted is in the lake, and can be checked there at any time")
     elif report.outcome is Outcome.NOTHING_TO_DO:
         say_cleanup(managed_of(cleanup.store), report.request)
     elif report.outcome in (Outcome.BLOCKED, Outcome.FAILED, Outcome.UNFINISHED):
-        say_next("doctor", "What keeps the rest is told with what to do about it")
+        say_next(Command("doctor"), "What keeps the rest is told with what to do about it")
 
 
 def archive_with_progress(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
@@ -228,18 +229,19 @@ def archive_with_progress(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
 
 
 def _archive_lines(cleanup: cycle.Cleanup, done: ArchiveResult) -> Iterator[str]:
-    yield from (f"archive: {notice}" for notice in done.notices)
+    yield from (Text("archive: ", notice) for notice in done.notices)
     if done.waiver is None:
         yield f"archive: {count_text(len(done.receipts), 'segment')} archived and proven now"
         if done.hashed_again:
             yield f"archive: {count_text(len(done.hashed_again), 'segment')} {UNCHANGED}"
     else:
-        yield f"archive: not done ({done.error})"
+        yield Text("archive: not done (", done.error, ")")
         yield f"archive: {done.waiver.person} waived receipts for this plan: {done.waiver.reason}"
 
 
 def _release_lines(cleanup: cycle.Cleanup, released: ReleaseResult) -> Iterator[str]:
     from storage_engine.brokers import find_broker
+    from storage_engine.model.broker.broker_words import Aside
     from storage_engine.retention.store.context import managed_of
 
     deleted = count_text(len(released.deleted), "segment")
@@ -251,10 +253,12 @@ def _release_lines(cleanup: cycle.Cleanup, released: ReleaseResult) -> Iterator[
     managed = managed_of(cleanup.store)
     window_hours = managed.policy.undo_window_hours
     if window_hours is not None and released.deleted:
-        until = ", before its broker starts" if find_broker(managed.broker).undo_outside else ""
-        yield (
-            f"quarantine: what went frees nothing for {window_hours} h, or until space is the cause of a "
-            f"run; storage-engine undo {cleanup.run_key} brings it back{until}"
+        until = ", before its broker starts" if find_broker(managed.broker).aside is Aside.OUTSIDE else ""
+        yield Text(
+            f"quarantine: what went frees nothing for {window_hours} h, or until space is the cause of "
+            "a run; ",
+            Command("undo", cleanup.run_key),
+            f" brings it back{until}",
         )
 
 

@@ -19,6 +19,7 @@ from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.output import answer, store_name
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import reason_text
+from storage_engine.commands import Command, Text
 from storage_engine.core.host import person
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.settings.policy import ApprovalPolicy
@@ -31,8 +32,11 @@ def _digest(context: click.Context, parameter: click.Parameter, digest: str | No
     """Make sure that a plan's digest looks like one; a click callback."""
     if digest is not None and not re.fullmatch("[0-9a-f]{64}", digest):
         raise click.BadParameter(
-            f"expected a plan's digest of 64 hexadecimal digits, found {digest!r}. "
-            "storage-engine plan ends with a plan's digest.",
+            Text(
+                f"expected a plan's digest of 64 hexadecimal digits, found {digest!r}. ",
+                Command("plan"),
+                " ends with a plan's digest.",
+            ),
             param_hint="DIGEST",
         )
     return digest

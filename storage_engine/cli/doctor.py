@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from storage_engine.cli.options.options import (
 from storage_engine.cli.options.store_argument import has_lake, takes_store
 from storage_engine.cli.options.stores_file import named_stores
 from storage_engine.cli.output.output import (
+    findings_json,
     print_error,
     print_json,
     say_styled,
@@ -31,9 +31,9 @@ from storage_engine.cli.output.output import (
 )
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command, said_by, with_store_of_connection
+from storage_engine.commands import Arguments, Command, Text, commands_in, rendered, with_arguments
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.core.next_commands import with_arguments
 from storage_engine.core.wording import bytes_text, count_text, duration_text, printable, time_text
 from storage_engine.exceptions import BadInputError, StorageEngineError, StoreNotFoundError
 from storage_engine.model.lag import touched_text
@@ -118,11 +118,11 @@ def _without_lake(found: Diagnosis, lake_dir: str) -> Diagnosis:
     finding = Finding.warning(
         "no-lake",
         f"no lake there yet: {lake_dir}",
-        f"mount its disk, or make a lake {where}",
+        Text("mount its disk, or make a lake ", where),
     )
     step = found.next
-    if step.command.startswith("storage-engine init-lake"):
-        step = replace(step, command=where.rpartition(": ")[2])
+    if isinstance(step.command, Command) and step.command.words == "init-lake":
+        step = replace(step, command=commands_in(where)[0])
     return replace(found, findings=by_severity([*found.findings, finding]), next=step)
 
 
@@ -135,14 +135,14 @@ def _call_for(name: str, context: click.Context) -> int:
         with context.command.make_context(context.info_name, [name], parent=context.parent) as own:
             return int(context.command.invoke(own) or 0)
     except StorageEngineError as error:
-        print_error(error, {}, as_json=False)
+        print_error(error, Arguments(), as_json=False)
         return 2 if isinstance(error, BadInputError) else 1
 
 
-def print_diagnosis(found: Diagnosis, said: Mapping[str, Any]) -> None:
+def print_diagnosis(found: Diagnosis, said: Arguments) -> None:
     """Print what a store is, its settings, what is wrong, and what to type next.
 
-    :param said: as of :func:`~storage_engine.core.next_commands.with_arguments`.
+    :param said: what this call was given.
     """
     width = min(terminal_width() or 80, _MOST_COLUMNS)
     say_styled(click.style(printable(store_head(found.store)), bold=True))
@@ -156,7 +156,7 @@ def print_diagnosis(found: Diagnosis, said: Mapping[str, Any]) -> None:
     _print_next(found, said)
 
 
-def print_pipeline(found: PipelineFacts, said: Mapping[str, Any], now_ms: int) -> None:
+def print_pipeline(found: PipelineFacts, said: Arguments, now_ms: int) -> None:
     """Print what Airflow knows of a store that isn't here, and what is wrong with that."""
     width = min(terminal_width() or 80, _MOST_COLUMNS)
     for label, text in found.lines(now_ms):
@@ -269,7 +269,7 @@ def _source(found: Diagnosis, one: SettingInEffect) -> str:
     return _SOURCES[one.source]
 
 
-def _print_finding(finding: Finding, said: Mapping[str, Any], width: int) -> None:
+def _print_finding(finding: Finding, said: Arguments, width: int) -> None:
     label = finding.severity.value.upper()
     lead = f"{label:<{_LABEL_WIDTH}}"
     lines = _wrapped(_sentence(finding.what, said), width)
@@ -283,14 +283,14 @@ def _print_finding(finding: Finding, said: Mapping[str, Any], width: int) -> Non
             say_styled(f"{'':<{_LABEL_WIDTH}}  {line}")
 
 
-def _sentence(text: str, said: Mapping[str, Any]) -> str:
+def _sentence(text: str, said: Arguments) -> str:
     told = printable(with_arguments(text, said))
     # A setting, a command or a path stays as it is written.
     first = told.partition(" ")[0]
     return told[:1].upper() + told[1:] if first.isalpha() and first.islower() and first != "airflow" else told
 
 
-def _print_next(found: Diagnosis, said: Mapping[str, Any]) -> None:
+def _print_next(found: Diagnosis, said: Arguments) -> None:
     command = _next_command(found, said)
     if command:
         say_styled(f"\n{printable(found.next.why[:1].upper() + found.next.why[1:])}.")
@@ -299,13 +299,14 @@ def _print_next(found: Diagnosis, said: Mapping[str, Any]) -> None:
         say_styled(f"\nNext: {printable(found.next.why)}")
 
 
-def _next_command(found: Diagnosis, said: Mapping[str, Any]) -> str:
+def _next_command(found: Diagnosis, said: Arguments) -> str:
     """Return the command to type next, with all that this call was told of the store."""
-    command = with_arguments(found.next.command, said)
-    if not re.search(r"\bSTORE\b", command):
-        return f"{command} {found.next.options}".rstrip()
-    named = re.sub(r"\bSTORE\b", lambda _: shlex.quote(str(said.get("store") or "STORE")), command)
-    return " ".join([named, *map(shlex.quote, said.get("store_options", ()))])
+    step = found.next.command
+    if isinstance(step, Command) and step.given.startswith("STORE") and said.store is not None:
+        given = f"{shlex.quote(said.store)}{step.given.removeprefix('STORE')}"
+        return " ".join([str(replace(step, given=given)), *map(shlex.quote, said.store_options)])
+    told = step if isinstance(step, str) else rendered(step, said)
+    return f"{told} {found.next.options}".rstrip()
 
 
 def _echo(label: str, text: str, width: int) -> None:
@@ -321,7 +322,7 @@ def _wrapped(text: str, width: int) -> list[str]:
     ) or [""]
 
 
-def diagnosis_json(found: Diagnosis, said: Mapping[str, Any]) -> dict[str, Any]:
+def diagnosis_json(found: Diagnosis, said: Arguments) -> dict[str, Any]:
     """Return the same for programs.
 
     :param said: as of :func:`print_diagnosis`.
@@ -343,7 +344,7 @@ def diagnosis_json(found: Diagnosis, said: Mapping[str, Any]) -> dict[str, Any]:
         "lakes": to_jsonable(found.lakes),
         "pipeline": to_jsonable(found.pipeline),
         "runs": found.runs or None,
-        "findings": _findings_json(found.findings, said),
+        "findings": findings_json(found.findings, ("what", "advice"), said),
         "next": {
             "command": _next_command(found, said) or None,
             "why": found.next.why,
@@ -352,13 +353,13 @@ def diagnosis_json(found: Diagnosis, said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _elsewhere_json(
-    store: ManagedStore, pipeline: PipelineFacts, error: Exception, said: Mapping[str, Any], now_ms: int
+    store: ManagedStore, pipeline: PipelineFacts, error: Exception, said: Arguments, now_ms: int
 ) -> dict[str, Any]:
     """Return what Airflow knows of a store that isn't here, with the keys of a store that is.
 
     :param error: that it isn't.
     """
-    findings = by_severity([Finding.warning("not-here", str(error)), *pipeline_findings(pipeline, now_ms)])
+    findings = by_severity([Finding.warning("not-here", Text(error)), *pipeline_findings(pipeline, now_ms)])
     return {
         "store": store.root,
         "name": store_name(store),
@@ -370,20 +371,9 @@ def _elsewhere_json(
         "lakes": [],
         "pipeline": to_jsonable(pipeline),
         "runs": None,
-        "findings": _findings_json(findings, said),
+        "findings": findings_json(findings, ("what", "advice"), said),
         "next": {"command": None, "why": "look where the store's disk is"},
     }
-
-
-def _findings_json(findings: Iterable[Finding], said: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {
-            **to_jsonable(one),
-            "what": with_arguments(one.what, said),
-            "advice": with_arguments(one.advice, said),
-        }
-        for one in findings
-    ]
 
 
 def _figures_json(figures: Figures, found: Diagnosis) -> dict[str, Any]:

@@ -42,10 +42,11 @@ def serve(managed: ManagedStore, topic: str | None) -> int:
     deleted but by who asks. Ends on SIGTERM and SIGINT, and with --topic at the end of the input. The store
     is clean then.
     """
-    from storage_engine.brokers import find_broker
+    from storage_engine.brokers import engine_of
     from storage_engine.proven_cleanup import proven_release
     from storage_engine.retention.store.brokers import settings_of
 
+    engine = engine_of(managed.broker, managed.root, "written")
     ends = ended_by_signal()
     lines = _lines(sys.stdin.fileno(), ends) if topic is not None else ()
     release = None
@@ -54,7 +55,7 @@ def serve(managed: ManagedStore, topic: str | None) -> int:
         say(f"{managed.root}: what expires is deleted once {managed.lake.location} proves it.", err=True)
     else:
         say(f"{managed.root}: nothing is deleted but by runs that ask: no --lake is given.", err=True)
-    find_broker(managed.broker).serve(settings_of(managed), topic, lines, ends, release)
+    engine.serve(settings_of(managed), topic, lines, ends, release)
     return 0
 
 
@@ -85,7 +86,7 @@ def flush(managed: ManagedStore, as_json: bool) -> int:
     from storage_engine.retention.store.brokers import open_store
 
     with closing(open_store(replace(managed, engine=True))) as store:
-        found = store.flush_now()
+        found = None if store.process is None else store.process.flush_now()
     if found is None:
         raise BadInputError(f"{managed.root}: expected a store that storage-engine writes, found another.")
     if as_json:
@@ -115,11 +116,11 @@ def recover(managed: ManagedStore, dry_run: bool, cut_messages: bool, index: str
     The log is cut off behind its last whole message. Queues and index are made to agree with it. A store
     that was recovered may be cleaned.
     """
-    from storage_engine.brokers import find_broker
+    from storage_engine.brokers import engine_of
     from storage_engine.retention.store.brokers import settings_of
 
     with waiting("Recovering"):
-        found = find_broker(managed.broker).recover(
+        found = engine_of(managed.broker, managed.root, "recovered").recover(
             settings_of(managed),
             dry_run=dry_run,
             cut_messages=cut_messages,
@@ -141,10 +142,11 @@ def rebuild_queues(managed: ManagedStore, as_json: bool) -> int:
 
     Where the log is damaged before its end, nothing is changed.
     """
-    from storage_engine.brokers import find_broker
+    from storage_engine.brokers import engine_of
     from storage_engine.retention.store.brokers import settings_of
 
     with waiting("Reading the log"):
-        found = find_broker(managed.broker).rebuild_queues(settings_of(managed))
+        engine = engine_of(managed.broker, managed.root, "recovered")
+        found = engine.rebuild_queues(settings_of(managed))
     said = f"{found.root}: queues and index were made again up to offset {found.log_end}."
     return answer("rebuild-queues", found, said, as_json=as_json)

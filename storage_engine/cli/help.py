@@ -16,6 +16,7 @@ from storage_engine.cli.options.store_argument import SHARED_STORE_OPTIONS
 from storage_engine.cli.output.output import put, say
 from storage_engine.cli.shell.command import GROUPS, QUIET, WAIT, command, records_of
 from storage_engine.cli.shell.values import NamedPath
+from storage_engine.commands import Command
 from storage_engine.core.durable import make_dirs, write_file
 from storage_engine.core.nearest import meant
 from storage_engine.core.wording import count_text
@@ -169,7 +170,7 @@ def docs(page: str, opens: bool, as_text: bool) -> None:
 @command()
 def options() -> None:
     """List the options that many commands share: of a store, of the broker that runs on it, of the output."""
-    say("STORE is the directory of a store, or its name in stores.toml (storage-engine docs).\n")
+    say("STORE is the directory of a store, or its name in stores.toml (", Command("docs"), ").\n")
     context = click.get_current_context()
     formatter = context.make_formatter()
     for title, shared in (

@@ -78,15 +78,16 @@ def hold(
     within --archive-margin-hours that no lake has. They are put back once it is archived. Exit code 1 when
     some of it can't be held.
     """
+    from storage_engine.model.broker.broker_store import hold_of
     from storage_engine.retention import steps
     from storage_engine.retention.store.brokers import open_to_look
     from storage_engine.retention.store.context import opened
 
     broker = _running(managed)
     with closing(open_to_look(managed)) as store:
-        before = store.hold_status(clock_ms())
+        before = hold_of(store).status(clock_ms())
     for notice in () if before.is_well else before.notices:
-        say(f"Before: {notice}", err=True)
+        say("Before: ", notice, err=True)
     with opened(managed) as context:
         result = steps.hold(context, run_key=f"hold-{clock_ms()}")
     _print("hold", broker, result, as_json)

@@ -20,6 +20,7 @@ from storage_engine.cli.options.store_argument import managed_store
 from storage_engine.cli.options.stores_file import NamedStore, named_stores
 from storage_engine.cli.output.output import print_json, print_table, put, say
 from storage_engine.cli.shell.command import command
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.collector import no_collection
 from storage_engine.core.host import is_this_host
@@ -215,7 +216,7 @@ def runs(
     else:
         print_runs(_called(row), found, reports)
         for notice in notices:
-            say(f"Note: {notice}.")
+            say("Note: ", notice, ".")
     return 0
 
 
@@ -283,14 +284,17 @@ def _show_report(reader: JournalReader, row: StoreRow, run: str, as_json: bool) 
         keys = [one.run_key for one in reader.runs(row.store_id, limit=1_000)]
         if run in keys:
             raise BadInputError(
-                f"run {run}: expected its report in {reader.name}, found none: it isn't finished, was no "
-                "cleanup, or its report has expired. Nothing was changed. To finish it: storage-engine clean "
-                f"--run-key {run}.",
+                f"run {run}: expected its report in {reader.name}, found none: it isn't finished, was "
+                "no cleanup, or its report has expired. Nothing was changed. To finish it: ",
+                Command("clean", f"--run-key {run}"),
+                ".",
                 page="command-line",
             )
         raise BadInputError(
-            f"{reader.name}: expected a run of store {_called(row)}, found none called {run!r}."
-            f"{meant(run, keys)} storage-engine runs lists them.",
+            f"{reader.name}: expected a run of store {_called(row)}, found none called "
+            f"{run!r}.{meant(run, keys)} ",
+            Command("runs"),
+            " lists them.",
             page="command-line",
         )
     if as_json:
@@ -301,11 +305,11 @@ def _show_report(reader: JournalReader, row: StoreRow, run: str, as_json: bool) 
 
 def print_overview(found: Overview, stores: Sequence[ManagedOverview]) -> None:
     """Print journal and lakes in a line each, then each store with what is known of it."""
-    say(f"Journal {found.journal}" if not found.journal_missing else f"Journal: {found.journal_missing}")
+    say(f"Journal {found.journal}" if not found.journal_missing else Text("Journal: ", found.journal_missing))
     for lake in found.lakes:
         size = bytes_text(sum(table.file_bytes for table in lake.tables))
         kind = f"a copy of lake {lake.copy_of}, read-only, {size}" if lake.copy_of else size
-        say(f"Lake    {lake.location}: {f'refused: {lake.refused}' if lake.refused else kind}")
+        say(f"Lake    {lake.location}: ", Text("refused: ", lake.refused) if lake.refused else kind)
     if not stores and not found.is_known:
         say("Which stores are managed isn't known: a lake can't be read, or is refused.")
     elif not stores:

@@ -31,6 +31,7 @@ from storage_engine.cli.output.plan_output import plan_json, print_plan
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import Group, command
 from storage_engine.cli.shell.values import key_value_pairs, reason_text, size_bytes
+from storage_engine.commands import Command
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import bytes_text, count_text
@@ -132,17 +133,9 @@ def make_room(
 
 
 def _opened(managed: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
-    from storage_engine.brokers import find_broker
-    from storage_engine.retention.store.broker_answers import ask, asked
-    from storage_engine.retention.store.brokers import settings_of
+    from storage_engine.retention.store.brokers import open_to_make_room
 
-    broker = find_broker(managed.broker)
-    opened = ask(
-        managed.broker,
-        "open its store",
-        lambda: broker.open_to_make_room(settings_of(managed), memory),
-    )
-    store = asked(opened, managed.broker)
+    store = open_to_make_room(managed, memory)
     store.check_manageable()
     return store
 
@@ -283,11 +276,11 @@ def _say_room(room: Sequence[DiskRoom], *, is_there: bool, deleted: bool) -> Non
         free = "unknown" if one.free_bytes is None else bytes_text(one.free_bytes)
         say(f"Disk {one.path}: {free} free, {bytes_text(one.free_bytes_before)} before{wanted}")
     if is_there:
-        say_next("", "start the node's broker. It follows its leaders from where its logs begin now")
+        say_next(None, "start the node's broker. It follows its leaders from where its logs begin now")
         return
     what = "the space that was asked for isn't there" if deleted else "nothing went"
     say_next(
-        "",
+        None,
         f"{what}, and the report says what keeps each segment. With --bytes or --free-percent, "
         "--force REASON takes also what has not expired",
     )
@@ -343,7 +336,7 @@ def run_tasks(
     else:
         _say(results, done)
         for notice in notices:
-            say(f"Note: {notice}")
+            say("Note: ", notice)
     return 1 if not ok or any(one.alarms for one in results) else 0
 
 
@@ -365,7 +358,7 @@ def _say(results: tuple[TaskResult, ...], done: str) -> None:
     for number, one in enumerate(results):
         say(one.text.replace(": ", f": {done}; ", 1) if done and not number else one.text)
     if any(one.alarms for one in results):
-        say_next("doctor", "What should have been done by now is told with what to do about it")
+        say_next(Command("doctor"), "What should have been done by now is told with what to do about it")
 
 
 @click.group(cls=Group)

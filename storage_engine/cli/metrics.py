@@ -16,6 +16,7 @@ from storage_engine.cli.options.stores_file import named_stores
 from storage_engine.cli.output.output import say
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import NamedPath, host_and_port
+from storage_engine.commands import Command
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.extras import METRICS as METRICS_EXTRA
 from storage_engine.core.host import is_loopback
@@ -118,8 +119,9 @@ class Collector:
                 known = ", ".join(sorted({*found})) or "none"
                 raise BadInputError(
                     f"store {name}: expected one of this name in the journals, found {found.count(name)} "
-                    f"(they know {known}). Nothing was started. Name others, or rename one of them: "
-                    "storage-engine move."
+                    f"(they know {known}). Nothing was started. Name others, or rename one of them: ",
+                    Command("move"),
+                    ".",
                 )
 
     def collect(self) -> Iterator[Any]:
@@ -160,7 +162,7 @@ class Collector:
         try:
             return list(read_samples(reader, self.stores or None, clock_ms()))
         except StorageEngineError as error:
-            say(f"{error}", err=True)
+            say(error, err=True)
             return None
 
 

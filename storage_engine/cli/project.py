@@ -22,6 +22,7 @@ from storage_engine.cli.output.output import put, say
 from storage_engine.cli.shell.command import AIRFLOW_GROUP, NAMED, GroupedOption, command
 from storage_engine.cli.shell.values import NamedPath, TargetPath
 from storage_engine.cli.shell.values import time_zone as known_time_zone
+from storage_engine.commands import Command, Text
 from storage_engine.core.extras import EDGE, require_provider
 from storage_engine.exceptions import BadInputError
 from storage_engine.project import init as project_files
@@ -193,7 +194,7 @@ def _write_name(name: str, is_more: bool, store: Path | None, lake_dir: Path | N
     # From here on the name says all, and no connection is meant.
     context.params.clear()
     context.meta[NAMED] = named_stores()[name]
-    say("\nNext: storage-engine doctor")
+    say("\nNext: ", Command("doctor"))
 
 
 def _set_up(
@@ -370,15 +371,15 @@ def _spark_steps(spark: SparkProposal) -> list[str]:
 def _lake_step(conn_id: str, hook: Any, lake_dir: Path | None, *, is_here: bool) -> str:
     place = str(lake_dir.absolute()) if lake_dir else hook.section_defaults().lake
     if is_here or place.lstrip().startswith("{"):
-        return (
-            "Make its lake; add --allow-same-disk where it may lie on the store's disk:\n"
-            f"   storage-engine init-lake --conn-id {shlex.quote(conn_id)}"
+        return Text(
+            "Make its lake; add --allow-same-disk where it may lie on the store's disk:\n   ",
+            Command("init-lake", f"--conn-id {shlex.quote(conn_id)}"),
         )
     usual = '"$AIRFLOW_HOME"/storage_engine'
     around, directory = ("", shlex.quote(place)) if place else (f"   mkdir -p {usual}\n", f"{usual}/lake")
-    return (
-        f"Make its lake on that host, as the same user:\n{around}"
-        f"   storage-engine init-lake --lake {directory}"
+    return Text(
+        f"Make its lake on that host, as the same user:\n{around}   ",
+        Command("init-lake", f"--lake {directory}"),
     )
 
 

@@ -14,6 +14,7 @@ from storage_engine.cli.output.output import answer
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import TargetPath, moment_ms, size_bytes
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.model.broker.sample import SampleRequest
@@ -76,18 +77,19 @@ def sample(
     Messages have mixed sizes, keys and tags. Some wait for a delay or a transaction. Some consumer groups are
     far behind. The same options, and the same --end, give the same bytes.
     """
-    from storage_engine.brokers import default_broker, find_broker
+    from storage_engine.brokers import default_broker, engine_of
 
     end_ms = clock_ms() // DAY_MS * DAY_MS if end is None else moment_ms(end, "UTC", option="--end")
     request = SampleRequest(directory, messages, topics, days, seed, end_ms, segment_bytes)
     with waiting("Writing a sample store"):
-        written = find_broker(broker_type or default_broker()).write_sample(request)
-    said = (
+        engine = engine_of(broker_type or default_broker(), str(directory), "written")
+        written = engine.write_sample(request)
+    said = Text(
         f"{written.store}: {count_text(written.messages, 'message')}, {count_text(written.topics, 'topic')}, "
         f"{bytes_text(written.log_bytes)} in {count_text(written.log_files, 'file')} of the log. "
         f"The last one arrived at {time_text(end_ms)}.\n"
         f"{count_text(written.lagging_groups, 'consumer group')} of {written.groups} are far behind. "
-        f"{count_text(written.pending, 'message')} are pending.\n\n"
-        f"Next: storage-engine doctor {quote(written.store)} --broker-conf {quote(written.configuration)}"
+        f"{count_text(written.pending, 'message')} are pending.\n\nNext: ",
+        Command("doctor", f"{quote(written.store)} --broker-conf {quote(written.configuration)}"),
     )
     return answer("sample", {**asdict(written), "end_ms": end_ms}, said, as_json=as_json)

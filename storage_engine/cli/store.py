@@ -27,6 +27,7 @@ from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.output.table_layout import NAME_WIDTH
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import disk_percents, key_value_pairs, moment_ms, reason_text
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.nearest import meant
@@ -60,22 +61,14 @@ def inspect(
 
     With --lake also the archive lag: what is sealed and not proven in the lake.
     """
-    from storage_engine.brokers import find_broker
     from storage_engine.retention.quarantine.places import look_at_quarantines
-    from storage_engine.retention.store.broker_answers import package_errors
-    from storage_engine.retention.store.brokers import settings_of
+    from storage_engine.retention.store.brokers import inspect_store
 
     now_ms = clock_ms()
     look = look_live(managed, now_ms)
-    broker = find_broker(managed.broker)
-    with package_errors(managed.broker, "describe its store"), waiting("Reading"):
-        found = broker.inspect(
-            settings_of(managed),
-            now_ms,
-            messages=messages,
-            queues=queues,
-            snapshot=None if look is None else look.snapshot,
-        )
+    with waiting("Reading"):
+        snapshot = None if look is None else look.snapshot
+        found = inspect_store(managed, now_ms, messages=messages, queues=queues, snapshot=snapshot)
     aside = look_at_quarantines(managed, found.data_paths)
     lag = _archive_lag(managed) if has_lake(managed) else None
     shield = shield_summary(managed.real_root)
@@ -93,10 +86,10 @@ def inspect(
     print_inspection(found)
     print_quarantines(aside)
     if shield is not None:
-        say(f"\nShield: {shield.text}")
+        say("\nShield: ", shield.text)
         say_notes(shield.notices)
     if lag is not None:
-        say(f"\nArchive lag: {lag.text}")
+        say("\nArchive lag: ", lag.text)
         say_notes(lag.notes)
     return 0
 
@@ -247,10 +240,13 @@ def index_lookup(
     from storage_engine.retention.store.broker_answers import package_errors
     from storage_engine.retention.store.brokers import settings_of
 
-    broker = find_broker(managed.broker)
+    kind = find_broker(managed.broker)
     with package_errors(managed.broker, "look up a key"):
-        matches = broker.look_up(settings_of(managed), topic, key, max_count)
-        unindexed = broker.unindexed(settings_of(managed))
+        index = kind.inspection
+        matches = None if index is None else index.look_up(settings_of(managed), topic, key, max_count)
+        unindexed = () if index is None else index.unindexed(settings_of(managed))
+    if matches is None:
+        raise BadInputError(f"{managed.root}: expected a broker with an index of keys, found {kind.title}.")
     if as_json:
         answer = {"topic": topic, "key": key, "physical_offsets": matches.offsets, "unindexed": unindexed}
         print_json("index-lookup", {**answer, "unread": matches.unread})
@@ -279,9 +275,11 @@ def _not_found(topic: str, key: str, unindexed: Sequence[tuple[int, int | None]]
         f"from offset {first} on" if end is None else f"below offset {end} (from {first} on)"
         for first, end in unindexed
     )
-    return (
+    return Text(
         f"the index lists no message of topic {topic!r} with key {key!r}, but messages are not indexed "
-        f"{spans}. storage-engine rebuild-queues, while the broker is stopped, indexes all of the log."
+        f"{spans}. ",
+        Command("rebuild-queues"),
+        ", while the broker is stopped, indexes all of the log.",
     )
 
 
@@ -304,7 +302,7 @@ def print_quarantines(found: Sequence[QuarantineLook]) -> None:
     if not found:
         return
     print_table(
-        "Quarantine: used space until it is emptied; storage-engine undo RUN brings a run's files back",
+        f"Quarantine: used space until it is emptied; {Command('undo', 'RUN')} brings a run's files back",
         ("run", "files#", "size#", "until", "in"),
         (
             (
@@ -319,7 +317,7 @@ def print_quarantines(found: Sequence[QuarantineLook]) -> None:
     )
     for one in found:
         if one.error:
-            say(f"{one.directory}: {one.error}")
+            say(f"{one.directory}: ", one.error)
 
 
 def _print_names(title: str, names: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ from storage_engine.cli.output.output import print_json, print_table, say, say_n
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import NamedPath
+from storage_engine.commands import Command
 from storage_engine.core.wording import store_text
 from storage_engine.model.broker.broker_words import BrokerWords
 from storage_engine.model.report.validation import Status, ValidationResult
@@ -86,7 +87,7 @@ def _validate_rows(
     )
 
     def run(request: ValidateRowsRequest) -> ValidateRowsResult:
-        with spark_session("storage-engine validate rows", spark_master or LOCAL_MASTER) as session:
+        with spark_session(str(Command("validate", "rows")), spark_master or LOCAL_MASTER) as session:
             result: ValidateRowsResult = run_in_session(validate_rows, session, request)
             return result
 

@@ -73,13 +73,13 @@ def _print(found: MonitorResult) -> None:
         percent = "unknown" if level.used_percent is None else f"{level.used_percent} % used"
         say(f"Disk {level.path}: {percent}")
     if found.archive_lag is not None:
-        say(f"Archive: {found.archive_lag.text}")
+        say("Archive: ", found.archive_lag.text)
     notices = [*found.sensed.notices, *(found.archive_lag.notes if found.archive_lag is not None else ())]
     if found.lag_error:
         notices.append(f"consumer groups' lag is not known: {found.lag_error}")
     say_notes(notices)
     for alarm in found.alarms:
-        say(f"Alarm: {alarm}")
+        say("Alarm: ", alarm)
 
 
 @command()

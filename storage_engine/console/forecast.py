@@ -271,7 +271,7 @@ def store_forecast(reader: JournalReader, name: str, now_ms: int) -> Forecast:
         return forecast_of((), None, RecordedLevels())
     moments = hourly_moments(reader, summary.store_id, SPAN_DAYS, now_ms)
     levels = RecordedLevels() if summary.rules is None else rules_of(summary.rules).levels
-    if not find_broker(summary.broker).offsets_count_bytes:
+    if not find_broker(summary.broker).rows.offsets_count_bytes:
         looks = _hourly_looks(reader, summary, now_ms)
         return forecast_of_disk(looks, moments, _room(summary, moments), levels)
     return forecast_of(moments, _room(summary, moments), levels)

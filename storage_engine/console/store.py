@@ -28,6 +28,7 @@ from storage_engine.journal.reading.answers import (
     WaiverRow,
 )
 from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.store.store import TopicDay
 
 TOPIC_DAYS = 14
@@ -202,7 +203,7 @@ def _standing(reader: JournalReader, row: StoreLine, findings: Findings | None, 
         StandingLine,
         found,
         shield=None if shield is None else filled(ShieldLine, shield),
-        has_shield=find_broker(row.broker).has_shield,
+        has_shield=find_broker(row.broker).aside is Aside.IN_STORE,
     )
 
 

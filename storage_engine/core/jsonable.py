@@ -24,6 +24,9 @@ def to_jsonable(value: Any) -> Any:
         return {name: to_jsonable(getattr(value, name)) for name in names}
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, str):
+        # A text that has parts.
+        return str(value)
     if isinstance(value, Mapping):
         return {str(key): to_jsonable(item) for key, item in value.items()}
     if isinstance(value, (tuple, list, frozenset, set)):

@@ -11,6 +11,8 @@ from pathlib import PurePath
 
 from rich.filesize import pick_unit_and_suffix
 
+from storage_engine.commands import Text
+
 UNCHANGED = "hashed again, unchanged"
 """What became of an archived segment whose files were touched since."""
 _BINARY_UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"]
@@ -154,7 +156,7 @@ def reason_text(error: BaseException) -> str:
     """Return what an error says; of the system's, the file that it is about and no number."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error)
+    return Text(error)
 
 
 def lock_advice(cause: str) -> str:
@@ -171,4 +173,4 @@ def unexpected(error: Exception) -> str:
     """An error that nobody has foreseen: its kind, its words, and the line that it comes from."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+    return Text(f"{type(error).__name__}: ", error, place)

@@ -9,12 +9,14 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.credentials import without_secrets
 from storage_engine.core.host import check_host
 from storage_engine.exceptions import BadInputError, LakeMissingError
 from storage_engine.journal.tables.database import missing_sqlite_file, place_of
 from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.model.broker.broker_store import hold_of
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import DiskUsage
 from storage_engine.retention.hold.hold_text import broker_text, drift_text, hold_text
@@ -50,14 +52,14 @@ def _check_files(store: ManagedStore) -> Iterator[str]:
         segments = sum(len(log.segments) for log in snapshot.logs)
         sealed = sum(len(log.sealed) for log in snapshot.logs)
         levels = ", ".join(_level(disk) for disk in snapshot.disks)
-        sign = find_broker(store.broker).crash_sign
+        sign = find_broker(store.broker).words.crash_sign
         crashed = f" Its broker is running or did not stop cleanly ({sign})." if snapshot.crashed else ""
         yield f"Store: {segments} segments, {sealed} of them sealed; disks: {levels}.{crashed}"
         if opened.is_live:
-            status = opened.hold_status(now_ms)
+            status = hold_of(opened).status(now_ms)
             yield f"Hold: {hold_text(status)}."
             yield from (f"{drift_text(one)}." for one in status.disturbances)
-            yield from (f"{notice}." for notice in status.notices)
+            yield from (Text(notice, ".") for notice in status.notices)
 
 
 def _level(disk: DiskUsage) -> str:
@@ -94,8 +96,7 @@ def _check_lakes(store: ManagedStore) -> Iterator[str]:
         try:
             open_lake(config)
         except LakeMissingError as error:
-            raise LakeMissingError(
-                f"{name}: there is none. Mount its disk, or make it: storage-engine init-lake --conn-id "
-                f"{store.name} ({error})"
-            ) from error
+            made_by = Command("init-lake", f"--conn-id {store.name}")
+            why = f"{name}: there is none. Mount its disk, or make it: "
+            raise LakeMissingError(why, made_by, " (", error, ")") from error
         yield f"{name}: reachable."

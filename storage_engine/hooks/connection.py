@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from storage_engine.brokers import broker_names, default_broker, find_broker
+from storage_engine.brokers import broker_names, client_connection_of, default_broker, find_broker
 from storage_engine.core.nearest import meant, meant_zone
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import LakeConfig
@@ -351,7 +351,7 @@ def managed_store(
         policy=Policy(**{one.name: one.read(read.value(one.name), read.error) for one in _POLICY_SETTINGS}),
         second_lake=_second_lake(read, defaults),
         host=read.text("store_host") or None,
-        live=broker_of_fields(read, find_broker(broker).client_connection),
+        live=broker_of_fields(read, client_connection_of(broker)),
         named=True,
         engine=read.text("mode") == ENGINE,
     )
@@ -401,7 +401,7 @@ def _overrides(read: Fields, broker: str) -> dict[str, str]:
     :raises BadInputError: one decides nothing; names the nearest that does.
     """
     found = read.mapping("overrides")
-    known = find_broker(broker).known_settings if found else None
+    known = find_broker(broker).settings.known if found else None
     for name in sorted(set() if known is None else found.keys() - known):
         expected = "a setting of the broker that decides something here"
         raise read.error("overrides", expected, name, meant(name, known or ()))

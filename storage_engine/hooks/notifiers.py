@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.exceptions import AirflowRescheduleException
@@ -25,8 +25,8 @@ from airflow.providers.common.compat.sdk import (
     conf,
 )
 
+from storage_engine.commands import Arguments, Command, Text, join_texts, with_arguments
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.next_commands import first_named, with_arguments
 from storage_engine.core.wording import unexpected
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.hooks.storage_engine import StorageEngineHook
@@ -51,7 +51,7 @@ class AlarmException(AirflowFailException):
     """
 
     def __init__(self, alarms: Sequence[str], text: str = "") -> None:
-        super().__init__(text or "; ".join(alarms))
+        super().__init__(text or join_texts("; ", alarms))
         self.alarms = tuple(alarms)
 
 
@@ -76,7 +76,7 @@ def alarms_told(notifiers: Sequence[Notifier], conn_id: str, context: Context) -
         instance = context["ti"]
         ends_here = isinstance(error, (AirflowFailException, AirflowSensorTimeout))
         if ends_here or instance.try_number > instance.max_tries:
-            _tell(notifiers, conn_id, context, (str(error) or type(error).__name__,), has_failed=True)
+            _tell(notifiers, conn_id, context, (Text(error) or type(error).__name__,), has_failed=True)
         raise
     _tell(notifiers, conn_id, context, ())
 
@@ -104,7 +104,7 @@ def _tell_all(
     instance = context["ti"]
     said = {
         "source": f"{instance.dag_id}.{instance.task_id}",
-        "advice": f"storage-engine doctor --conn-id {conn_id}",
+        "advice": str(Command("doctor", f"--conn-id {conn_id}")),
         "link": str(getattr(instance, "log_url", None) or ""),
     }
     subject = Subject(conn_id, "", "", **said)
@@ -143,20 +143,21 @@ class _NotifierMeans:
 
 
 def with_connection(text: str, storage_engine_conn_id: str) -> str:
-    """Give each command that a text names without arguments those that stand for a connection.
+    """Give each command that a text names the arguments that stand for a connection.
 
     A text about the second lake names its directory; where that has none, the text stays as it is.
     """
-    said: dict[str, object] = {"conn_id": storage_engine_conn_id}
-    if with_arguments(text, said) == text:
-        return text
+    known = Arguments(conn_id=storage_engine_conn_id)
+    if with_arguments(text, known) == text:
+        return str(text)
     # What the connection itself lacks is another error; its commands are named all the same.
     with suppress(StorageEngineError, AirflowException):
         lakes = StorageEngineHook(storage_engine_conn_id).managed_store.lakes
         directories = [own_directory(lake) for lake in lakes]
-        if first_named(text, [_place(*lake) for lake in zip(lakes, directories, strict=True)]) == 1:
-            said = {**said, "lake_dir": directories[1]} if directories[1] is not None else {}
-    return with_arguments(text, said)
+        places = tuple(_place(*lake) for lake in zip(lakes, directories, strict=True))
+        second = None if len(lakes) < 2 or directories[1] is None else str(directories[1])
+        known = replace(known, places=places, second_lake_dir=second)
+    return with_arguments(text, known)
 
 
 @contextmanager
@@ -165,7 +166,7 @@ def commands_named(storage_engine_conn_id: str) -> Iterator[None]:
     try:
         yield
     except (StorageEngineError, AirflowException) as error:
-        error.args = (with_connection(str(error), storage_engine_conn_id), *error.args[1:])
+        error.args = (with_connection(Text(error), storage_engine_conn_id), *error.args[1:])
         raise
 
 

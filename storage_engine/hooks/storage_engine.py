@@ -17,7 +17,8 @@ from airflow.providers.common.compat.sdk import (
     mask_secret,
 )
 
-from storage_engine.brokers import find_broker
+from storage_engine.brokers import client_connection_of
+from storage_engine.commands import Command
 from storage_engine.core.credentials import property_secrets, url_secrets
 from storage_engine.exceptions import BadInputError, NoSuchConnectionError, StorageEngineError
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION, SECTION
@@ -75,11 +76,12 @@ class StorageEngineHook(BaseHook):
             found = self.get_connection(conn_id)
         except AirflowNotFoundException as error:
             raise NoSuchConnectionError(
-                f"connection {conn_id}: expected a connection of this Airflow, found none. Nothing was read "
-                f"or changed. The option stores of [{SECTION}] lists the stores' connections: "
-                f"{conf.get(SECTION, 'stores', fallback=DEFAULT_CONNECTION)}. Name the ids that you have "
-                f"there, or add this one: storage-engine init --airflow --conn-id {conn_id}. airflow "
-                "connections list shows what is there; AIRFLOW_HOME tells which Airflow is asked.",
+                f"connection {conn_id}: expected a connection of this Airflow, found none. Nothing was "
+                f"read or changed. The option stores of [{SECTION}] lists the stores' connections: "
+                f"{conf.get(SECTION, 'stores', fallback=DEFAULT_CONNECTION)}. Name the ids that you "
+                "have there, or add this one: ",
+                Command("init", f"--airflow --conn-id {conn_id}"),
+                ". airflow connections list shows what is there; AIRFLOW_HOME tells which Airflow is asked.",
                 page=PAGE,
             ) from error
         if found.conn_type != self.conn_type:
@@ -111,7 +113,7 @@ class StorageEngineHook(BaseHook):
                 live,
                 broker_connection(conn_id, extra),
                 self._named_by("broker_conn_id"),
-                find_broker(store.broker).client_connection,
+                client_connection_of(store.broker),
             ),
         )
         _mask_secrets(store)

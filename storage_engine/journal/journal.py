@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, and_, delete, insert, select, update
 
+from storage_engine.commands import Command
 from storage_engine.core.clock import ClockReading, clock_ms, read_clock
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.turns import take_turn, turn_wait_seconds
@@ -335,8 +336,9 @@ class Journal(JournalStores):
         run = self.find_run(store_id, run_key)
         if run is None:
             raise RunStateError(
-                f"run {run_key!r} of store {store_id}: expected in {self._database.name}, not found. "
-                "storage-engine runs lists those that there are; a new one begins with its plan."
+                f"run {run_key!r} of store {store_id}: expected in {self._database.name}, not found. ",
+                Command("runs"),
+                " lists those that there are; a new one begins with its plan.",
             )
         return run
 

@@ -29,6 +29,7 @@ from sqlalchemy import (
 )
 
 from storage_engine.brokers import store_called
+from storage_engine.commands import Command
 from storage_engine.core.clock import clock_ms, read_clock
 from storage_engine.core.host import ANY_HOST, is_this_host, this_host
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
@@ -49,9 +50,12 @@ def moved_error(place: str, store_id: str, known_at: str, name: str) -> StoreIde
     :param name: by which it is to be known here.
     """
     return StoreIdentityError(
-        f"{place}: expected the store where {known_at}, found store {store_id} here: it was moved, or is a "
-        f"copy. Nothing was changed. If it was moved, run {move_command(name)} on it; if it is a copy, "
-        f"storage-engine stamp --new. {_OF_AIRFLOW}"
+        f"{place}: expected the store where {known_at}, found store {store_id} here: it was moved, or "
+        "is a copy. Nothing was changed. If it was moved, run ",
+        move_command(name),
+        " on it; if it is a copy, ",
+        Command("stamp --new"),
+        f". {_OF_AIRFLOW}",
     )
 
 
@@ -62,8 +66,9 @@ def named_anew(place: str, store_id: str, known_at: str, name: str) -> StoreIden
     """
     return StoreIdentityError(
         f"{place}: expected the store where {known_at}, found that this file names the very directories of "
-        f"store {store_id}. Nothing was changed. If the file takes the other one's place, run "
-        f"{move_command(name)} on it; otherwise name the store by the other file. {_OF_AIRFLOW}"
+        f"store {store_id}. Nothing was changed. If the file takes the other one's place, run ",
+        move_command(name),
+        f" on it; otherwise name the store by the other file. {_OF_AIRFLOW}",
     )
 
 
@@ -74,8 +79,9 @@ def no_copy(place: str, store_id: str, stamped_at: str, name: str) -> StoreIdent
     """
     return StoreIdentityError(
         f"{place}: expected a copy of a store, found the very directories of store {store_id}, which was "
-        f"stamped at {stamped_at}: they would be two stores. Nothing was changed. Run {move_command(name)} "
-        f"on it. {_OF_AIRFLOW}"
+        f"stamped at {stamped_at}: they would be two stores. Nothing was changed. Run ",
+        move_command(name),
+        f" on it. {_OF_AIRFLOW}",
     )
 
 
@@ -83,8 +89,9 @@ def renamed(place: str, known: str | None, name: str) -> StoreIdentityError:
     """Return the error for a known store under another name than it is known by."""
     return StoreIdentityError(
         f"{place}: expected store {known!r}, as the journal calls the store at this place, found it under "
-        f"the name {name!r}. Nothing was changed. If it was renamed, run {move_command(name)} on it, with "
-        "--conn-id if it is a store of Airflow; otherwise use the name that it has."
+        f"the name {name!r}. Nothing was changed. If it was renamed, run ",
+        move_command(name),
+        " on it, with --conn-id if it is a store of Airflow; otherwise use the name that it has.",
     )
 
 
@@ -102,14 +109,15 @@ def _taken(place: str, name: str, store_id: str, where: str) -> StoreIdentityErr
     return StoreIdentityError(
         f"{place}: expected a name that no other store has, found {name!r}, which is store {store_id}, "
         f"{where}. Nothing was changed. If this is another store, give it a name of its own: by --name at a "
-        "shell, in Airflow as the id of its connection. If it is that store, and its stamp was lost, run "
-        f"storage-engine stamp --store-id {store_id} on it."
+        "shell, in Airflow as the id of its connection. If it is that store, and its stamp was lost, run ",
+        Command("stamp", f"--store-id {store_id}"),
+        " on it.",
     )
 
 
-def move_command(name: str) -> str:
+def move_command(name: str) -> Command:
     """Return the command by which a store is known under a name, without the place."""
-    return f"storage-engine move {shlex.quote(name)}"
+    return Command(f"move {shlex.quote(name)}")
 
 
 _metadata = MetaData()

@@ -7,8 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
-from storage_engine.model.broker.broker_words import BrokerWords
-from storage_engine.model.broker.kind import Broker
+from storage_engine.model.broker.broker_words import Aside, BrokerWords
+from storage_engine.model.broker.kind import (
+    Broker,
+    Cleanups,
+    Inspecting,
+    ReceiptRules,
+    RowTraits,
+    RunningKind,
+    SettingNames,
+    Topics,
+)
 from storage_engine.model.settings.store_settings import WE_DELETE
 
 if TYPE_CHECKING:
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
 
 
 WORDS: Final = BrokerWords(
+    crash_sign="log directories have no marker of a clean stop, or markers of different stops",
     address_options=("--broker", "--client-config"),
     errors={
         "BrokerConfigError": "Correct the key in server.properties, then run again.",
@@ -37,63 +47,58 @@ WORDS: Final = BrokerWords(
 )
 
 
-class Kafka(Broker):
-    """A node by its files. Archived, proven and restored; deleted from while its broker is stopped."""
-
-    name = "kafka"
-    title = "Apache Kafka"
-    words = WORDS
-    archives_at_seal = True
-    crash_sign = "log directories have no marker of a clean stop, or markers of different stops"
-    has_shield = False
-    offsets_count_bytes = False
-    undo_outside = True
-    task_modules = (
-        "storage_engine.kafka.codec.codec",
-        "storage_engine.kafka.codec.decode",
-        "storage_engine.kafka.codec.encode",
-    )
-    rows_table = "records"
-    without_suites = frozenset({"store_dispatch", "store_queue_files", "store_queues"})
+class RunningKafka(RunningKind):
     client_connection = "kafka"
 
-    @property
-    def codec(self) -> SegmentCodec:
-        from storage_engine.kafka.codec.codec import CODEC
+    def ask(self, live: LiveBroker) -> RunningBroker:
+        from storage_engine.kafka.live.live_store import running_cluster
 
-        return CODEC
+        return running_cluster(live)
 
-    def is_system_topic(self, topic: str) -> bool:
+    def open_to_make_room(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
+        from storage_engine.kafka.reclaim.room_store import open_room
+
+        return open_room(settings, memory)
+
+
+class KafkaInspection(Inspecting):
+    def inspect(
+        self,
+        settings: StoreSettings,
+        now_ms: int,
+        *,
+        messages: bool,
+        queues: bool,
+        snapshot: StoreSnapshot | None = None,
+    ) -> Inspection:
+        from storage_engine.kafka.inspect import inspect
+
+        return inspect(settings, messages=messages)
+
+    def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
+        if settings.live is not None:
+            from storage_engine.kafka.live.diagnosis import diagnose_live
+
+            return diagnose_live(settings, settings.live, now_ms)
+        from storage_engine.kafka.diagnose import diagnose
+
+        return diagnose(settings, now_ms)
+
+
+class KafkaTopics(Topics):
+    def is_system(self, topic: str) -> bool:
         from storage_engine.kafka.format.file_names import INTERNAL_TOPICS
 
         return topic in INTERNAL_TOPICS
 
-    def topic_of_log(self, log: str) -> str | None:
+    def of_log(self, log: str) -> str | None:
         from storage_engine.kafka.format.file_names import partition_directory
 
         directory = partition_directory(log)
         return None if directory is None or directory.log != log else directory.topic
 
-    def cleans_up(self, live: LiveBroker | None) -> bool:
-        return live is not None and live.deletes == WE_DELETE
 
-    def cleans_up_on_request(self, live: LiveBroker | None) -> bool:
-        """A node that is stopped for once: its broker deletes by its own rules as soon as it runs."""
-        return live is None or self.cleans_up(live)
-
-    @property
-    def age_settings(self) -> frozenset[str]:
-        return frozenset()
-
-    def default_name(self, root: Path) -> str:
-        """Name a node by its number and cluster: all their files are called ``server.properties``."""
-        from storage_engine.kafka.format.layout import node_name
-
-        return node_name(root)
-
-    def segment_path(self, log: str, base_offset: int) -> str:
-        return f"{log}/{base_offset:020d}.log"
-
+class KafkaReceipts(ReceiptRules):
     def continues(self, left: Receipt, right: Receipt) -> bool:
         from storage_engine.kafka.restored_log import continues
 
@@ -116,6 +121,59 @@ class Kafka(Broker):
 
         file = log_file(name)
         return file is not None and file.kind is FileKind.SNAPSHOT
+
+
+class KafkaSettings(SettingNames):
+    @property
+    def of_age(self) -> frozenset[str]:
+        return frozenset()
+
+
+class Kafka(Broker):
+    """A node by its files. Archived, proven and restored; deleted from while its broker is stopped."""
+
+    name = "kafka"
+    title = "Apache Kafka"
+    words = WORDS
+    aside = Aside.OUTSIDE
+    rows = RowTraits(
+        table="records",
+        task_modules=(
+            "storage_engine.kafka.codec.codec",
+            "storage_engine.kafka.codec.decode",
+            "storage_engine.kafka.codec.encode",
+        ),
+        offsets_count_bytes=False,
+    )
+    without_suites = frozenset({"store_dispatch", "store_queue_files", "store_queues"})
+    running = RunningKafka()
+    receipts = KafkaReceipts()
+    settings = KafkaSettings()
+    topics = KafkaTopics()
+    inspection = KafkaInspection()
+
+    @property
+    def codec(self) -> SegmentCodec:
+        from storage_engine.kafka.codec.codec import CODEC
+
+        return CODEC
+
+    def cleanups(self, live: LiveBroker | None) -> Cleanups:
+        """A node is cleaned where we delete, or while it is stopped for once: its broker deletes by its own
+        rules as soon as it runs.
+        """
+        if live is None:
+            return Cleanups.ON_REQUEST
+        return Cleanups.WHEN_DUE if live.deletes == WE_DELETE else Cleanups.NEVER
+
+    def default_name(self, root: Path) -> str:
+        """Name a node by its number and cluster: all their files are called ``server.properties``."""
+        from storage_engine.kafka.format.layout import node_name
+
+        return node_name(root)
+
+    def segment_path(self, log: str, base_offset: int) -> str:
+        return f"{log}/{base_offset:020d}.log"
 
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
         """Make a log directory for nodes by their ``server.properties``; for none, segments alone."""
@@ -145,47 +203,15 @@ class Kafka(Broker):
 
         return open_store(settings)
 
-    def open_to_make_room(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
-        from storage_engine.kafka.reclaim.room_store import open_room
-
-        return open_room(settings, memory)
-
     def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
         from storage_engine.kafka.facts import collect
 
         return collect(settings, scope)
 
-    def inspect(
-        self,
-        settings: StoreSettings,
-        now_ms: int,
-        *,
-        messages: bool,
-        queues: bool,
-        snapshot: StoreSnapshot | None = None,
-    ) -> Inspection:
-        from storage_engine.kafka.inspect import inspect
-
-        return inspect(settings, messages=messages)
-
-    def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
-        if settings.live is not None:
-            from storage_engine.kafka.live.diagnosis import diagnose_live
-
-            return diagnose_live(settings, settings.live, now_ms)
-        from storage_engine.kafka.diagnose import diagnose
-
-        return diagnose(settings, now_ms)
-
     def lag(self, request: LagRequest) -> LagJob:
         from storage_engine.kafka.lag_job import lag_job
 
         return lag_job(request)
-
-    def running_broker(self, live: LiveBroker) -> RunningBroker:
-        from storage_engine.kafka.live.live_store import running_cluster
-
-        return running_cluster(live)
 
 
 BROKER = Kafka()

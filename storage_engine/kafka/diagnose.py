@@ -69,7 +69,7 @@ _ADVICE = {
 def diagnose(
     settings: StoreSettings, now_ms: int, look: Callable[[Path], Node] = read_node
 ) -> BrokerDiagnosis:
-    """See :meth:`storage_engine.model.broker.kind.Broker.diagnose`.
+    """See :meth:`storage_engine.model.broker.kind.Inspecting.diagnose`.
 
     :param look: by which the node is looked at, such as beside its running cluster.
     """

@@ -7,6 +7,7 @@ its name isn't served. No question changes anything: a file is opened to be read
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import hmac
 import json
@@ -30,7 +31,7 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.turns import SharedLock
 from storage_engine.core.untrusted import MALFORMED
 from storage_engine.core.wording import count_text, printable, reason_text
-from storage_engine.crc import crc32c_of
+from storage_engine.crc import crc32c_engine, crc32c_of
 from storage_engine.exceptions import AgentError, BadInputError, FileGoneError, StorageEngineError
 from storage_engine.lake.file.agent_files import (
     BLOCK_BYTES,
@@ -50,10 +51,13 @@ from storage_engine.lake.file.agent_files import (
 from storage_engine.lake.file.source_file import source_errors
 from storage_engine.lake.storage.pace import Pace, pace_at
 from storage_engine.model.store.store import FileFacts
+from storage_engine.native import call_crc32c, call_system, kernel, store_be_i32
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 from storage_engine.same_bytes.settling import settle
 
 _PAUSE_SECONDS: Final = 0.1
+_UNPACED_BYTES: Final = 8 * BLOCK_BYTES
+"""Sent at a time where nothing limits the speed; a run's lease is renewed as often."""
 _BUFFERS: Final = threading.local()
 
 SegmentFiles = Callable[[], Iterable[FileFacts]]
@@ -417,7 +421,8 @@ class Agent:
             start = max(0, min(offset, served.size_bytes))
             end = max(start, min(start + size_bytes, served.size_bytes, before.size_bytes))
             wire.send(facts_message(before, bytes=end - start))
-            for size in _stream(wire, path, file, start, end):
+            most_bytes = BLOCK_BYTES if run.paces else _UNPACED_BYTES
+            for size in _stream(wire, path, file, start, end, most_bytes):
                 for pace in run.paces:
                     pace.spend(size)
                 run.until = time.monotonic() + self._lease_seconds
@@ -431,9 +436,10 @@ def _refusal(expected: str, then: str) -> AgentError:
     return AgentError(f"agent on host {host}: expected {expected}. {NOTHING} {then}.")
 
 
-def _stream(wire: Wire, path: str, file: int, start: int, end: int) -> Iterator[int]:
-    """Send a range in blocks, each with its CRC behind it; yields the size of each before it is read.
+def _stream(wire: Wire, path: str, file: int, start: int, end: int, most_bytes: int) -> Iterator[int]:
+    """Send a range in blocks, each with its CRC behind it; yields the size of some before they are read.
 
+    :param most_bytes: of those; a whole number of blocks.
     :raises ValueError: the file can't be read, or has become shorter: the connection ends, as nothing else
         than a block can be said by now.
     :raises ConnectionError: who asked is gone.
@@ -441,17 +447,73 @@ def _stream(wire: Wire, path: str, file: int, start: int, end: int) -> Iterator[
     buffer = getattr(_BUFFERS, "block", None)
     if buffer is None:
         buffer = _BUFFERS.block = memoryview(bytearray(BLOCK_BYTES + CRC.size))
-    for at in range(start, end, BLOCK_BYTES):
-        size = min(BLOCK_BYTES, end - at)
+    at = start
+    while at < end:
+        size = min(most_bytes, end - at)
         yield size
-        try:
-            count = os.preadv(file, [buffer[:size]], at)
-        except OSError as error:
-            raise ValueError(f"{path}: behind offset {at}: {reason_text(error)}") from error
-        if count != size:
-            raise ValueError(f"{path}: expected {size} bytes behind offset {at}, found {count}")
-        CRC.pack_into(buffer, size, crc32c_of(buffer[:size]))
-        wire.socket.sendall(buffer[: size + CRC.size])
+        until = at + size
+        if not isinstance(wire.socket, ssl.SSLSocket):
+            blocks, part = divmod(_send_whole_blocks(wire.socket, buffer, file, at, until), len(buffer))
+            at += blocks * BLOCK_BYTES
+            if part:
+                wire.socket.sendall(buffer[part:])
+                at += BLOCK_BYTES
+        while at < until:
+            size = min(BLOCK_BYTES, until - at)
+            try:
+                count = os.preadv(file, [buffer[:size]], at)
+            except OSError as error:
+                raise ValueError(f"{path}: behind offset {at}: {reason_text(error)}") from error
+            if count != size:
+                raise ValueError(f"{path}: expected {size} bytes behind offset {at}, found {count}")
+            CRC.pack_into(buffer, size, crc32c_of(buffer[:size]))
+            wire.socket.sendall(buffer[: size + CRC.size])
+            at += size
+
+
+def _send_whole_blocks(connection: socket.socket, buffer: memoryview, file: int, start: int, end: int) -> int:
+    """Send whole blocks of a range for as long as all goes well: Python between them takes a seventh of the
+    agent's time, as each pushes it out of the processor's caches.
+
+    :return: how many bytes were sent, CRCs included.
+    """
+    pread, send, crc32c = _system_calls()
+    if not crc32c:
+        return 0
+    address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+    return _send_blocks(pread, send, crc32c, file, connection.fileno(), address, start, end, BLOCK_BYTES)
+
+
+@kernel
+def _send_blocks(
+    pread: int,
+    send: int,
+    crc32c: int,
+    file: int,
+    connection: int,
+    buffer: int,
+    start: int,
+    end: int,
+    block_bytes: int,
+) -> int:
+    sent, framed_bytes = 0, block_bytes + 4
+    for at in range(start, end - block_bytes + 1, block_bytes):
+        if call_system(pread, file, buffer, block_bytes, at) != block_bytes:
+            break
+        store_be_i32(buffer + block_bytes, call_crc32c(crc32c, buffer, block_bytes) ^ 0xFFFFFFFF)
+        count = call_system(send, connection, buffer, framed_bytes, 0)
+        sent += max(0, count)
+        if count != framed_bytes:
+            break
+    return sent
+
+
+@cache
+def _system_calls() -> tuple[int, int, int]:
+    """Return the addresses of pread and send of the C library, and of a CRC-32C; of that 0: there is none."""
+    library = ctypes.CDLL(None)
+    pread, send = (ctypes.cast(it, ctypes.c_void_p).value or 0 for it in (library.pread, library.send))
+    return pread, send, crc32c_engine().function
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from functools import cached_property
 from operator import itemgetter
 from types import MappingProxyType
 
+from storage_engine.commands import Command
 from storage_engine.core.nearest import meant
 from storage_engine.exceptions import BadInputError, ReceiptError
 from storage_engine.kafka.format.checkpoints import START_EVIDENCE
@@ -167,8 +168,8 @@ def archive_of(
     if not logs:
         raise BadInputError(
             f"lake {location}: expected archived segments of Kafka whose topic has an id, found "
-            f"{', '.join(sorted(unnamed)) or 'none'}. Nothing was started. Archive a node: "
-            "storage-engine archive"
+            f"{', '.join(sorted(unnamed)) or 'none'}. Nothing was started. Archive a node: ",
+            Command("archive"),
         )
     chosen = _cluster({cluster_of(log_id) for log_id in logs}, cluster, location)
     of_topic: dict[str, list[str]] = defaultdict(list)

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 from scramp import ScramException, ScramMechanism
 
+from storage_engine.commands import Command
 from storage_engine.core.durable import write_file
 from storage_engine.exceptions import BadInputError, StorageEngineError
 
@@ -58,8 +59,9 @@ def read_users(path: Path) -> Mapping[str, User]:
         text = path.read_bytes()
     except OSError as error:
         raise BadInputError(
-            f"{path}: expected a file of users, found none that can be read: {error.strerror}. Nothing was "
-            "started. Make it: storage-engine serve-lake --users FILE --set-user NAME"
+            f"{path}: expected a file of users, found none that can be read: {error.strerror}. Nothing "
+            "was started. Make it: ",
+            Command("serve-lake", "--users FILE --set-user NAME"),
         ) from error
     try:
         said: Any = json.loads(text)

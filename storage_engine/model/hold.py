@@ -245,6 +245,7 @@ class BrokerProgress:
     :param checkpoint_behind_ms: by name, how much older than the newest message each value is.
     :param timer_behind_messages: in the log and not in the timers yet.
     :param commit_behind_bytes: in a pool of buffers and not in the log yet; 0 where there is none.
+    :param put_p99_ms: of a put, over the last whole minute that it has a figure of.
     """
 
     sampled_at_ms: int
@@ -256,3 +257,4 @@ class BrokerProgress:
     checkpoint_behind_ms: Mapping[str, int]
     timer_behind_messages: int | None
     commit_behind_bytes: int = 0
+    put_p99_ms: float | None = None

@@ -16,6 +16,7 @@ from airflow.providers.common.compat.sdk import (
 
 from storage_engine import cycle, task_log
 from storage_engine.assets import segments_deleted
+from storage_engine.commands import Text, join_texts
 from storage_engine.core.jsonable import from_jsonable, jsonable_fields, to_jsonable
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError, NotApprovedError, RunStateError
@@ -99,7 +100,7 @@ class StorageEngineReleaseOperator(StoreOperator):
                 result = cycle.release(cleanup)
             except NotApprovedError as error:
                 # Another try would find no other answer.
-                raise AirflowFailException(str(error)) from error
+                raise AirflowFailException(Text(error)) from error
             counts = deleted_counts(cleanup.store, cleanup.run_key) if self.tells else None
         self.keep_lineage(lambda: released(self.store, result.deleted))
         if counts is not None:
@@ -283,16 +284,16 @@ class StorageEngineReportOperator(StoreOperator):
             except RunStateError as error:
                 if not failed:
                     raise
-                raise AirflowFailException(f"{failed} There is nothing to report: {error}") from error
+                raise AirflowFailException(Text(f"{failed} There is nothing to report: ", error)) from error
         page = Path(result.report_json).with_name(PAGE)
         since = f", unchanged since {result.unchanged_since}" if result.unchanged_since else ""
         self.say([f"{outcome_text(result.outcome)}{since}; report: {page}"])
         self.warn(*result.notices)
         problems = [failed, *result.errors] if failed or result.outcome is Outcome.FAILED else []
         problems += [result.not_approved, result.refused, *result.wrong_lakes]
-        if told := " ".join(problem for problem in problems if problem):
+        if told := join_texts(" ", filter(None, problems)):
             # The alarm names no run: that of the next one is the same.
-            raise AlarmException([told], f"{told} Report: {result.report_text}")
+            raise AlarmException([told], Text(told, f" Report: {result.report_text}"))
         return {**to_jsonable(result), "report_html": str(page)}
 
     def _failed_before(self, context: Context) -> str:

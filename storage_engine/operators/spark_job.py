@@ -22,6 +22,7 @@ from airflow.providers.common.compat.sdk import (
 from storage_engine import cycle, task_log
 from storage_engine.assets import lake_messages, segments_archived
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Text
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
@@ -271,11 +272,11 @@ class StorageEngineArchiveOperator(_ArchivingOperator):
             except LakeUnavailableError as error:
                 if done.waiver is None:
                     raise
-                self.warn(f"what was archived is told nobody: {error}")
+                self.warn(Text("what was archived is told nobody: ", error))
         told = self._tell(done)
         if done.waiver is not None:
             who, why = done.waiver.person, done.waiver.reason
-            self.warn(f"not archived ({done.error}); {who} waived receipts for this plan: {why}")
+            self.warn(Text("not archived (", done.error, f"); {who} waived receipts for this plan: {why}"))
         return {**told, "waived_by": done.waiver.person if done.waiver else None}
 
 

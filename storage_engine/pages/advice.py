@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from storage_engine.commands import Command, Text
 from storage_engine.model.broker.broker_words import BrokerWords
 
 OTHERWISE = "Read the error, mend what it names, then run again. What is done already is not done twice."
@@ -24,9 +25,10 @@ ERRORS: Mapping[str, str] = {
     "BrokerPackageError": (
         "Report this to whoever maintains the broker's package. Don't run again before it is mended."
     ),
-    "CorruptFrameError": (
-        "Compare the segment with a replica, and put the good copy back. "
-        "To archive the bytes as they are: storage-engine archive STORE --lake LAKE --accept-damage."
+    "CorruptFrameError": Text(
+        "Compare the segment with a replica, and put the good copy back. To archive the bytes as they are: ",
+        Command("archive", "STORE --lake LAKE --accept-damage"),
+        ".",
     ),
     "CorruptBodyError": "The message is archived as it was stored. Export it without --decompress.",
     "WrongHostError": (
@@ -35,9 +37,12 @@ ERRORS: Mapping[str, str] = {
     "DiskUnavailableError": (
         "Check the mount and its server. Nothing is known of the store until its disk answers."
     ),
-    "StoreIdentityError": (
-        "Check that the path is right. After a real move: storage-engine move. "
-        "For a copy with a life of its own: storage-engine stamp --new."
+    "StoreIdentityError": Text(
+        "Check that the path is right. After a real move: ",
+        Command("move"),
+        ". For a copy with a life of its own: ",
+        Command("stamp --new"),
+        ".",
     ),
     "StoreBusyError": "Wait for the other process, or stop it. Beside a running broker, use mode live.",
     "TurnTakenError": "Run again once the run that has the store has ended, or wait longer: --wait.",
@@ -58,15 +63,18 @@ ERRORS: Mapping[str, str] = {
         "Check that the lake is mounted or reachable, its credentials valid, and that it has space. "
         "Then run again: what is proven is kept."
     ),
-    "LakeMissingError": (
-        "Check the lake's path and mount first. Only where there never was one: storage-engine init-lake."
+    "LakeMissingError": Text(
+        "Check the lake's path and mount first. Only where there never was one: ", Command("init-lake"), "."
     ),
-    "LakeIdentityError": (
-        "Don't write to this lake. Check whether it is a copy or an older catalog: storage-engine lake info."
+    "LakeIdentityError": Text(
+        "Don't write to this lake. Check whether it is a copy or an older catalog: ",
+        Command("lake info"),
+        ".",
     ),
-    "LakeConflictError": (
-        "Other bytes are archived under these offsets. Check which store is right; a person decides: "
-        "storage-engine adopt."
+    "LakeConflictError": Text(
+        "Other bytes are archived under these offsets. Check which store is right; a person decides: ",
+        Command("adopt"),
+        ".",
     ),
     "JournalUnavailableError": "Check the journal's database, its disk and its credentials, then run again.",
     "JournalConflictError": "Another run recorded the same at the same time. Run again.",
@@ -77,21 +85,27 @@ ERRORS: Mapping[str, str] = {
         "The copy read back from the lake was not the segment, and was not committed. "
         "Check the lake's disk and memory for faults, then run again."
     ),
-    "ReceiptError": (
-        "Check the lake: storage-engine verify --lake LAKE STORE. Restore its files from a backup if needed."
+    "ReceiptError": Text(
+        "Check the lake: ",
+        Command("verify", "--lake LAKE STORE"),
+        ". Restore its files from a backup if needed.",
     ),
     "QuarantineError": "Leave the quarantine as it is, and look at the files that the error names.",
-    "GateRefusedError": (
-        "Nothing went that was not proven. Mend what the error names, then run again; "
-        "or a person decides by storage-engine waive."
+    "GateRefusedError": Text(
+        "Nothing went that was not proven. Mend what the error names, then run again; or a person "
+        "decides by ",
+        Command("waive"),
+        ".",
     ),
     "NotApprovedError": "Have another person approve the plan, then run the same again, or clear its task.",
     "LogsRefusedError": (
         "The other logs are done. Mend what is named of each refused log; the next run plans them again."
     ),
     "ShieldError": "Check the store's own directory .storage-engine and its disk, then run again.",
-    "ReleasedTooMuchError": (
-        "Stop the broker's own deletion first. See what is lost: storage-engine verify --lake LAKE STORE."
+    "ReleasedTooMuchError": Text(
+        "Stop the broker's own deletion first. See what is lost: ",
+        Command("verify", "--lake LAKE STORE"),
+        ".",
     ),
     "RunStateError": "Begin a new run, or name the run key that was meant.",
     "RestoreError": "Choose a new empty directory, and a range that the lake has.",
@@ -108,9 +122,10 @@ _REPLICA = "Compare the named files with a replica or a backup before anything e
 _QUEUES = (
     "The log itself is whole. Find out how its broker makes what finds messages again, and let it do so."
 )
-_LAKE = (
-    "Restore the lake's files from a backup or the second lake, then check: "
-    "storage-engine verify --lake LAKE STORE."
+_LAKE = Text(
+    "Restore the lake's files from a backup or the second lake, then check: ",
+    Command("verify", "--lake LAKE STORE"),
+    ".",
 )
 
 CHECKS: Mapping[str, str] = {
@@ -130,45 +145,51 @@ CHECKS: Mapping[str, str] = {
     "ExpectMessagesToBeInTheirQueues": (
         f"Consumers may not see these messages, unless the topic was deleted and made again. {_QUEUES}"
     ),
-    "ExpectCheckpointInRange": (
-        "A broker trusts this value when it starts. Stop it, and run storage-engine doctor, before it does."
+    "ExpectCheckpointInRange": Text(
+        "A broker trusts this value when it starts. Stop it, and run ", Command("doctor"), ", before it does."
     ),
-    "ExpectReceiptsToFormAChain": f"Somebody changed or removed receipts. Find out who. {_LAKE}",
-    "ExpectReceiptsToBeSound": f"A receipt proves nothing as it is, so nothing goes by it. {_LAKE}",
-    "ExpectRowsToBeWhereTheyWereProven": (
-        "Another engine rewrote the lake's files. Prove them again: "
-        "storage-engine verify --lake LAKE --level bytes --renew."
+    "ExpectReceiptsToFormAChain": Text("Somebody changed or removed receipts. Find out who. ", _LAKE),
+    "ExpectReceiptsToBeSound": Text("A receipt proves nothing as it is, so nothing goes by it. ", _LAKE),
+    "ExpectRowsToBeWhereTheyWereProven": Text(
+        "Another engine rewrote the lake's files. Prove them again: ",
+        Command("verify", "--lake LAKE --level bytes --renew"),
+        ".",
     ),
-    "ExpectDataFilesToMatchReceipts": f"A file of the lake is missing or was changed. {_LAKE}",
+    "ExpectDataFilesToMatchReceipts": Text("A file of the lake is missing or was changed. ", _LAKE),
     "ExpectDataFilesToBeInTheTableOnce": (
         "Another engine changed the table. Go back to an earlier snapshot, or restore the lake's catalog."
     ),
-    "ExpectRowsToCoverSegments": f"Rows are missing from the lake's table. {_LAKE}",
+    "ExpectRowsToCoverSegments": Text("Rows are missing from the lake's table. ", _LAKE),
     "ExpectRowsToBeUnique": (
         "Rows are in the lake's table twice. Find out who wrote them, and go back to an earlier snapshot."
     ),
-    "ExpectCountsToMatchReceipts": f"Rows are missing from the lake's table, or there twice. {_LAKE}",
-    "ExpectArchivedSegmentsToFollowOn": (
-        "Nothing is wrong where segments in between were never archived: storage-engine validate says which."
+    "ExpectCountsToMatchReceipts": Text("Rows are missing from the lake's table, or there twice. ", _LAKE),
+    "ExpectArchivedSegmentsToFollowOn": Text(
+        "Nothing is wrong where segments in between were never archived: ",
+        Command("validate"),
+        " says which.",
     ),
-    "ExpectOffsetsToFollowOn": f"A stream of the lake lacks messages, or has others. {_LAKE}",
+    "ExpectOffsetsToFollowOn": Text("A stream of the lake lacks messages, or has others. ", _LAKE),
     "ExpectOffsetsNotToBeginAgain": (
         "Nothing is wrong where the topic was deleted and made again. Find out whether it was."
     ),
     "ExpectStoreAndLakeToFormOneInterval": f"Store and lake together have a hole. {_REPLICA}",
-    "ExpectNoLostRanges": (
-        "Stop deleting. Look for the range in a replica, a backup or a second lake; "
-        "a person may accept the loss: storage-engine accept-loss."
+    "ExpectNoLostRanges": Text(
+        "Stop deleting. Look for the range in a replica, a backup or a second lake; a person may "
+        "accept the loss: ",
+        Command("accept-loss"),
+        ".",
     ),
     "ExpectNoRangesLetGoWithoutArchive": "A person or the policy decided this. Check that it was meant.",
-    "ExpectOverlapsToHoldTheSameBytes": (
-        "Store and lake differ. Check which is right. After a crash recovery a person opens a new lineage: "
-        "storage-engine adopt."
+    "ExpectOverlapsToHoldTheSameBytes": Text(
+        "Store and lake differ. Check which is right. After a crash recovery a person opens a new lineage: ",
+        Command("adopt"),
+        ".",
     ),
 }
 """By the name of an expectation, what to do when rows break it."""
 
-CHECK_OTHERWISE = "Compare store and lake: storage-engine verify --lake LAKE STORE."
+CHECK_OTHERWISE = Text("Compare store and lake: ", Command("verify", "--lake LAKE STORE"), ".")
 """Advice about an expectation that a user has added."""
 
 REASONS: Mapping[str, tuple[str, str]] = {

@@ -8,7 +8,7 @@ from typing import Any
 from storage_engine.brokers import find_broker
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.broker.broker_words import BrokerWords
+from storage_engine.model.broker.broker_words import Aside, BrokerWords
 from storage_engine.model.report.validation import Where
 
 STEPS: Mapping[str, str] = {
@@ -117,6 +117,6 @@ def words_of(broker: str) -> BrokerWords:
 def sets_aside_until_start(broker: str) -> bool:
     """Return whether an undo of what was deleted fits only before the store's broker starts."""
     try:
-        return find_broker(broker).undo_outside
+        return find_broker(broker).aside is Aside.OUTSIDE
     except BadInputError:
         return False

@@ -17,6 +17,7 @@ from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 from sqlalchemy import Connection
 
+from storage_engine.commands import Command
 from storage_engine.console.stores import (
     AskedJournal,
     ProblemKind,
@@ -146,8 +147,10 @@ def journal_of(conn_id: str) -> JournalReader:
         except NoSuchConnectionError:
             # At a shell the other stores' connections are named; here somebody may not know of them.
             raise BadInputError(
-                f"connection {conn_id}: expected a connection of this Airflow, found none. Nothing was read "
-                f"or changed. Add it: storage-engine init --airflow --conn-id {conn_id}."
+                f"connection {conn_id}: expected a connection of this Airflow, found none. Nothing was "
+                "read or changed. Add it: ",
+                Command("init", f"--airflow --conn-id {conn_id}"),
+                ".",
             ) from None
         _addresses[conn_id] = (now + _REMEMBERED_SECONDS, url)
     return _reader(url)

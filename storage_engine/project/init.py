@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.durable import make_dirs, write_file
 from storage_engine.exceptions import BadInputError
 from storage_engine.get_provider_info import form_fields
@@ -163,7 +164,7 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
         if store_is_known
         else f"\n{STORE_CONNECTION} names no store yet: set its root in {project.connections_file}.\n"
     )
-    return (
+    return Text(
         f"Created a project in {project.home}:\n"
         "  dags/             a store's storage_monitor__STORE and storage_flush_checkpoint__STORE, a\n"
         "                    lake's storage_maintenance__LAKE (scheduled), storage_retention__STORE and\n"
@@ -176,11 +177,14 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
         f"  {_CONNECTIONS_FILE}  the connections: {', '.join(project.connections)}\n"
         f"{edit}\n"
         "Start an Airflow of its own, on the loopback address, until Ctrl-C:\n"
-        f"  storage-engine up {project.home}\n\n"
-        f"{wrapped(propose_spark(None, (), ()).text)}\n\n"
+        "  ",
+        Command("up", str(project.home)),
+        f"\n\n{wrapped(propose_spark(None, (), ()).text)}\n\n"
         "Or use an Airflow that you have; this project isn't needed then:\n"
-        "  storage-engine init --airflow\n\n"
-        f"{_older_dags(project)}"
+        "  ",
+        Command("init --airflow"),
+        "\n\n",
+        _older_dags(project),
     )
 
 
@@ -193,11 +197,10 @@ def _older_dags(project: Project) -> str:
     runs = (
         f"Runs in flight end under their old ids, which {file} has. Remove it then.\n"
         if file.exists()
-        else "To let a run in flight end under its old id: storage-engine init --older-dag-ids\n"
+        else Text("To let a run in flight end under its old id: ", Command("init", "--older-dag-ids"), "\n")
     )
-    return (
-        f"Older DAGs, from before each store had its own, and those that do their work now:\n{listed}{runs}"
-    )
+    told = f"Older DAGs, from before each store had its own, and those that do their work now:\n{listed}"
+    return told + runs
 
 
 def connection_definitions(

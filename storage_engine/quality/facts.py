@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.long_work import told, told_each
 from storage_engine.exceptions import BadInputError, ProofError, ReceiptError, StorageEngineError
@@ -48,6 +49,7 @@ from storage_engine.lake.soundness.soundness import NO_SUCH_FILE, Depth, Look, c
 from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.lake.verify.replica_coverage import replica_spans
+from storage_engine.model.broker.broker_store import contradiction
 from storage_engine.model.proof.receipt import CHAIN_START, ChainHead, Receipt, SegmentIdentity, ended, whole
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.report.facts import FactsScope, LocalSegment, StoreFacts
@@ -278,7 +280,7 @@ def _faults(
     try:
         check_links_of(history, known)
     except ReceiptError as error:
-        faults = reasons(chain_faults(rows, str(error)))
+        faults = reasons(chain_faults(rows, Text(error)))
     for identity, look in looks.items():
         if wrong := [fault for fault in look.faults if fault in look.losses or not fault.kind.is_displaced]:
             faults[identity] = str(wrong[0])
@@ -409,9 +411,10 @@ def explained(
             detail = "another log than the archived one is on disk"
             if one.log not in told:
                 told.add(one.log)
-                detail += (
-                    f": {others[one.log]}. Find out what became of it; then storage-engine adopt STORE --log "
-                    f"{one.log} --reason WHY opens a new lineage of it"
+                detail += Text(
+                    f": {others[one.log]}. Find out what became of it; then ",
+                    Command("adopt", f"STORE --log {one.log} --reason WHY"),
+                    " opens a new lineage of it",
                 )
             return replace(one, status=Status.FAILURE, detail=detail)
         end = cleaned_to.get(one.log, 0)
@@ -445,7 +448,7 @@ def other_logs(
         there = {log.name for log in take_snapshot(broker, clock_ms(), store.broker).logs}
         for log in sorted(there & rows.keys()):
             try:
-                found[log] = broker.contradiction(log, rows[log])
+                found[log] = contradiction(broker, log, rows[log])
             except StorageEngineError as error:
                 found[log] = f"nothing tells whether it is the archived one: {reason_of(error)}"
     return {log: why for log, why in found.items() if why}
@@ -517,7 +520,7 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
                 for each in lakes
             ),
         )
-        notes += tuple(f"a lake could not be asked: {reason}" for reason in unreachable.values())
+        notes += tuple(Text("a lake could not be asked: ", reason) for reason in unreachable.values())
     elif with_lake and store_id is not None:
         notes += ("the store's policy is archive: off, so the lake was not asked",)
     elif not with_lake:
@@ -631,7 +634,7 @@ def archived_lakes(store: AnyStore) -> tuple[str, tuple[LakeConfig, ...], tuple[
     store_id, _, notes = known_store(store, lakes, unreachable)
     if store_id is None:
         raise BadInputError(f"{managed.root}: {notes[0]}. Nothing was changed. Archive it first.")
-    missing = tuple(f"a lake could not be asked: {reason}" for reason in unreachable.values())
+    missing = tuple(Text("a lake could not be asked: ", reason) for reason in unreachable.values())
     return store_id, tuple(lake.config for lake in lakes), (*notes, *missing)
 
 
@@ -654,7 +657,7 @@ def _missing(place: AnyStore) -> tuple[tuple[ReleasedSpan, ...], dict[str, str]]
     """Return what was seen of logs before and should be on disk, and which logs are there."""
     store, (journal, record) = managed_of(place), _journal(place)
     with closing(open_store(replace(store, live=None, engine=False))) as broker:
-        if not broker.tells_absences:
+        if broker.identities is None:
             return (), {}
         snapshot = take_snapshot(broker, clock_ms(), store.broker)
         present = present_logs(broker, snapshot)

@@ -12,6 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from storage_engine.brokers import has_companions
+from storage_engine.commands import Command
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import check_host, is_this_host
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
@@ -29,7 +30,7 @@ from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.file.staging import sha256_of
 from storage_engine.lake.soundness.chain import check_links
 from storage_engine.lake.soundness.receipts import list_stores
-from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.broker.broker_store import BrokerStore, contradiction
 from storage_engine.model.plan.approval import RecordedPolicy
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.companions import files_fault
@@ -147,9 +148,11 @@ def _ask_every_lake(context: Context) -> None:
         known.check(lake, context.record.store_id, whole=True)
     if unasked := lakes_unasked(known.heads, lakes, {}):
         raise LakeUnavailableError(
-            f"{context.store.root}: expected that every lake is asked that may have what seems to be lost, "
-            f"found that {'; '.join(unasked)}. Nothing was recorded. Name it, or both with --second-lake; if "
-            "it is gone for good, storage-engine stamp says so."
+            f"{context.store.root}: expected that every lake is asked that may have what seems to be "
+            f"lost, found that {'; '.join(unasked)}. Nothing was recorded. Name it, or both with "
+            "--second-lake; if it is gone for good, ",
+            Command("stamp"),
+            " says so.",
         )
 
 
@@ -183,7 +186,7 @@ def _told(context: Context) -> list[_Lost]:
     gone = [one for one, lineage in recorded if lineage == record.lineage_of(one.log)]
     missing: tuple[Missing, ...] = ()
     present: dict[str, str] = {}
-    if context.broker.tells_absences:
+    if context.broker.identities is not None:
         snapshot = context.snapshot(clock_ms())
         missing = missing_logs(context.store, context.journal, record, context.broker, snapshot)
         present = present_logs(context.broker, snapshot)
@@ -357,9 +360,9 @@ def _contradicted_logs(
     archived = [one.name for one in logs if one.name in rows]
     with closing(open_store(store)) as broker:
         for log in archived:
-            if broker.contradiction(log, rows[log]):
+            if contradiction(broker, log, rows[log]):
                 found.add(log)
-        if broker.has_replicas:
+        if broker.replicas is not None:
             found |= _diverged_logs(store, record, broker, lakes, {one.name for one in logs} - found)
     return found, set(archived) - found
 
@@ -436,9 +439,11 @@ def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
             check_no_original(root, found.root, found.store_id)
     elif found is None:
         raise StoreIdentityError(
-            f"{stamp_path(root)}: expected the stamp of the store that was moved here, found none. Nothing "
-            "was changed. If it was lost, run storage-engine stamp --store-id ID, with --conn-id if it is a "
-            "store of Airflow; a store of which nothing was archived needs no move."
+            f"{stamp_path(root)}: expected the stamp of the store that was moved here, found none. "
+            "Nothing was changed. If it was lost, run ",
+            Command("stamp", "--store-id ID"),
+            ", with --conn-id if it is a store of Airflow; a store of which nothing was archived needs "
+            "no move.",
         )
     else:
         check_no_original(root, found.root, found.store_id)
@@ -626,8 +631,10 @@ def _wanted(store: ManagedStore, journal: Journal, store_id: str | None) -> str:
     wanted = store_id or (here.store_id if here else None) or (found.store_id if found else None)
     if wanted is None:
         raise BadInputError(
-            f"{root}: expected a store that stamp or journal know, found neither. Nothing was changed. Give "
-            "--store-id ID, as storage-engine lake info lists them, or --new."
+            f"{root}: expected a store that stamp or journal know, found neither. Nothing was changed. "
+            "Give --store-id ID, as ",
+            Command("lake info"),
+            " lists them, or --new.",
         )
     if here is not None and here.store_id != wanted:
         raise StoreIdentityError(

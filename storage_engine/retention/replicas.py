@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import Any
 
 from storage_engine.brokers import store_called
+from storage_engine.commands import Command
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import OF_ONE_LOG, ChangedUnderUsError, LakeConflictError, ReceiptError
 from storage_engine.journal.journal import Journal, Phase, Run, Step
@@ -37,7 +38,13 @@ from storage_engine.lake.verify.replica_coverage import (
     is_replica,
     replica_receipts,
 )
-from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.broker.broker_store import (
+    BrokerStore,
+    StoreReplicas,
+    contexts_of,
+    contradiction,
+    process_of,
+)
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store.known_logs import is_unique
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, StoreSnapshot, by_log
@@ -84,12 +91,13 @@ def compare_logs(
     :param depth: to which their receipts' files are read.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    if not segments or not broker.has_replicas:
+    replicas = broker.replicas
+    if not segments or replicas is None:
         return
     wanted = by_log(sorted(segments, key=attrgetter("log", "base_offset")))
     # The newest are the last that a broker deletes.
     newest = [of_log[-1] for of_log in wanted.values()]
-    contexts = broker.contexts(newest)
+    contexts = replicas.contexts(newest)
     log_ids = {one.log: context.log_id for one, context in contexts.items() if context.log_id is not None}
     wanted = {log: of_log for log, of_log in wanted.items() if log in log_ids}
     files = by_log(sorted(there, key=attrgetter("log", "base_offset")))
@@ -102,7 +110,7 @@ def compare_logs(
     receipts = replica_receipts(lake, record.store_id, spans)
     for log, of_log in wanted.items():
         if rows := receipts.get(log_ids[log], ()):
-            compare = partial(_compare, broker, lake, of_log, rows, depth)
+            compare = partial(_compare, replicas, lake, of_log, rows, depth)
             left, found = answer_for_left(files[log], compare)
             said = divergence(broker, record, log, found.same)
             if (
@@ -116,7 +124,7 @@ def compare_logs(
 
 
 def _compare(
-    broker: BrokerStore,
+    replicas: StoreReplicas,
     lake: Lake,
     segments: Sequence[Segment],
     rows: Sequence[Receipt],
@@ -128,7 +136,7 @@ def _compare(
     there = {one.id for one in files}
 
     def hash_range(start: int, behind: int) -> str | None:
-        return broker.range_sha256(files, start, behind)
+        return replicas.range_sha256(files, start, behind)
 
     return compare_with_replicas(
         lake,
@@ -147,7 +155,7 @@ def divergence(broker: BrokerStore, record: StoreRecord, log: str, rows: Sequenc
     """
     if not rows or record.lineage_of(log) != _FIRST_LINEAGE:
         return ""
-    return broker.contradiction(log, rows)
+    return contradiction(broker, log, rows)
 
 
 def _other_bytes(record: StoreRecord, found: ReplicaComparison, files: Sequence[Segment]) -> str:
@@ -217,8 +225,9 @@ def diverged(context: Context, log: str, why: str) -> LakeConflictError:
     """Return the error for a log that isn't the one that another replica archived."""
     return LakeConflictError(
         f"{context.store.root}: log {log}: expected the log that another replica archived, found a "
-        f"divergence: {why}. {NOTHING} Find out which replica is right; then storage-engine adopt "
-        f"--log {log} --reason … opens a new lineage of this one, and both are kept."
+        f"divergence: {why}. {NOTHING} Find out which replica is right; then ",
+        Command("adopt", f"--log {log} --reason …"),
+        " opens a new lineage of this one, and both are kept.",
     )
 
 
@@ -316,7 +325,7 @@ def with_replicas(
     :param reading: how fast files may be read, and what keeps the store ours meanwhile.
     :raises LakeUnavailableError: a lake can't be read.
     """
-    if not broker.has_replicas or not proofs.asked:
+    if broker.replicas is None or not proofs.asked:
         return proofs
     left = [one for one in going if not any(lake.valid(one.id) for lake in proofs.asked)]
     there = take_archivable(broker, snapshot).segments if left else ()
@@ -324,7 +333,7 @@ def with_replicas(
     left = [one for one in left if one.id in may]
     if not left:
         return proofs
-    unseen = unseen_writes(record.real_path, left, broker.running_pid())
+    unseen = unseen_writes(record.real_path, left, process_of(broker).running_pid())
     asked = []
     for one in proofs.asked:
         compared = _Compared(broker, record, one.lake, unseen, reading)
@@ -340,7 +349,7 @@ def has_archived_replicas(
     :param segments: of one log.
     :raises LakeUnavailableError: a lake can't be read.
     """
-    contexts = broker.contexts(segments[-1:])
+    contexts = contexts_of(broker, segments[-1:])
     logs = {one.log_id: EVERY_RECORD for one in contexts.values() if one.log_id}
     return any(replica_receipts(one.lake, record.store_id, logs) for one in proofs.asked)
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import reason_text
@@ -47,7 +48,7 @@ from storage_engine.retention.proof.shielding import (
 )
 from storage_engine.retention.proof.stamping import witness_release
 from storage_engine.retention.store.broker_answers import take_sealed_files
-from storage_engine.retention.store.brokers import refuse_shield
+from storage_engine.retention.store.brokers import no_shield, refuse_shield
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -137,11 +138,12 @@ def _noted(root: str, seen: SeenLink, sha256: str) -> SeenLink:
 
 
 def _contradiction(seen: SeenLink, row: Receipt, sha256: str = "") -> str:
-    return (
+    return Text(
         f"{seen.facts.path}: expected SHA-256 {row.sha256}, which the receipt of offset {row.base_offset} "
         f"proves, found other bytes, {sha256 or seen.link.sha256}: the broker wrote these offsets again, or "
-        "somebody changed the file. It is kept, and not archived. If the broker did, run storage-engine "
-        f"adopt for what is in the log. {WAY_OUT}"
+        "somebody changed the file. It is kept, and not archived. If the broker did, run ",
+        Command("adopt"),
+        f" for what is in the log. {WAY_OUT}",
     )
 
 
@@ -164,7 +166,7 @@ def ask_of_gone(store: ManagedStore, journal: Journal, record: StoreRecord, shie
             proofs = read_proofs(store.lakes, of_lineage, {seen.link.slot for seen in links}, known=known)
         except StorageEngineError as error:
             unproven += links
-            unreachable.append(str(error))
+            unreachable.append(Text(error))
             continue
         unproven += [seen for seen in links if not _is_told_proven(seen, counting(proofs, seen.link.slot))]
         unreachable += [reason for _, reason in proofs.unreachable]
@@ -227,13 +229,15 @@ def look_at_log(context: Context, notices: list[str]) -> ShieldedLog:
             snapshot = context.snapshot(clock_ms())
             return ShieldedLog(tuple(segment for log in snapshot.logs for segment in log.sealed))
         except StoreLayoutError as error:
-            notices.append(f"the log isn't whole: {error}")
+            notices.append(Text("the log isn't whole: ", error))
             return ShieldedLog(
                 take_sealed_files(context.broker, context.store.broker),
                 is_whole=False,
             )
     except (StorageEngineError, OSError) as error:
-        notices.append(f"no further segment is shielded: the log can't be looked at: {reason_text(error)}")
+        notices.append(
+            Text("no further segment is shielded: the log can't be looked at: ", reason_text(error))
+        )
         return ShieldedLog(is_known=False)
 
 
@@ -249,7 +253,7 @@ def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: lis
     :return: base offsets.
     """
     root, percent = context.store.real_root, context.store.policy.shield_give_up_percent
-    used_percent = context.broker.shield_need().used_percent
+    used_percent = _need(context).used_percent
     tried = tuple(seen for seen in look_at_shield(root).links if seen.link.name in reasons)
     seen = to_give_up(Shield(tried), used_percent, percent)
     if seen is None:
@@ -264,9 +268,13 @@ def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: lis
 def _loss(link: Link, used_percent: int | None, percent: int, why: str) -> Drift:
     return Drift(
         DriftKind.GIVEN_UP,
-        f"expected room for the log's bytes [{link.base_offset}, {link.end_offset}), which somebody else "
-        f"deleted and only the shield had, found the disk {used_percent} % full, above "
-        f"shield_give_up_percent {percent}: they were given up for space. Not archived before: {why}.",
+        Text(
+            f"expected room for the log's bytes [{link.base_offset}, {link.end_offset}), which somebody "
+            f"else deleted and only the shield had, found the disk {used_percent} % full, above "
+            f"shield_give_up_percent {percent}: they were given up for space. Not archived before: ",
+            why,
+            ".",
+        ),
         log=link.log,
         start_offset=link.base_offset,
         end_offset=link.end_offset,
@@ -363,6 +371,15 @@ class _Tending:
         return self.context.store.real_root
 
 
+def _need(context: Context) -> ShieldNeed:
+    """
+    :raises BadInputError: this store can have no shield.
+    """
+    if context.broker.shield is None:
+        raise no_shield(context.store)
+    return context.broker.shield.need()
+
+
 def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
     """Link what isn't proven, archive what is gone, drop what is proven, and give up what has to be.
 
@@ -374,7 +391,7 @@ def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
     """
     context = open_context(store)
     refuse_shield(context.store)
-    need = context.broker.shield_need()
+    need = _need(context)
     shield = look_at_shield(context.store.real_root)
     unarchived = context.store.policy.archive is ArchiveMode.OFF and not shield.links
     if unarchived or (need.is_tended and not tends):
@@ -444,7 +461,7 @@ def _link(
         for lineage, segments in context.record.lineages.grouped(chosen.segments).items():
             make_links(root, segments, lineage)
     except (ShieldError, OSError) as error:
-        tending.notices.append(f"not all that is unproven could be linked: {reason_text(error)}")
+        tending.notices.append(Text("not all that is unproven could be linked: ", reason_text(error)))
     if chosen.why_not:
         tending.notices.append(f"not all that is unproven is shielded: {chosen.why_not}")
     if mode is ShieldMode.OFF or (log.is_whole and not proofs.unreachable):
@@ -512,9 +529,9 @@ def _save_gone(tending: _Tending, gone: Sequence[JudgedLink]) -> None:
         try:
             _archive(tending, batch)
         except LakeUnavailableError as error:
-            tending.notices.append(f"what only the shield has can't be archived now: {error}")
+            tending.notices.append(Text("what only the shield has can't be archived now: ", error))
             for one in batch:
-                tending.fail(one.seen, str(error))
+                tending.fail(one.seen, Text(error))
             return
         except (StorageEngineError, OSError) as error:
             if len(batch) == 1:
@@ -529,7 +546,7 @@ def _save_gone(tending: _Tending, gone: Sequence[JudgedLink]) -> None:
 
 def _keep(tending: _Tending, one: JudgedLink, error: Exception) -> None:
     tending.notices.append(f"offset {one.seen.link.base_offset} stays in the shield: {error}")
-    tending.fail(one.seen, str(error))
+    tending.fail(one.seen, Text(error))
 
 
 def _was_let_go(context: Context, seen: SeenLink) -> bool:
@@ -570,7 +587,7 @@ def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
         try:
             tending.notices += witness_release(context, tending.run, proofs, known)
         except GateRefusedError as error:
-            tending.notices.append(f"links of archived segments stay: {error}")
+            tending.notices.append(Text("links of archived segments stay: ", error))
             continue
         for seen in of_lineage:
             now = next(
@@ -635,6 +652,9 @@ def _stays(seen: SeenLink) -> list[str]:
     if not Path(seen.facts.path).exists():
         return []
     return [
-        f"{seen.facts.path}: expected the file as it was when it was compared with its receipt, found it "
-        f"changed since, so it stays. A watch looks at it again, and so does {COMMAND}"
+        Text(
+            f"{seen.facts.path}: expected the file as it was when it was compared with its receipt, found "
+            "it changed since, so it stays. A watch looks at it again, and so does ",
+            COMMAND,
+        )
     ]

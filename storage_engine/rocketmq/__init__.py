@@ -8,8 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, StoreSettings
-from storage_engine.model.broker.broker_words import BrokerWords
-from storage_engine.model.broker.kind import Broker
+from storage_engine.model.broker.broker_words import Aside, BrokerWords
+from storage_engine.model.broker.kind import (
+    Broker,
+    BrokerEngine,
+    Inspecting,
+    ReceiptRules,
+    RowTraits,
+    RunningKind,
+    SettingNames,
+    Topics,
+)
 from storage_engine.rocketmq.format.releases import SERVED_WITHOUT_QUEUES
 
 if TYPE_CHECKING:
@@ -34,6 +43,7 @@ _QUEUES = (
 )
 
 WORDS: Final = BrokerWords(
+    crash_sign="the file 'abort' is there",
     address_options=("--broker", "--name-servers"),
     by_hand="It deletes outside deleteWhen, too",
     causes={"time-up": "It was an hour that deleteWhen names"},
@@ -65,6 +75,135 @@ WORDS: Final = BrokerWords(
 )
 
 
+def _local_settings(settings: StoreSettings) -> StoreSettings:
+    """Return settings for what reads the store's files alone.
+
+    :raises BrokerError: the running broker can't be asked.
+    """
+    if settings.live is None:
+        return settings
+    from storage_engine.rocketmq.live.connect import settings_in_effect
+
+    return settings_in_effect(settings, settings.live)
+
+
+class RocketMQEngine(BrokerEngine):
+    """Writes stores as a broker does."""
+
+    def recover(
+        self, settings: StoreSettings, *, dry_run: bool, cut_messages: bool, whole_index: bool
+    ) -> StoreRecovery:
+        from storage_engine.rocketmq.engine.recovering import recover_store
+        from storage_engine.rocketmq.store.broker import open_files
+
+        config = open_files(_local_settings(settings)).config
+        return recover_store(config, dry_run=dry_run, cut_messages=cut_messages, whole_index=whole_index)
+
+    def rebuild_queues(self, settings: StoreSettings) -> StoreRecovery:
+        from storage_engine.rocketmq.engine.recovering import rebuild_queues
+        from storage_engine.rocketmq.store.broker import open_files
+
+        return rebuild_queues(open_files(_local_settings(settings)).config)
+
+    def write_sample(self, request: SampleRequest) -> SampleStore:
+        from storage_engine.rocketmq.sample.writing import write_sample
+
+        return write_sample(request)
+
+    def serve(
+        self,
+        settings: StoreSettings,
+        topic: str | None,
+        lines: Iterable[bytes],
+        ends: threading.Event,
+        release: Release | None,
+    ) -> None:
+        from storage_engine.rocketmq.engine.store_service import serve_store
+
+        serve_store(settings, topic, lines, ends, release)
+
+
+class RunningRocketMQ(RunningKind):
+    def ask(self, live: LiveBroker) -> RunningBroker:
+        from storage_engine.rocketmq.live.connect import running_broker
+
+        return running_broker(live)
+
+    def watch_fence(self, settings: StoreSettings) -> FenceWatch:
+        from storage_engine.rocketmq.live.fence_keeper import FenceKeeper
+
+        return FenceKeeper(Path(settings.root))
+
+    def watch_store(self, settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch:
+        from storage_engine.rocketmq.live.live_causes import watch_store
+
+        return watch_store(settings, live, now_ms)
+
+
+class RocketMQInspection(Inspecting):
+    def inspect(
+        self,
+        settings: StoreSettings,
+        now_ms: int,
+        *,
+        messages: bool,
+        queues: bool,
+        snapshot: StoreSnapshot | None = None,
+    ) -> Inspection:
+        from storage_engine.rocketmq.inspect import described, inspect
+        from storage_engine.rocketmq.store.broker import open_files
+
+        store = open_files(_local_settings(settings))
+        found = inspect(store.files, now_ms, messages=messages, queues=queues, snapshot=snapshot)
+        return described(found, store.data_paths, messages=messages)
+
+    def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
+        from storage_engine.rocketmq.diagnose import diagnose
+
+        return diagnose(settings, memory, now_ms)
+
+    def look_up(self, settings: StoreSettings, topic: str, key: str, max_count: int | None) -> KeyLookup:
+        from storage_engine.rocketmq.key_lookup import look_up
+        from storage_engine.rocketmq.store.broker import open_files
+
+        store = open_files(_local_settings(settings))
+        return look_up(store.files.layout, store.config, topic, key, max_count)
+
+    def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
+        from storage_engine.rocketmq.key_lookup import unindexed_ranges
+        from storage_engine.rocketmq.store.broker import open_files
+
+        store = open_files(_local_settings(settings))
+        return unindexed_ranges(store.files.layout, store.config)
+
+
+class RocketMQTopics(Topics):
+    def is_system(self, topic: str) -> bool:
+        """As TopicValidator#isSystemTopic says, and in capital letters, as the names of newer ones are."""
+        from storage_engine.rocketmq.codec.frame import SYSTEM_PREFIX, SYSTEM_TOPICS
+
+        return topic in SYSTEM_TOPICS or topic.lower().startswith(SYSTEM_PREFIX)
+
+
+class RocketMQReceipts(ReceiptRules):
+    def continues(self, left: Receipt, right: Receipt) -> bool:
+        from storage_engine.rocketmq.store.replicas import continues
+
+        return continues(left, right)
+
+
+class RocketMQSettings(SettingNames):
+    @property
+    def known(self) -> frozenset[str]:
+        from storage_engine.rocketmq.format.broker_config import KNOWN_SETTINGS
+
+        return KNOWN_SETTINGS
+
+    @property
+    def of_age(self) -> frozenset[str]:
+        return frozenset({"fileReservedTime"})
+
+
 class RocketMQ(Broker):
     """Offline by a store's files, live by them and the running broker."""
 
@@ -72,13 +211,20 @@ class RocketMQ(Broker):
     title = "Apache RocketMQ"
     words = WORDS
     is_default = True
-    has_engine = True
-    sets_times = True
-    crash_sign = "the file 'abort' is there"
-    task_modules = (
-        "storage_engine.rocketmq.codec.codec",
-        "storage_engine.rocketmq.codec.decode",
-        "storage_engine.rocketmq.codec.encode",
+    aside = Aside.IN_STORE
+    engine = RocketMQEngine()
+    receipts = RocketMQReceipts()
+    settings = RocketMQSettings()
+    topics = RocketMQTopics()
+    inspection = RocketMQInspection()
+    running = RunningRocketMQ()
+    rows = RowTraits(
+        task_modules=(
+            "storage_engine.rocketmq.codec.codec",
+            "storage_engine.rocketmq.codec.decode",
+            "storage_engine.rocketmq.codec.encode",
+        ),
+        sets_times=True,
     )
 
     @property
@@ -93,12 +239,6 @@ class RocketMQ(Broker):
 
         return body
 
-    def is_system_topic(self, topic: str) -> bool:
-        """As TopicValidator#isSystemTopic says, and in capital letters, as the names of newer ones are."""
-        from storage_engine.rocketmq.codec.frame import SYSTEM_PREFIX, SYSTEM_TOPICS
-
-        return topic in SYSTEM_TOPICS or topic.lower().startswith(SYSTEM_PREFIX)
-
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig:
         from storage_engine.rocketmq.restored_store import RestoredStore
 
@@ -106,21 +246,6 @@ class RocketMQ(Broker):
         found = RestoredStore(serving[0] if serving else None)
         found.check_conf()
         return found
-
-    def continues(self, left: Receipt, right: Receipt) -> bool:
-        from storage_engine.rocketmq.store.replicas import continues
-
-        return continues(left, right)
-
-    @property
-    def known_settings(self) -> frozenset[str]:
-        from storage_engine.rocketmq.format.broker_config import KNOWN_SETTINGS
-
-        return KNOWN_SETTINGS
-
-    @property
-    def age_settings(self) -> frozenset[str]:
-        return frozenset({"fileReservedTime"})
 
     @property
     def rules(self) -> BrokerRules:
@@ -151,101 +276,10 @@ class RocketMQ(Broker):
 
         return collect(settings, scope)
 
-    def watch_store(self, settings: StoreSettings, now_ms: int) -> Watch:
-        if settings.live is not None:
-            from storage_engine.rocketmq.live.live_causes import watch_store
-
-            return watch_store(settings, settings.live, now_ms)
-        return super().watch_store(settings, now_ms)
-
-    def inspect(
-        self,
-        settings: StoreSettings,
-        now_ms: int,
-        *,
-        messages: bool,
-        queues: bool,
-        snapshot: StoreSnapshot | None = None,
-    ) -> Inspection:
-        from storage_engine.rocketmq.inspect import described, inspect
-        from storage_engine.rocketmq.store.broker import open_files
-
-        store = open_files(self.local_settings(settings))
-        found = inspect(store.files, now_ms, messages=messages, queues=queues, snapshot=snapshot)
-        return described(found, store.data_paths, messages=messages)
-
-    def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
-        from storage_engine.rocketmq.diagnose import diagnose
-
-        return diagnose(settings, memory, now_ms)
-
-    def look_up(self, settings: StoreSettings, topic: str, key: str, max_count: int | None) -> KeyLookup:
-        from storage_engine.rocketmq.key_lookup import look_up
-        from storage_engine.rocketmq.store.broker import open_files
-
-        store = open_files(self.local_settings(settings))
-        return look_up(store.files.layout, store.config, topic, key, max_count)
-
-    def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
-        from storage_engine.rocketmq.key_lookup import unindexed_ranges
-        from storage_engine.rocketmq.store.broker import open_files
-
-        store = open_files(self.local_settings(settings))
-        return unindexed_ranges(store.files.layout, store.config)
-
-    def recover(
-        self, settings: StoreSettings, *, dry_run: bool, cut_messages: bool, whole_index: bool
-    ) -> StoreRecovery:
-        from storage_engine.rocketmq.engine.recovering import recover_store
-        from storage_engine.rocketmq.store.broker import open_files
-
-        config = open_files(self.local_settings(settings)).config
-        return recover_store(config, dry_run=dry_run, cut_messages=cut_messages, whole_index=whole_index)
-
-    def rebuild_queues(self, settings: StoreSettings) -> StoreRecovery:
-        from storage_engine.rocketmq.engine.recovering import rebuild_queues
-        from storage_engine.rocketmq.store.broker import open_files
-
-        return rebuild_queues(open_files(self.local_settings(settings)).config)
-
-    def write_sample(self, request: SampleRequest) -> SampleStore:
-        from storage_engine.rocketmq.sample.writing import write_sample
-
-        return write_sample(request)
-
-    def serve(
-        self,
-        settings: StoreSettings,
-        topic: str | None,
-        lines: Iterable[bytes],
-        ends: threading.Event,
-        release: Release | None,
-    ) -> None:
-        from storage_engine.rocketmq.engine.store_service import serve_store
-
-        serve_store(settings, topic, lines, ends, release)
-
     def lag(self, request: LagRequest) -> LagJob:
         from storage_engine.rocketmq.lag_job import lag_job
 
         return lag_job(request)
-
-    def watch_fence(self, settings: StoreSettings) -> FenceWatch:
-        from storage_engine.rocketmq.live.fence_keeper import FenceKeeper
-
-        return FenceKeeper(Path(settings.root))
-
-    def local_settings(self, settings: StoreSettings) -> StoreSettings:
-        if settings.live is None:
-            return settings
-        from storage_engine.rocketmq.live.connect import settings_in_effect
-
-        return settings_in_effect(settings, settings.live)
-
-    def running_broker(self, live: LiveBroker) -> RunningBroker:
-        from storage_engine.rocketmq.live.connect import running_broker
-
-        return running_broker(live)
 
 
 BROKER = RocketMQ()

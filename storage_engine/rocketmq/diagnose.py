@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.wording import bytes_text, count_text, exact_bytes_text, time_text
 from storage_engine.exceptions import (
     GateRefusedError,
@@ -56,11 +57,11 @@ from storage_engine.rocketmq.store.store_lock import is_locked, lock_holder
 
 _LISTEN_PORT = "10911"
 _REPLICA = "compare it with a replica or a backup"
-_END = "end it and put everything back: storage-engine unmanage"
+_END = Text("end it and put everything back: ", Command("unmanage"))
 
 
 def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
-    """See :meth:`storage_engine.model.broker.kind.Broker.diagnose`."""
+    """See :meth:`storage_engine.model.broker.kind.Inspecting.diagnose`."""
     version, here = "", settings
     if settings.live is not None:
         version, here = running_broker(settings.live).version, live_settings(settings, settings.live)
@@ -116,11 +117,11 @@ def _config(here: StoreSettings, settings: StoreSettings) -> tuple[BrokerConfig,
 
 def _what_and_advice(error: StorageEngineError) -> tuple[str, str]:
     """Split an error's words into what was found and, where its last sentence says so, what to do."""
-    said = str(error).replace(" Nothing was changed.", "")
-    what, separator, advice = said.rpartition(". ")
-    if not separator:
-        return said.removesuffix("."), ""
-    return what, (advice[:1].lower() + advice[1:]).removesuffix(".")
+    said = Text(error).without(" Nothing was changed.").removesuffix(".")
+    at = said.rfind(". ")
+    if at < 0:
+        return said, ""
+    return said[:at], said[at + 2 : at + 3].lower() + said[at + 3 :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,8 +297,10 @@ def _places(files: Sequence[MappedFile], size_bytes: int) -> Iterator[Finding]:
         yield _urgent(
             "hole",
             f"the log has nothing from offset {start} to {end}{more}: {bytes_text(missing)} are missing",
-            f"bring {file_name(start)} and what follows it back from a replica, or from a lake: "
-            "storage-engine restore",
+            Text(
+                f"bring {file_name(start)} and what follows it back from a replica, or from a lake: ",
+                Command("restore"),
+            ),
         )
 
 
@@ -318,7 +321,7 @@ def hold_remains(root: Path, memory: HoldMemory | None, now_ms: int) -> Iterator
         marker, local = read_marker(root), read_local(root)
         known = load_state(memory)
     except GateRefusedError as error:
-        yield Finding(Severity.WARNING, "hold", str(error))
+        yield Finding(Severity.WARNING, "hold", Text(error))
         return
     watch = "" if marker is None else no_watch(root)
     yield from judged_hold(root, marker, local, known, knows_journal=memory is not None, now_ms=now_ms)
@@ -327,7 +330,7 @@ def hold_remains(root: Path, memory: HoldMemory | None, now_ms: int) -> Iterator
             Severity.NOTE,
             "no-watch",
             f"the store is held and {watch}: nobody mends a fence that somebody touches",
-            "run storage-engine watch on this host",
+            Text("run ", Command("watch"), " on this host"),
         )
 
 
@@ -361,8 +364,11 @@ def judged_hold(
             "foreign-hold",
             f"{root / NAME}: {marker.host} holds the store until {time_text(marker.ends_at_ms)} by another "
             f"journal than this one, or its journal is gone{_left(local)}",
-            "name the lake that it was held with; if its journal is gone, wait until the hold ends, then "
-            "storage-engine unmanage",
+            Text(
+                "name the lake that it was held with; if its journal is gone, wait until the hold ends, "
+                "then ",
+                Command("unmanage"),
+            ),
         )
     elif marker is None and local is not None and (local.touched or local.changed_settings):
         yield Finding(

@@ -31,6 +31,7 @@ except ImportError:  # Airflow 3.1
     from airflow.exceptions import TaskDeferralTimeout  # type: ignore[no-redef]
 
 from storage_engine.assets import archive_due, cleanup_due, tell
+from storage_engine.commands import Command, Text, join_texts
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError, StorageEngineError
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
@@ -125,7 +126,7 @@ class _CauseSensor(BaseSensorOperator):
         told = [trigger.detail for trigger in sensed.triggers] or ["no cause holds"]
         self.log.info("%s: %s", self.storage_engine_conn_id, "; ".join(told))
         if notices := (*sensed.alarms, *sensed.notices):
-            line = with_connection("; ".join(notices), self.storage_engine_conn_id)
+            line = with_connection(join_texts("; ", notices), self.storage_engine_conn_id)
             self.log.warning("%s: %s", self.storage_engine_conn_id, line)
 
     def time_is_up(self, context: Context) -> Any:
@@ -200,7 +201,7 @@ class _CauseSensor(BaseSensorOperator):
             seen = watch(self.hook.managed_store)
             if seen.known:
                 return AirflowSkipException(message)
-            message = "; ".join((message, *seen.notices))
+            message = join_texts("; ", (message, *seen.notices))
         return AirflowSensorTimeout(message)
 
 
@@ -337,9 +338,12 @@ class StorageEngineDueSensor(_CauseSensor):
             if _is_paused(context["ti"], told_dag_id):
                 conn_id = self.storage_engine_conn_id
                 return [
-                    f"{conn_id}: {told_dag_id} has something to do and is paused, so that neither a run that "
-                    f"waits gets on nor a new one begins: airflow dags unpause {told_dag_id}. What waits: "
-                    f"storage-engine doctor --conn-id {conn_id}"
+                    Text(
+                        f"{conn_id}: {told_dag_id} has something to do and is paused, so that neither a run "
+                        f"that waits gets on nor a new one begins: airflow dags unpause {told_dag_id}. What "
+                        "waits: ",
+                        Command("doctor", f"--conn-id {conn_id}"),
+                    )
                 ]
             count = context["ti"].get_dr_count(dag_id=told_dag_id, states=["queued", "running"])
             if count > sum(key.startswith(f"{told_dag_id}/") for key in waiting):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
+from storage_engine.commands import Command, Text
 from storage_engine.model.hold import ShieldNeed
 from storage_engine.model.settings.policy import ShieldMode
 from storage_engine.model.store.known_logs import Lineages
@@ -78,7 +79,9 @@ def wanted(
         )
     if mode is ShieldMode.ON and fits == len(whole):
         return Wanted(whole)
-    return Wanted(why_not="no watch is alive that acts on what the broker deletes: run storage-engine watch")
+    return Wanted(
+        why_not=Text("no watch is alive that acts on what the broker deletes: run ", Command("watch"))
+    )
 
 
 def room_bytes(links: Iterable[SeenLink], need: ShieldNeed) -> int | None:

@@ -21,6 +21,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from storage_engine import __version__, exceptions
+from storage_engine.commands import Text
 from storage_engine.core import durable
 from storage_engine.core.credentials import put_back, set_apart
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
@@ -79,7 +80,8 @@ def write_failure(
     path: str | os.PathLike[str], request_path: str | os.PathLike[str], error: BaseException
 ) -> None:
     """Write why a job failed, so that the caller can raise the same error."""
-    _write_answer(path, request_path, {"error": {"type": type(error).__name__, "message": str(error)}})
+    told = {"type": type(error).__name__, "message": str(error), "parts": Text(error).to_json()}
+    _write_answer(path, request_path, {"error": told})
 
 
 def read_result(
@@ -105,7 +107,8 @@ def read_result(
         )
     error = answer.get("error")
     if error is not None:
-        raise _error_of(str(error["type"]), str(error["message"]))
+        # An older package's job writes no parts.
+        raise _error_of(str(error["type"]), Text.from_json(error.get("parts", [str(error["message"])])))
     return from_jsonable(kind, answer["result"], str(path))
 
 

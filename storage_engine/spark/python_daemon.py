@@ -72,7 +72,7 @@ def main() -> None:
     from storage_engine.brokers import broker_names, find_broker
 
     for name in broker_names():
-        for module in find_broker(name).task_modules:
+        for module in find_broker(name).rows.task_modules:
             importlib.import_module(module)
     gc.collect()
     gc.freeze()

@@ -24,6 +24,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import this_host
 from storage_engine.exceptions import (
@@ -50,6 +51,7 @@ from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.file.scan import plan_files
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.storage.errors import metadata_errors
+from storage_engine.model.broker.broker_store import contexts_of, is_present
 from storage_engine.model.broker.codec import Columns, offsets_count_bytes
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, ended, whole, with_rows
 from storage_engine.model.report.diagnosis import named_in_short
@@ -161,7 +163,7 @@ def _look(store: ManagedStore) -> StoreLook:
     with closing(open_store(store)) as broker:
         # A directory that is none need not be there, or the look itself says that it should.
         for directory in filter(Path.exists, broker.data_paths):
-            if not broker.is_present(directory):
+            if not is_present(broker, directory):
                 raise StoreNotFoundError(
                     f"{directory}: expected a directory of the store with what its broker keeps there, found "
                     "none of it. Nothing was read. Check that its disk is mounted."
@@ -183,7 +185,7 @@ def _look(store: ManagedStore) -> StoreLook:
 
 def _absences(store: ManagedStore, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
     with closing(open_store(store)) as broker:
-        return broker.absences(logs)
+        return {} if broker.identities is None else broker.identities.absences(logs)
 
 
 def _contexts(store: ManagedStore, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
@@ -192,7 +194,7 @@ def _contexts(store: ManagedStore, segments: Sequence[Segment]) -> Mapping[Segme
     with closing(open_store(store)) as broker:
 
         def answer(segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-            return broker.contexts(segments)
+            return contexts_of(broker, segments)
 
         for of_log in by_log(segments).values():
             found |= answer_for_left(of_log, answer)[1]
@@ -402,10 +404,16 @@ def _hole_error(
     found = named_in_short(
         [f"{it.log} [{it.start_offset}, {it.end_offset}) {it.where.value}: {it.detail}" for it in ranges]
     )
-    todo = "Option holes=skip reads on behind them" if may_skip else "Run storage-engine verify --level store"
+    todo = (
+        "Option holes=skip reads on behind them"
+        if may_skip
+        else Text("Run ", Command("verify", "--level store"))
+    )
     return RowsMissingError(
-        f"lake {lake.location}: expected every row that the query may ask for of store {store_id}, found "
-        f"{found}. Nothing was read. {todo}."
+        f"lake {lake.location}: expected every row that the query may ask for of store {store_id}, "
+        f"found {found}. Nothing was read. ",
+        todo,
+        ".",
     )
 
 
@@ -496,9 +504,11 @@ def _lake_files(
             if file.location not in live or live[file.location].has_deletes:
                 why = "rows of it count as deleted" if file.location in live else "the table has it no more"
                 raise LakeUnavailableError(
-                    f"lake table {table.location()}: expected {file.location} with the rows of {row.log}/"
-                    f"{row.base_offset:020d}, found that {why}. Nothing was read. Try again; if it stays so, "
-                    "run storage-engine verify --level bytes --renew."
+                    f"lake table {table.location()}: expected {file.location} with the rows of "
+                    f"{row.log}/{row.base_offset:020d}, found that {why}. Nothing was read. Try again; "
+                    "if it stays so, run ",
+                    Command("verify --level bytes --renew"),
+                    ".",
                 )
             slots[file.location].append((row.lineage, row.log, row.base_offset))
             shared[file.location] += row.row_count if row.row_groups is not None else 0

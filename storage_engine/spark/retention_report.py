@@ -23,6 +23,7 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.model.broker.broker_store import course_of
 from storage_engine.model.broker.codec import Columns
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 from storage_engine.model.report.usage import (
@@ -140,7 +141,7 @@ def _deletion_hours(context: Context) -> tuple[DeletionHours | None, str]:
     """Return the hours at which the broker deletes by age, and the zone in which hours are meant."""
     kind, zone = context.store.broker, context.store.time_zone or tzlocal.get_localzone_name()
     snapshot = context.snapshot(clock_ms())
-    start = context.broker.course_start(snapshot)
+    start = course_of(context.broker).start(snapshot)
     return deletion_hours(kind, context.broker), start.time_zone if start else zone
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from storage_engine.commands import Command, Text
 from storage_engine.exceptions import LakeIdentityError, LakeMissingError
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move import making
@@ -75,7 +76,10 @@ def test_a_missing_lake_is_made_by_the_command_that_is_named(store_connection: A
         "warehouse": f"file://{store.directory}/w",
     }
     store_connection(make_lake=False, extra={"lake_directory": "", "lake_properties": remote})
-    with pytest.raises(LakeMissingError, match=r"init-lake --lake DIRECTORY, .* or --conn-id a_store, of"):
+    with pytest.raises(
+        LakeMissingError,
+        match=r"init-lake --lake DIRECTORY, .* or storage-engine init-lake --conn-id a_store, of",
+    ):
         StorageEngineArchiveLagOperator(task_id="lag", storage_engine_conn_id="a_store").execute(CONTEXT)
     refused = run_command("init-lake", "--conn-id", "a_store")
     assert refused.exit_code == 2
@@ -100,5 +104,5 @@ def test_a_notice_names_them_too(store_connection: Any, lag: Any, monkeypatch: p
     store_connection()
     said: list[str] = []
     monkeypatch.setattr(lag.log, "warning", lambda *words: said.extend(words))
-    lag.warn("run storage-engine lake rebuild")
+    lag.warn(Text("run ", Command("lake rebuild")))
     assert said[-1] == "run storage-engine lake rebuild --conn-id a_store"

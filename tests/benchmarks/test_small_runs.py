@@ -21,7 +21,7 @@ SMALL = {
     "generate": (
         "sys.argv[1:] = [f'{work}/store', '--segments', '2', '--segment-bytes', '1048576']; b.main()"
     ),
-    "growth": "b.run(commits=20)",
+    "growth": "b.run(commits=20); b.run_receipts(40, 20, 5, turns=1)",
     "journal": "b.DAYS = 2; b.EVENTS = 1_000; b.MANY = 20; b.ROUNDS = 1; b.run()",
     "shared_files": "b.run(80)",
     "kafka_archive": "b.SEGMENT_BYTES = 1 << 20; sys.modules['benchmarks.common'].TURNS = 1; b.run()",
@@ -37,10 +37,13 @@ SMALL = {
     "plans": "b.LOGS, b.SEGMENTS = 20, 10; sys.modules['benchmarks.common'].TURNS = 1; b.run()",
     # A broker's first cleanup begins when it has run for a minute.
     "put_latency": (
-        "b.ROUNDS, b.ALONE_SECONDS, b.SEGMENTS_A_CYCLE, b.LEAVING_FILES = 1, 2.0, 2, 1; "
+        "b.ROUNDS, b.SECONDS, b.SEGMENTS_A_CYCLE, b.LEAVING_FILES = 1, 2.0, 2, 1; "
         "b.SETTINGS['deleteFileBatchMax'] = b.SEGMENTS_A_CYCLE; b.run()"
     ),
-    "query": "b.MESSAGES, b.TOPICS, b.SEGMENT_BYTES = 3_000, 10, 1 << 20; b.main()",
+    "query": (
+        "b.MESSAGES, b.SEGMENT_BYTES, b.COPIES = 12_000, 2 << 20, 1; "
+        "sys.modules['benchmarks.common'].TURNS = 1; b.run()"
+    ),
     "read_on": "b._SETTINGS['log.segment.bytes'] = 1 << 20; b.SEEKS, b.SEGMENTS = 2, 9; b.run(records=3_000)",
     "scale": (
         "b.ROUNDS, b.HASHED_BYTES = 1, 1 << 20; b.MUST_BY_MASTER = {'local[2]': 1.4}; "

@@ -84,7 +84,7 @@ def test_every_command_prints_one_object_of_its_kind(cli, store, lake, tmp_path,
         found = cli(*name.split(), *words, "--json").json
         assert (found["kind"], found["version"]) == ("error" if name in REFUSED else name, 1), found
         if name in REFUSED:
-            assert set(found["error"]) == {"type", "message"}
+            assert set(found["error"]) == {"type", "message", "then"}
 
 
 def test_bad_input_is_an_object_too(cli) -> None:

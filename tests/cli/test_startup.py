@@ -80,6 +80,10 @@ def test_looking_at_a_store_imports_neither_spark_nor_lake(archived) -> None:
     assert not looked & (HEAVY - {"pandas"})
 
 
+def test_planning_compiles_nothing(store: Path) -> None:
+    assert not _imported_by(["plan", str(store)]) & (HEAVY | {"numba"})
+
+
 @pytest.mark.slow
 def test_planning_a_node_of_kafka_imports_no_pandas_either(tmp_path: Path) -> None:
     node = write_node(tmp_path / "node", topics=1, partitions=2, expired_every=1, now_ms=clock_ms())

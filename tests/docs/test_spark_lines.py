@@ -18,7 +18,7 @@ def test_the_docs_have_a_row_of_each_line() -> None:
 
 
 def test_the_docs_have_a_cell_of_each_python_and_airflow() -> None:
-    page = (ROOT / "docs" / "versions.md").read_text()
+    page = (ROOT / "docs" / "runbooks" / "upgrade.md").read_text()
     rows = page.partition(airflow_matrix.HEAD + "\n")[2].partition("\n\n")[0].splitlines()
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     assert [python for python, *_ in cells] == list(airflow_matrix.PYTHONS)

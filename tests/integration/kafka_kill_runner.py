@@ -161,7 +161,7 @@ class Kills:
             report = build_report(self.store, run_key)
             if report.outcome.value != "done":
                 found.append(f"outcome {report.outcome.value}")
-            status = context.broker.hold_status(clock_ms())
+            status = context.broker.hold.status(clock_ms())
             if not status.is_well or status.disturbances:
                 found.append(f"hold: {status}")
             if drift := context.journal.store_events(context.record.store_id, Step.DRIFT):

@@ -213,7 +213,7 @@ def after_round(store: ManagedStore, run_key: str) -> list[str]:
     names = sorted(int(path.name) for path in (Path(store.root) / "commitlog").iterdir())
     expect("first file", names[0], run.plan.logs[0].new_min_offset)
     expect("report", (build_report(store, run_key).outcome.value, run.state.value), ("done", "finished"))
-    status = context.broker.hold_status(time.time_ns() // 10**6)
+    status = context.broker.hold.status(time.time_ns() // 10**6)
     expect("hold", (status.held, status.fence_offset), (True, names[0]))
     lake = open_lake(store.lake)
     rows = receipts(lake, context.record.store_id)

@@ -40,7 +40,7 @@ from storage_engine.rocketmq import BROKER
 from storage_engine.rocketmq.hold.fence import MARGIN_PERCENT
 from storage_engine.rocketmq.hold.marker import NAME
 from storage_engine.rocketmq.hold.state import load_state
-from storage_engine.rocketmq.live.live_store import LiveStore
+from storage_engine.rocketmq.live.live_store import LiveHold
 from storage_engine.rocketmq.rules.disk import disk_usage
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.seen import look_at_shield
@@ -198,7 +198,7 @@ def test_what_others_do_is_seen_and_undone(log: LiveLog, store: ManagedStore) ->
     fenced_ns = log.mtimes()[first]
 
     os.utime(log.path(first), ns=(log.mtime_ns[first], log.mtime_ns[first]))
-    look = open_context(store).broker.hold_status(now_ms())
+    look = open_context(store).broker.hold.status(now_ms())
     assert not look.held
     assert [one.kind for one in look.disturbances] == [DriftKind.MTIME_CHANGED]
     assert log.mtimes()[first] == log.mtime_ns[first]
@@ -206,7 +206,7 @@ def test_what_others_do_is_seen_and_undone(log: LiveLog, store: ManagedStore) ->
     assert abs(log.mtimes()[first] - fenced_ns) < 60 * 10**9
 
     client.update_config({"cleanFileForciblyEnable": "true"})
-    assert not open_context(store).broker.hold_status(now_ms()).held
+    assert not open_context(store).broker.hold.status(now_ms()).held
     assert {one.kind for one in hold(store).status.disturbances} == {DriftKind.SETTING_CHANGED}
     assert client.config()["cleanFileForciblyEnable"] == "false"
 
@@ -396,7 +396,7 @@ def test_a_hold_goes_with_its_store_to_another_directory(name_server_port: int, 
 def test_a_shield_that_alone_protects_is_not_removed_unasked(log: LiveLog, store: ManagedStore) -> None:
     hold(store)
     assert tend_shield(replace(store, policy=replace(store.policy, shield=ShieldMode.ON))).links
-    assert not open_context(store).broker.end_hold(now_ms()).held
+    assert not open_context(store).broker.hold.end(now_ms()).held
     count = sum(base in log.sha256 for base in log.names())
     with pytest.raises(GateRefusedError, match=f"--leave-unproven {count} "):
         remove_shield_of(store)
@@ -441,16 +441,16 @@ def test_what_a_killed_command_left_to_the_broker_is_recorded(
 ) -> None:
     hold(store)
     names, count = log.names(), sum(base in log.sha256 for base in log.names())
-    accepted, end_hold = Acceptance(count, "ann", "it may go"), LiveStore.end_hold
+    accepted, end_hold = Acceptance(count, "ann", "it may go"), LiveHold.end
 
-    def killed(live: LiveStore, at_ms: int) -> HoldStatus:
+    def killed(hold: LiveHold, at_ms: int) -> HoldStatus:
         if is_ended:
-            end_hold(live, at_ms)
+            end_hold(hold, at_ms)
         os._exit(9)
 
     if (child := os.fork()) == 0:
         try:
-            LiveStore.end_hold = killed  # type: ignore[method-assign]
+            LiveHold.end = killed  # type: ignore[method-assign]
             unmanage(store, acceptance=accepted)
         finally:
             os._exit(1)
@@ -529,7 +529,7 @@ def test_a_master_that_became_a_slave_is_neither_touched_nor_held(log: LiveLog, 
     set_anything(log.broker, brokerRole="SLAVE")
     try:
         broker = open_context(store).broker
-        status = broker.renew_hold(now_ms() + 23 * HOUR_MS)
+        status = broker.hold.renew(now_ms() + 23 * HOUR_MS)
         assert not status.held
         assert [one.kind for one in status.disturbances] == [DriftKind.ROLE_CHANGED]
         with pytest.raises(GateRefusedError, match="found a slave"), broker.lock():
@@ -662,7 +662,7 @@ def test_what_a_killed_hold_did_is_known_and_put_back(log: LiveLog, store: Manag
     mtimes, context = log.mtimes(), open_context(store)
     memory = hold_memory(context.journal, context.record.store_id)
     with pytest.raises(Killed):
-        BROKER.open_store(settings_of(store), CutMemory(memory, saves)).renew_hold(now_ms())
+        BROKER.open_store(settings_of(store), CutMemory(memory, saves)).hold.renew(now_ms())
     assert load_state(memory) is not None
     unmanage(store)
     assert log.mtimes() == mtimes

@@ -68,7 +68,7 @@ def sealed(store: LiveKafkaStore) -> Proven:
 
 
 def due_now(store: LiveKafkaStore, proven: Proven = NOTHING) -> HoldStatus:
-    return store.hold_due(proven, MARGIN_MS, clock_ms())
+    return store.hold.hold_due(proven, MARGIN_MS, clock_ms())
 
 
 def topic_id_of(kafka: Kafka, topic: str) -> str:
@@ -294,7 +294,7 @@ def test_stores_of_one_journal_put_a_setting_back_once_none_needs_it(kafka: Kafk
     due_now(first)
     other.others = [one.state]
     # Nothing of it goes soon any more, so that the second one has nothing to raise; it does in the end.
-    second.hold_due(NOTHING, MARGIN_MS, clock_ms() + 20 * HOUR_MS)
+    second.hold.hold_due(NOTHING, MARGIN_MS, clock_ms() + 20 * HOUR_MS)
     one.others = [other.state]
     held = {each["key"]: each for each in other.state["settings"] if each["topic"] == "shared"}
     assert TopicSetting(**held[RETENTION_MS]["original"]) == before[RETENTION_MS]

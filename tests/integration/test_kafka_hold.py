@@ -104,7 +104,7 @@ def wait_for(store: LiveKafkaStore, expected: dict[str, dict[str, TopicSetting]]
 def renewed(store: LiveKafkaStore) -> HoldStatus:
     """Renew a hold until it counts."""
     deadline = time.monotonic() + SECONDS
-    while not (status := store.renew_hold(clock_ms())).is_well:
+    while not (status := store.hold.renew(clock_ms())).is_well:
         assert time.monotonic() < deadline, status
         time.sleep(INTERVAL_MS / 1000)
     return status
@@ -113,7 +113,7 @@ def renewed(store: LiveKafkaStore) -> HoldStatus:
 def test_topics_are_raised_as_far_as_needed_and_come_back_by_their_sources(kafka: Kafka) -> None:
     store = store_of(kafka, Memory())
     before = {topic: settings(store, topic) for topic in ("own", "default", "young", "compacted", "sized")}
-    first = store.renew_hold(clock_ms())
+    first = store.hold.renew(clock_ms())
     status = renewed(store)
     held = {topic: settings(store, topic) for topic in before}
     assert held["young"] == before["young"]
@@ -134,7 +134,7 @@ def test_topics_are_raised_as_far_as_needed_and_come_back_by_their_sources(kafka
     assert own[RETENTION_MS] == str(before["own"][RETENTION_MS].value)
     assert renewed(store).disturbances == ()
     assert {topic: settings(store, topic) for topic in before} == held
-    ended = store.end_hold(clock_ms())
+    ended = store.hold.end(clock_ms())
     assert ended.notices == ()
     wait_for(store, before)
 
@@ -150,12 +150,12 @@ def test_nothing_expires_that_would_have_without_the_hold(kafka: Kafka, version:
     assert going == ("going-0", 0)
     while clock_ms() < made_ms + 30_000 + 3 * INTERVAL_MS:
         time.sleep(0.5)
-    status = store.renew_hold(clock_ms())
+    status = store.hold.renew(clock_ms())
     assert status.held
     assert status.disturbances == ()
     assert store.look(0).known["going-0"].seen.min_offset == 0
     # Without the hold they go at once, which shows that it was the hold that kept them.
-    store.end_hold(clock_ms())
+    store.hold.end(clock_ms())
     deadline = time.monotonic() + SECONDS
     while store.look(0).known["going-0"].seen.segments[0].base_offset == 0:
         assert time.monotonic() < deadline
@@ -169,7 +169,7 @@ def test_what_somebody_else_sets_is_drift_and_stays_theirs(kafka: Kafka) -> None
     change(kafka, "own", RETENTION_MS, str(9 * HOUR_MS + 95_000))
     change(kafka, "default", RETENTION_MS, None)
     time.sleep(1)
-    status = store.renew_hold(clock_ms())
+    status = store.hold.renew(clock_ms())
     drift = {one.log: one for one in status.disturbances}
     assert set(drift) == {"own", "default"}
     assert {one.kind for one in drift.values()} == {DriftKind.SETTING_CHANGED}
@@ -181,7 +181,7 @@ def test_what_somebody_else_sets_is_drift_and_stays_theirs(kafka: Kafka) -> None
     # Restored is what they set; what they set last is left alone.
     change(kafka, "default", RETENTION_MS, str(5_000 * HOUR_MS))
     time.sleep(1)
-    ended = store.end_hold(clock_ms())
+    ended = store.hold.end(clock_ms())
     back = TopicSetting(9 * HOUR_MS + 95_000, is_own=True)
     wait_for(store, {"own": {**settings(store, "own"), RETENTION_MS: back}})
     assert settings(store, "default")[RETENTION_MS] == TopicSetting(5_000 * HOUR_MS, True)
@@ -197,7 +197,7 @@ def test_strict_sets_no_limit(kafka: Kafka) -> None:
     assert {one.value for one in settings(store, "own").values()} == {-1}
     assert {one.value for one in settings(store, "young").values()} == {-1}
     assert status.ends_at_ms is None
-    store.end_hold(clock_ms())
+    store.hold.end(clock_ms())
     wait_for(store, {"own": before})
 
 
@@ -217,13 +217,13 @@ def test_killed_between_recording_and_setting(
 
     monkeypatch.setattr(held_settings, "change_settings", die)
     with pytest.raises(KeyboardInterrupt):
-        store.renew_hold(clock_ms())
+        store.hold.renew(clock_ms())
     monkeypatch.undo()
     assert memory.state is not None
     # Ended at once, and after a renewal: both times as they were, and nobody is blamed.
     kept = memory.state
     other = store_of(kafka, Memory(kept))
-    assert other.end_hold(clock_ms()).disturbances == ()
+    assert other.hold.end(clock_ms()).disturbances == ()
     wait_for(store, before)
     if sets:
         return
@@ -231,16 +231,16 @@ def test_killed_between_recording_and_setting(
     status = renewed(store)
     assert status.disturbances == ()
     assert memory.drift == []
-    store.end_hold(clock_ms())
+    store.hold.end(clock_ms())
     wait_for(store, before)
 
 
 def test_without_a_journal_nothing_is_held(kafka: Kafka) -> None:
     store = LiveKafkaStore(Path(kafka.server_properties), live=LiveBroker(kafka.address, deletes=WE_DELETE))
     with pytest.raises(GateRefusedError, match="expected a journal"):
-        store.renew_hold(clock_ms())
+        store.hold.renew(clock_ms())
     assert (
         not LiveKafkaStore(Path(kafka.server_properties), live=LiveBroker(kafka.address), memory=Memory())
-        .renew_hold(clock_ms())
+        .hold.renew(clock_ms())
         .held
     )

@@ -243,7 +243,7 @@ def test_nothing_from_a_last_stable_offset_on_is_archived(cast: Cast) -> None:
     ],
 )
 def test_doctor_names_each_right_that_an_account_lacks(cast: Cast, account: str, lacks: list[str]) -> None:
-    said = BROKER.diagnose(StoreSettings(cast.store, live=cast.account(account)), None, clock_ms())
+    said = BROKER.inspection.diagnose(StoreSettings(cast.store, live=cast.account(account)), None, clock_ms())
     found = [one.what for one in said.findings if one.kind == "rights"]
     assert [one.partition("lacks ")[2].partition(";")[0] for one in found] == lacks
     unknown = [one.what for one in said.findings if one.kind == "live-unknown"]
@@ -254,7 +254,7 @@ def test_what_an_account_may_not_hold_is_named_before_it_goes(cast: Cast) -> Non
     live, memory = cast.account("auditor"), Memory()
     store = LiveKafkaStore(Path(cast.store), live=live, memory=memory)
     now_ms = clock_ms()
-    status = store.hold_due({}, 24 * 3_600_000, now_ms)
+    status = store.hold.hold_due({}, 24 * 3_600_000, now_ms)
     found = {one.log: one for one in status.due}
     end = store.look(now_ms).known["orders-0"].end.offset
     assert set(found) == {"orders-0"}
@@ -266,7 +266,7 @@ def test_what_an_account_may_not_hold_is_named_before_it_goes(cast: Cast) -> Non
     assert f"log orders-0: records of offsets [0, {end})" in said
     # Nobody is told so of what is proven.
     proven = {one.id: one.facts for log in store.snapshot(now_ms).logs for one in log.segments}
-    assert store.hold_due(proven, 24 * 3_600_000, now_ms).is_well
+    assert store.hold.hold_due(proven, 24 * 3_600_000, now_ms).is_well
 
 
 def test_a_wrong_password_is_one_error_without_it(cast: Cast) -> None:

@@ -90,7 +90,7 @@ def test_a_slave_that_was_promoted_is_noticed_and_neither_store_is_touched(pair:
     start_again(pair.slave, pair.work / "second", pair.name_server_port, main_class=CLEANS_AT_ONCE)
     before = {path: path.stat().st_mtime_ns for path in map(pair.log.path, pair.log.sha256)}
     # By name it is the slave that is asked now, which deletes by force as it always did.
-    found = open_to_look(store).end_force()
+    found = open_to_look(store).shield.end_force()
     assert found is not None
     assert found.kind is DriftKind.ROLE_CHANGED
     assert pair.slave.client.config()["cleanFileForciblyEnable"] == "true"

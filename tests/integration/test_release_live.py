@@ -173,7 +173,9 @@ def test_each_round_lets_exactly_its_prefix_go(live: Live) -> None:
         assert live.names()[: len(before) - wanted] == before[wanted:]
         cleaned = steps.clean_dependents(live.store, run)
         assert not [notice for notice in cleaned.notices if "stay" in notice]
-        steps.flush_checkpoint(live.store, run)
+        progress = steps.flush_checkpoint(live.store, run).progress
+        assert progress is not None
+        assert progress.put_p99_ms is not None
         if number % 10 == 9 or number == ROUNDS - 1:
             (verified,) = verify_store(live.store, VerifyLevel.STORE)
             assert verified.overall is Status.OK, verified

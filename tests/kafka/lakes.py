@@ -45,7 +45,7 @@ def archive(lake: Lake, node: Path, segments: Iterable[Segment], store: str = ST
         lineage=0,
         broker="kafka",
         store_root=str(node),
-        contexts=KafkaStore(node / "server.properties").contexts(of_node),
+        contexts=KafkaStore(node / "server.properties").replicas.contexts(of_node),
     )
     return archive_all(lake, jobs)
 

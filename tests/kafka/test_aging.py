@@ -221,12 +221,12 @@ def test_what_a_later_look_lacks_has_gone(tmp_path: Path) -> None:
     (node / "logs/b-0").rename(node / f"logs/b-0.{'0' * 32}-delete")
     store.snapshot(0)
     left = [one for one in others if one.log == "a-0"]
-    assert store.contexts(left).keys() == {one.id for one in left}
+    assert store.replicas.contexts(left).keys() == {one.id for one in left}
     for gone in (first, others[-1]):
         with pytest.raises(FileNotFoundError, match=gone.facts.path):
-            store.contexts([gone])
+            store.replicas.contexts([gone])
     with pytest.raises(FileNotFoundError, match="log b-0 of "):
-        store.contradiction("b-0", ())
+        store.identities.contradiction("b-0", ())
 
 
 @settings(

@@ -112,7 +112,7 @@ def test_any_segment_comes_back_however_it_is_cut(
 ) -> None:
     data = segment_of(parts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("storage_engine.lake.file.row_groups.ROW_GROUP_BYTES", group_bytes)
+        patch.setattr("storage_engine.arrow.row_groups.ROW_GROUP_BYTES", group_bytes)
         patch.setattr("storage_engine.lake.file.data_file.MIN_CHUNK_BYTES", chunk_bytes)
         patch.setattr("storage_engine.lake.file.data_file.CHUNKS_PER_SEGMENT", 1 << 20)
         parquet = written(data, places, accept_damage=True)

@@ -38,7 +38,7 @@ def made(tmp_path: Path) -> MadeNode:
 
 
 def found(root: Path, kind: str, now_ms: int = NOW_MS) -> list[Finding]:
-    said = BROKER.diagnose(StoreSettings(str(root)), None, now_ms)
+    said = BROKER.inspection.diagnose(StoreSettings(str(root)), None, now_ms)
     return [one for one in said.findings if one.kind == kind]
 
 
@@ -401,7 +401,7 @@ def test_watermarks_of_before_a_crash_are_one_line(
     if not clean_stop:
         for path in (*made.directories, made.root / "meta"):
             (path / ".kafka_cleanshutdown").unlink()
-    said = BROKER.diagnose(StoreSettings(str(made.write())), None, NOW_MS)
+    said = BROKER.inspection.diagnose(StoreSettings(str(made.write())), None, NOW_MS)
     warnings = [one for one in said.findings if one.severity is Severity.WARNING]
     assert sorted(one.kind for one in warnings) == kinds
     assert any(advice in one.advice for one in warnings)

@@ -190,7 +190,7 @@ def test_shares_are_of_whole_partitions_and_measured_elsewhere_are_the_same(job:
 def test_what_nobody_has_read_of_what_goes_is_told_by_group_and_topic(node: Path) -> None:
     store = BROKER.open_store(StoreSettings(str(node / "server.properties")), None)
     snapshot = store.snapshot(NOW_MS)
-    found = store.unread(snapshot, {"plain-0": 200, "txn-1": 300, "empty-0": 5, "retms-0": 900})
+    found = store.consumers.unread(snapshot, {"plain-0": 200, "txn-1": 300, "empty-0": 5, "retms-0": 900})
     assert (found.error, found.logs, found.notices) == ("", None, ())
     rows = {(row.group, row.topic): (row.messages, row.queues) for row in found.rows}
     assert rows == {
@@ -202,7 +202,7 @@ def test_what_nobody_has_read_of_what_goes_is_told_by_group_and_topic(node: Path
     }
     assert [row.messages for row in found.rows] == [135, 108, 77, None, None]
     assert all(row.from_ms is not None for row in found.rows if row.topic != "empty")
-    gone = store.unread(snapshot, {"plain-0": 200}, deleted=True)
+    gone = store.consumers.unread(snapshot, {"plain-0": 200}, deleted=True)
     assert {(row.group, row.messages, row.from_ms) for row in gone.rows} == {
         ("g-manual", 77, None),
         ("g-new", 135, None),
@@ -216,7 +216,7 @@ def test_what_is_lost_of_each_log_is_what_it_alone_would_lose_with_positions_tak
     store = BROKER.open_store(StoreSettings(str(node / "server.properties")), None)
     snapshot = store.snapshot(NOW_MS)
     ends = {"plain-0": 200, "txn-1": 300, "empty-0": 5, "retms-0": 900}
-    alone = {log: store.unread(snapshot, {log: end}) for log, end in ends.items()}
+    alone = {log: store.consumers.unread(snapshot, {log: end}) for log, end in ends.items()}
     taken: list[object] = []
 
     def counted(*arguments: Any, **more: Any) -> Any:
@@ -224,7 +224,7 @@ def test_what_is_lost_of_each_log_is_what_it_alone_would_lose_with_positions_tak
         return read_consumer_offsets(*arguments, **more)
 
     monkeypatch.setattr("storage_engine.kafka.lag.read_consumer_offsets", counted)
-    assert store.unread_by_log(snapshot, ends) == alone
+    assert store.consumers.unread_by_log(snapshot, ends) == alone
     assert len(taken) == 1
     assert [log for log, unread in alone.items() if unread.rows] == ["plain-0", "txn-1", "empty-0"]
 

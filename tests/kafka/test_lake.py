@@ -300,7 +300,7 @@ def test_headers_are_exported_as_they_are(lake: Lake, tmp_path: Path) -> None:
 def test_offsets_and_times_choose_files_and_row_groups(
     node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storage_engine.lake.file.row_groups.ROW_GROUP_BYTES", 16 << 10)
+    monkeypatch.setattr("storage_engine.arrow.row_groups.ROW_GROUP_BYTES", 16 << 10)
     monkeypatch.setattr("storage_engine.lake.archive.archive.SHARED_SEGMENT_BYTES", 0)
     lake = new_lake(tmp_path / "lake")
     segments = segments_of(node, "plain-0", "retbytes-0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
@@ -43,6 +44,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file import agent_files
 from storage_engine.lake.file.agent_files import (
+    BLOCK_BYTES,
     PLAIN,
     AgentFiles,
     begin_run,
@@ -479,6 +481,38 @@ def test_an_agent_that_hangs_ends_the_wait_of_who_asks(
         answering.set()
 
 
+def test_a_block_of_which_the_system_takes_a_part_comes_whole(
+    lake: Lake, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = iter([100, BLOCK_BYTES + 4, -1, 1, BLOCK_BYTES + 3, -1, BLOCK_BYTES + 4])
+    asked: list[int] = []
+
+    def send(connection: int, address: int, size: int, _flags: int) -> int:
+        asked.append(size)
+        count = next(counts, size)
+        return count if count < 0 else os.write(connection, ctypes.string_at(address, count))
+
+    monkeypatch.setattr(server, "_system_calls", system_calls(send=send))
+    monkeypatch.setattr(server, "_UNPACED_BYTES", 2 * BLOCK_BYTES)
+    job = jobs_of(lake, store)[0]
+    with serving(store) as (_, access), run_of(access, [job]) as run:
+        into = memoryview(bytearray(job.facts.size_bytes))
+        assert files_from(run).read(job.path, into, lambda _: None)[0] == len(into)
+    assert bytes(into) == Path(job.path).read_bytes()
+    assert len(asked) > 2
+
+
+def system_calls(**others: Callable[..., int]) -> Callable[[], tuple[int, int, int]]:
+    """What tells the addresses of the C library's calls, with others in the place of some."""
+    kind = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long)
+    callbacks = {name: kind(call) for name, call in others.items()}
+    addresses = {name: ctypes.cast(it, ctypes.c_void_p).value for name, it in callbacks.items()}
+    pread, send, crc32c = server._system_calls()
+    found = (addresses.get("pread") or pread, addresses.get("send") or send, crc32c)
+    # With the callbacks, which would go otherwise.
+    return lambda _kept=callbacks: found
+
+
 def test_a_file_that_fails_while_it_is_sent_is_named_by_the_agent(
     lake: Lake, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -494,6 +528,7 @@ def test_a_file_that_fails_while_it_is_sent_is_named_by_the_agent(
                 return 7
 
             with monkeypatch.context() as patched:
+                patched.setattr(server, "_system_calls", system_calls(pread=lambda *_: -1))
                 patched.setattr(os, "preadv", read)
                 with pytest.raises(AgentError, match="the connection ended"):
                     archive_segment(replace(job, agent=run))

@@ -31,6 +31,7 @@ from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
+from storage_engine.model.broker.codec import SegmentCodec
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.rocketmq import RocketMQ
@@ -46,7 +47,7 @@ LATER = "unique_key"
 LATER_OF_RECEIPTS = "act"
 
 
-class _OlderCodec:
+class _OlderCodec(SegmentCodec):
     """Knows all columns but the later one."""
 
     schema = CODEC.schema.remove(CODEC.schema.get_field_index(LATER))

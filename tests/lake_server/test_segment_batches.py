@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_engine.arrow import row_groups
 from storage_engine.kafka.codec.record_batch import read_batches
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.file import row_groups
 from storage_engine.lake.file.data_file import Window, read_window
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake_server.archived_partitions import ArchivedPartition, read_archive

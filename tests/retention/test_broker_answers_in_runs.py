@@ -130,14 +130,14 @@ def test_more_that_is_gone_than_was_planned_is_said(
 def test_a_segment_that_goes_with_dependents_is_said(
     planned: ManagedStore, module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delete = module.ToyStore.delete_dependents
+    delete = module.LineIndexes.delete
     kept = Path(planned.root) / "access" / f"{2 * LINES:020d}.txt"
 
     def too_much(self: Any, *arguments: Any) -> None:
         delete(self, *arguments)
         kept.unlink()
 
-    monkeypatch.setattr(module.ToyStore, "delete_dependents", too_much)
+    monkeypatch.setattr(module.LineIndexes, "delete", too_much)
     steps.release(planned, "r")
     with pytest.raises(ReleasedTooMuchError, match=str(kept)):
         steps.clean_dependents(planned, "r")
@@ -146,13 +146,13 @@ def test_a_segment_that_goes_with_dependents_is_said(
 def test_dependents_that_went_before_an_error_are_not_said_to_be_there(
     planned: ManagedStore, module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delete = module.ToyStore.delete_dependents
+    delete = module.LineIndexes.delete
 
     def fails(self: Any, *arguments: Any) -> None:
         delete(self, *arguments)
         raise KeyError("late")
 
-    monkeypatch.setattr(module.ToyStore, "delete_dependents", fails)
+    monkeypatch.setattr(module.LineIndexes, "delete", fails)
     steps.release(planned, "r")
     with pytest.raises(BrokerPackageError, match=r"'late'\. A part of it may be done") as failed:
         steps.clean_dependents(planned, "r")
@@ -162,7 +162,7 @@ def test_dependents_that_went_before_an_error_are_not_said_to_be_there(
 def test_dependents_lie_where_the_package_said_at_first_that_it_writes(
     planned: ManagedStore, module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    real, listed = module.ToyStore.dependents, []
+    real, listed = module.LineIndexes.find, []
     other = tmp_path / "other" / "data.parquet"
     other.parent.mkdir()
     other.touch()
@@ -174,7 +174,7 @@ def test_dependents_lie_where_the_package_said_at_first_that_it_writes(
     def paths(self: Any) -> tuple[Path, ...]:
         return (self.root, other.parent) if listed and listed.pop() else (self.root,)
 
-    monkeypatch.setattr(module.ToyStore, "dependents", lies)
+    monkeypatch.setattr(module.LineIndexes, "find", lies)
     monkeypatch.setattr(module.ToyStore, "data_paths", property(paths))
     with pytest.raises(BrokerPackageError, match=rf"{other}: expected a file in {planned.root}"):
         steps.release(planned, "r")
@@ -207,7 +207,7 @@ def test_a_lock_that_ends_badly_hides_nothing(
 def test_a_segment_named_as_dependent_refuses_its_log_and_stays(
     planned: ManagedStore, module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = module.ToyStore.dependents
+    real = module.LineIndexes.find
 
     def lies(self: Any, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
         more: tuple[DependentFile, ...] = ()
@@ -216,7 +216,7 @@ def test_a_segment_named_as_dependent_refuses_its_log_and_stays(
             more = (DependentFile("index", active, "said"),)
         return (*real(self, min_offsets), *more)
 
-    monkeypatch.setattr(module.ToyStore, "dependents", lies)
+    monkeypatch.setattr(module.LineIndexes, "find", lies)
     result = steps.release(planned, "r")
     assert [(one.log, one.error) for one in result.refused] == [("access", "BrokerPackageError")]
     assert _recorded(planned) == {("errors", 0)}

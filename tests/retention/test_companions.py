@@ -198,14 +198,14 @@ def test_what_the_broker_says_otherwise_than_the_receipt_is_refused_until_adopte
         more = (*segment.companions, FileFacts.of(file.with_suffix(".index")))
         return replace(segment, end=LINES - 1, companions=more)
 
-    listed = module.ToyStore.dependents
+    listed = module.LineIndexes.find
 
     def without_companion(self: Any, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
         index = str(Path("errors", f"{FIRST}.index"))
         return tuple(one for one in listed(self, min_offsets) if not one.facts.path.endswith(index))
 
     monkeypatch.setattr(module.ToyStore, "_segment", other)
-    monkeypatch.setattr(module.ToyStore, "dependents", without_companion)
+    monkeypatch.setattr(module.LineIndexes, "find", without_companion)
     (refused,) = steps.release(store, "r").refused
     assert (refused.log, refused.error) == ("errors", "GateRefusedError")
     assert f"has the companions {FIRST}.count, the store has {FIRST}.count, " in refused.why

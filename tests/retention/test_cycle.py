@@ -65,7 +65,7 @@ class TestPlan:
     @pytest.mark.parametrize("kind", ["index", "consumequeue"])
     def test_a_broken_file_beside_the_log_stays_and_the_plan_names_it(self, managed: Make, kind: str) -> None:
         store = managed()
-        files = [file.facts.path for file in open_store(store).dependents({"commitlog": 7 * MIB})]
+        files = [file.facts.path for file in open_store(store).dependents.find({"commitlog": 7 * MIB})]
         broken = min(path for path in files if f"/{kind}/" in path)
         os.truncate(broken, 20)
         plan = steps.make_plan(store, "r", MANUAL)

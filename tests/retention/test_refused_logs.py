@@ -19,6 +19,7 @@ from storage_engine.exceptions import FileGoneError, LakeConflictError, ProofErr
 from storage_engine.journal.journal import Journal, Phase, Run, Step
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.model.broker.broker_store import StoreConsumers
 from storage_engine.model.lag import LagSummary, Unread, UnreadMessages
 from storage_engine.model.plan.plan import PlanRequest, Reason
 from storage_engine.model.settings.policy import LagPolicy, Policy
@@ -297,8 +298,8 @@ def test_a_log_that_consumers_have_not_read_stays_alone_where_the_policy_blocks(
         return {log: Unread((UnreadMessages("g", "t", 5, 1, 7),) if log == "b" else ()) for log in ends}
 
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(toy_broker.ToyStore, "unread_by_log", unread_by_log)
-    monkeypatch.setattr(toy_broker.ToyStore, "unread", unread)
+    told = type("Told", (StoreConsumers,), {"unread": unread, "unread_by_log": unread_by_log})
+    monkeypatch.setattr(toy_broker.ToyStore, "consumers", told())
     store = made(Policy(lag_policy=LagPolicy.BLOCK), a=("nothing", 0), b=("nothing", 0), c=("missing", 1))
     steps.record_lag(store, "r", LagSummary(0, 0, 0, 0, 0, (), 0), [])
     result = steps.release(store, "r")

@@ -92,16 +92,16 @@ def look_at_everything(root: Path) -> None:
     with suppress(StorageEngineError):
         list(in_process_lag(managed_store(root, None), (SegmentId("commitlog", 0),)))
     with suppress(StorageEngineError):
-        open_files(settings).checkpoint()
+        open_files(settings).process.checkpoint()
     with suppress(StorageEngineError):
         store = open_files(settings)
         snapshot = store.snapshot(NOW_MS)
         store.plan(snapshot, NOW_MS, PlanRequest(manual=True))
-        store.pending(snapshot)
+        store.consumers.pending(snapshot)
         for look in (
             lambda: inspect(store.files, NOW_MS, messages=True, queues=True, snapshot=snapshot),
             lambda: look_up(store.files.layout, store.config, "orders", "k"),
-            lambda: store.dependents({"commitlog": snapshot.logs[0].max_offset}),
+            lambda: store.dependents.find({"commitlog": snapshot.logs[0].max_offset}),
         ):
             with suppress(StorageEngineError):
                 look()

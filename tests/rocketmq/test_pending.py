@@ -393,4 +393,4 @@ def test_what_is_unknown_keeps_every_segment_under_block(store_copy: StoreCopy) 
     snapshot = store.snapshot(4_000_000_000_000)
     plan = store.plan(snapshot, 4_000_000_000_000, PlanRequest(manual=True))
     assert plan.to_delete
-    assert not apply_pending_policy(plan, store.pending(snapshot), PendingPolicy.BLOCK).to_delete
+    assert not apply_pending_policy(plan, store.consumers.pending(snapshot), PendingPolicy.BLOCK).to_delete

@@ -13,13 +13,19 @@ from typing import Any
 import pytest
 
 from storage_engine.core import durable
-from storage_engine.model.broker.broker_store import Pending, Remove, StoreSettings
+from storage_engine.model.broker.broker_store import (
+    Pending,
+    Remove,
+    StoreConsumers,
+    StoreDependents,
+    StoreSettings,
+)
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.store.store import LogSnapshot, Segment, StoreSnapshot
 from storage_engine.rocketmq import RocketMQ
 from storage_engine.rocketmq.format.layout import LOG
-from storage_engine.rocketmq.store.broker import RocketMQBrokerStore, open_files
+from storage_engine.rocketmq.store.broker import FileProcess, RocketMQBrokerStore, open_files
 
 LEFT, RIGHT = "left", "right"
 BROKER = "two_logs"
@@ -36,8 +42,7 @@ class TwoLogsBroker(RocketMQ):
             settings.root,
         )
 
-    def watch_fence(self, settings: StoreSettings) -> None:
-        return None
+    running = None
 
 
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,28 +92,17 @@ class TwoLogs:
         plans = [self.parts[log.name].plan(_only(snapshot, log), now_ms, request) for log in snapshot.logs]
         return replace(plans[0], logs=tuple(log for plan in plans for log in plan.logs))
 
-    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
-        return tuple(
-            replace(item, log=log.name)
-            for log in snapshot.logs
-            for item in self.parts[log.name].pending(_only(snapshot, log))
-        )
+    @property
+    def dependents(self) -> TwoDependents:
+        return TwoDependents(self.parts, self.root)
 
-    def unread(
-        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
-    ) -> Unread:
-        found = [
-            self.parts[log.name].unread(_only(snapshot, log), {LOG: offset}, deleted=deleted)
-            for log in snapshot.logs
-            if (offset := new_min_offsets.get(log.name)) is not None
-        ]
-        rows = tuple(row for one in found for row in one.rows)
-        return Unread(rows, error="; ".join(one.error for one in found if one.error))
+    @property
+    def process(self) -> TwoProcesses:
+        return TwoProcesses(self.parts[LEFT].files.layout, self.parts)
 
-    def unread_by_log(
-        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
-    ) -> Mapping[str, Unread]:
-        return {log: self.unread(snapshot, {log: offset}) for log, offset in new_min_offsets.items()}
+    @property
+    def consumers(self) -> TwoConsumers:
+        return TwoConsumers(self.parts)
 
     @contextmanager
     def lock(self) -> Iterator[Any]:
@@ -122,19 +116,56 @@ class TwoLogs:
         for segment in segments:
             self.parts[segment.log].delete_segments([segment], meanwhile, remove)
 
-    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        found = (self.parts[log].dependents({LOG: offset}) for log, offset in min_offsets.items())
+
+@dataclass(frozen=True)
+class TwoConsumers(StoreConsumers):
+    parts: Mapping[str, RocketMQBrokerStore]
+
+    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
+        return tuple(
+            replace(item, log=log.name)
+            for log in snapshot.logs
+            for item in self.parts[log.name].consumers.pending(_only(snapshot, log))
+        )
+
+    def unread(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
+        found = [
+            self.parts[log.name].consumers.unread(_only(snapshot, log), {LOG: offset}, deleted=deleted)
+            for log in snapshot.logs
+            if (offset := new_min_offsets.get(log.name)) is not None
+        ]
+        rows = tuple(row for one in found for row in one.rows)
+        return Unread(rows, error="; ".join(one.error for one in found if one.error))
+
+
+@dataclass(frozen=True)
+class TwoDependents(StoreDependents):
+    parts: Mapping[str, RocketMQBrokerStore]
+    root: str
+
+    def find(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        found = (self.parts[log].dependents.find({LOG: offset}) for log, offset in min_offsets.items())
         return tuple(file for files in found for file in files)
 
-    def delete_dependents(
-        self, files: Sequence[DependentFile], meanwhile: Callable[[], object], remove: Remove
+    def delete(
+        self,
+        files: Sequence[DependentFile],
+        meanwhile: Callable[[], object],
+        remove: Remove = durable.unlink_in,
     ) -> None:
         for name, part in self.parts.items():
             mine = [file for file in files if file.facts.path.startswith(f"{self.root}/{name}/")]
-            part.delete_dependents(mine, meanwhile, remove)
+            part.dependents.delete(mine, meanwhile, remove)
+
+
+@dataclass(frozen=True, slots=True)
+class TwoProcesses(FileProcess):
+    parts: Mapping[str, RocketMQBrokerStore]
 
     def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
-        found = (self.parts[log.name].flush_paths(_only(snapshot, log)) for log in snapshot.logs)
+        found = (self.parts[log.name].process.flush_paths(_only(snapshot, log)) for log in snapshot.logs)
         return tuple(path for paths in found for path in paths)
 
 

@@ -174,7 +174,7 @@ def test_session_works_quietly_on_loopback(shared: SharedSpark) -> None:
 
 @pytest.mark.integration
 def test_workers_start_with_what_tasks_import_and_read_no_archives(spark: Any) -> None:
-    expected = {TASK_MODULE, *BROKER.task_modules}
+    expected = {TASK_MODULE, *BROKER.rows.task_modules}
 
     def look(_: int) -> tuple[set[str], list[str]]:
         # What a path's archives are read with; each is read again before every task.

@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from storage_engine.core import durable
 from storage_engine.exceptions import StoreBusyError, StoreNotFoundError
-from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreSettings
+from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreDependents, StoreSettings
+from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.broker.codec import Columns, Damage, SegmentCodec
 from storage_engine.model.broker.kind import Broker
 from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
@@ -62,6 +63,19 @@ class ToyCodec(SegmentCodec):
             start = row["physical_offset"] - first_position
             out[start : start + row["size"]] = row["line"]
         return sum(rows["size"].to_pylist())
+
+
+@dataclass(frozen=True)
+class LineIndexes(StoreDependents):
+    root: Path
+
+    def find(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        return tuple(
+            DependentFile("line-index", FileFacts.of(path.resolve(strict=True)), "is of a file that is gone")
+            for log, min_offset in min_offsets.items()
+            for path in sorted((self.root / log).glob("*.index"))
+            if int(path.stem) < min_offset
+        )
 
 
 @dataclass(frozen=True)
@@ -115,17 +129,14 @@ class ToyStore(BrokerStore):
         for segment in segments:
             remove_unchanged(segment, self.root, remove)
 
-    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        return tuple(
-            DependentFile("line-index", FileFacts.of(path.resolve(strict=True)), "is of a file that is gone")
-            for log, min_offset in min_offsets.items()
-            for path in sorted((self.root / log).glob("*.index"))
-            if int(path.stem) < min_offset
-        )
+    @property
+    def dependents(self) -> LineIndexes:
+        return LineIndexes(self.root)
 
 
 class Toy(Broker):
     name, title, codec = "toy", "Toy", ToyCodec()
+    aside = Aside.IN_STORE
 
     def segment_path(self, log: str, base_offset: int) -> str:
         return f"{log}/{base_offset:020d}{SUFFIX}"

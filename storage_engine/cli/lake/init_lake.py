@@ -15,6 +15,7 @@ from storage_engine.cli.output.next_line import archive_command, say_next
 from storage_engine.cli.output.output import print_json, say
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import NamedPath
+from storage_engine.commands import Command
 from storage_engine.exceptions import LakeMissingError, StorageEngineError
 from storage_engine.lake.catalog.config import LakeConfig
 
@@ -82,9 +83,11 @@ def init_lake(
             f"It takes the sealed segments of STORE{_title_of(broker)}, with proof{kept}",
         )
     elif lake_dir is not None:
-        say_next(f"lake info --lake {quote(str(lake_dir))}", "It is a copy, and this says of what")
+        say_next(
+            Command("lake info", f"--lake {quote(str(lake_dir))}"), "It is a copy, and this says of what"
+        )
     else:
-        say_next("doctor", "It looks at store, lakes and DAGs, and says what to do next")
+        say_next(Command("doctor"), "It looks at store, lakes and DAGs, and says what to do next")
     return 0
 
 
@@ -116,7 +119,7 @@ def _check_disks(store: ManagedStore) -> None:
         with closing(open_store(store)) as broker:
             data_paths = tuple(broker.data_paths)
     except StorageEngineError as error:
-        say(f"Note: whether it shares a disk with its store can't be told: {error}", err=True)
+        say("Note: whether it shares a disk with its store can't be told: ", error, err=True)
         return
     for config in store.lakes:
         if _is_missing(config):

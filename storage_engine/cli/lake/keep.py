@@ -20,6 +20,7 @@ from storage_engine.cli.output.output import print_json, print_table, say, say_n
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import reason_text
+from storage_engine.commands import Text
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
@@ -139,7 +140,7 @@ def keep(
         except StorageEngineError as error:
             if len(lakes) == 1:
                 raise
-            faults.append(f"{config.location}: {error}")
+            faults.append(Text(f"{config.location}: ", error))
     if not dry_run and (hold_reason is not None or archive_text == NO):
         notes += _notes(target.journal_url, lakes, "rule" if hold_reason is None else "hold")
     if as_json:
@@ -151,7 +152,7 @@ def keep(
             say("Nothing was recorded.")
         say_notes(notes)
         for fault in faults:
-            say(f"Not in this lake: {fault}", err=True)
+            say("Not in this lake: ", fault, err=True)
     return 1 if faults else 0
 
 

@@ -14,10 +14,18 @@ import click
 from storage_engine.cli.options.options import check_store, journal_of, json_option
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.next_line import archive_command, say_cleanup, say_next
-from storage_engine.cli.output.output import print_json, print_table, say, say_notes
+from storage_engine.cli.output.output import (
+    error_json,
+    findings_json,
+    print_json,
+    print_table,
+    say,
+    say_notes,
+)
 from storage_engine.cli.output.progress import progress, waiting
-from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.command import command, said_by
 from storage_engine.cli.shell.values import NamedPath, size_bytes
+from storage_engine.commands import Command
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.extras import SPARK
 from storage_engine.core.jsonable import to_jsonable
@@ -147,7 +155,8 @@ def _print_archived(
             "notices": done.notices,
             "ran": done.ran,
         }
-        failed = {"error": {"type": type(error).__name__, "message": str(error)}} if error else {}
+        said = said_by(click.get_current_context())
+        failed = {"error": error_json(error, said)} if error else {}
         print_json("archive", {**shown, **failed})
         return
     say_notes(done.notices, err=True)
@@ -219,7 +228,7 @@ def _archive(
         from storage_engine.spark.archive_segments import archive_segments
         from storage_engine.spark.session import spark_session
 
-        with spark_session("storage-engine archive", spark_master) as session:
+        with spark_session(str(Command("archive")), spark_master) as session:
             return archive_segments(session, jobs, agent)
     with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
         return archive_all(open_lake(jobs[0].lake), jobs, advance)
@@ -279,7 +288,15 @@ def verify(
                 verify_lake(config, journal_url, VerifyLevel(level), max_bytes=max_bytes, renew=renew)
             )
     if as_json:
-        stores = [{"overall": result.overall.value, **to_jsonable(result)} for result in found]
+        said = said_by(click.get_current_context())
+        stores = [
+            {
+                "overall": result.overall.value,
+                **to_jsonable(result),
+                "findings": findings_json(result.findings, ("detail", "advice"), said),
+            }
+            for result in found
+        ]
         print_json("verify", {"stores": stores})
     else:
         for result in found:
@@ -302,8 +319,8 @@ def print_verification(result: StoreVerification) -> None:
         ),
     )
     for finding in result.findings:
-        say(f"\n{finding.status.value} {finding.subject}: {finding.detail}.")
-        say(f"  {finding.advice}")
+        say(f"\n{finding.status.value} {finding.subject}: ", finding.detail, ".")
+        say("  ", finding.advice)
     for log, offset in sorted(result.begins.items()):
         if offset > 0:
             say(f"\n{log}: nothing here tells what was before offset {offset}.")
@@ -323,21 +340,23 @@ def say_next_step(
     lake = f"--lake {quote(str(lake_dir))}"
     known = any(result.receipt_count or result.credited_count for result in found)
     if not known and not any(result.overall is Status.FAILURE for result in found):
-        what = "archive"
+        what = Command("archive")
         if managed is None:
             what = archive_command(open_lake(LakeConfig.local(lake_dir)).broker, lake_dir)
         say_next(what, "It takes the sealed segments of a store, with proof")
     elif any(result.overall is Status.FAILURE for result in found):
-        again = "verify" if managed is not None else f"verify {lake}"
+        again = Command("verify", "" if managed is not None else lake)
         say_next(again, "Do first what is said at each finding, then look again", f"--level {level.value}")
     elif any(result.coverage.never_count for result in found) or not level.includes(VerifyLevel.BYTES):
         deeper = level if level.includes(VerifyLevel.BYTES) else VerifyLevel.BYTES
-        again = "verify" if managed is not None else f"verify {lake}"
+        again = Command("verify", "" if managed is not None else lake)
         say_next(again, "It reads what was not looked at yet, every row", f"--level {deeper.value}")
     elif managed is not None:
         say_cleanup(managed)
     else:
-        say_next(f"restore {lake} --to DIRECTORY", "It brings back what the lake holds, byte for byte")
+        say_next(
+            Command("restore", f"{lake} --to DIRECTORY"), "It brings back what the lake holds, byte for byte"
+        )
 
 
 def coverage_text(coverage: Coverage) -> str:

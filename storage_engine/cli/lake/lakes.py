@@ -23,11 +23,11 @@ from storage_engine.cli.options.options import (
 )
 from storage_engine.cli.output.output import answer, print_json, print_table, say, say_notes
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import Group, command
+from storage_engine.cli.shell.command import Group, command, said_by
 from storage_engine.cli.shell.values import NamedPath, TargetPath, reason_text
+from storage_engine.commands import Command, Text, with_arguments
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.host import person
-from storage_engine.core.next_commands import with_arguments
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
@@ -120,9 +120,10 @@ def expire(
         with waiting("Reading files back"):
             act = undo_expiry(open_lake(target.config), undo_id)
         expiry_id = act.act.decision.expiry[:SHOWN_CHARACTERS]
-        said = (
-            f"Brought back what expired by act {expiry_id} and isn't gone for good.\n"
-            f"Next: storage-engine lake keep {target.words}, else it expires again."
+        said = Text(
+            f"Brought back what expired by act {expiry_id} and isn't gone for good.\nNext: ",
+            Command("lake keep", target.words),
+            ", else it expires again.",
         )
         shown = {"undone": act.act.decision.expiry, "act": act.sha256}
         return answer("lake expire", shown, said, as_json=as_json)
@@ -153,8 +154,8 @@ def _print(done: LakeExpiry, target: WitnessedLake, trash_days: float) -> None:
     if done.dry_run:
         say("Nothing was changed.")
     for act in done.acts:
-        undo = f"storage-engine lake expire {target.words} --undo {act[:SHOWN_CHARACTERS]}"
-        say(f"Next: {undo} brings them back, for {trash_days:g} days.")
+        undo = Command("lake expire", f"{target.words} --undo {act[:SHOWN_CHARACTERS]}")
+        say("Next: ", undo, f" brings them back, for {trash_days:g} days.")
 
 
 def _groups(verdicts: Sequence[ExpiryVerdict]) -> list[list[ExpiryVerdict]]:
@@ -249,7 +250,7 @@ def info(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
     from storage_engine.lake.move.describing import describe
 
     found = describe(_lake_of(lake_dir, conn_id)[0])
-    said = {"lake_dir": lake_dir, "conn_id": conn_id}
+    said = said_by(click.get_current_context())
     found = replace(found, refused=with_arguments(found.refused, said))
     if as_json:
         print_json("lake info", found)
@@ -295,8 +296,10 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool, as_jso
         say(f"This catalog is the lake's now; {done.other_catalog} is refused from now on.")
     if done.copy_of is not None:
         say(
-            f"Lake {done.lake_id} is a copy of {done.copy_of}, which is still there: it may be read, not "
-            "written. storage-engine lake promote makes it writable."
+            f"Lake {done.lake_id} is a copy of {done.copy_of}, which is still there: it may be read, "
+            "not written. ",
+            Command("lake promote"),
+            " makes it writable.",
         )
     else:
         say(f"Lake {done.lake_id or 'without UUID'} is at {done.location}.")
@@ -340,7 +343,7 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path, a
     )
     if done.waiting:
         say(f"Note: {done.waiting} data files have no receipt yet; the next copy brings them.")
-    say(f"Next: storage-engine verify --lake {target_dir}")
+    say("Next: ", Command("verify", f"--lake {target_dir}"))
     return 0
 
 
@@ -368,10 +371,12 @@ def promote(lake_dir: Path | None, conn_id: str | None, reason: str, as_json: bo
             f"({done.person})"
         )
         stores = f"STORE --lake {lake_dir}"
-        archiving = "run its DAG" if conn_id else f"storage-engine archive {stores}"
+        archiving = "run its DAG" if conn_id else Command("archive", stores)
         say(
-            f"Next: {archiving}. For a store of which the original had more than this copy, first: "
-            f"storage-engine stamp {f'--conn-id {conn_id}' if conn_id else stores} --reason TEXT"
+            "Next: ",
+            archiving,
+            ". For a store of which the original had more than this copy, first: ",
+            Command("stamp", f"{f'--conn-id {conn_id}' if conn_id else stores} --reason TEXT"),
         )
     return 0
 
@@ -450,7 +455,7 @@ def print_info(found: LakeInfo) -> None:
         said = found.promoted
         facts.append(("promoted", f"by {said['person']}: {said['reason']}; was a copy of {said['copy_of']}"))
     if found.acts:
-        facts.append(("acts", f"{found.acts} of what it keeps: storage-engine lake keep shows what holds"))
+        facts.append(("acts", f"{found.acts} of what it keeps: {Command('lake keep')} shows what holds"))
     for table in found.tables:
         for former in table.former_locations:
             facts.append((f"{table.name} was at", former))
@@ -497,9 +502,9 @@ def print_info(found: LakeInfo) -> None:
         ),
     )
     if found.acts_fault:
-        say(f"\nActs: {found.acts_fault}")
+        say("\nActs: ", found.acts_fault)
     if found.refused:
-        say(f"\nRefused: {found.refused}")
+        say("\nRefused: ", found.refused)
 
 
 def _mark(table: TableInfo, found: LakeInfo) -> str:
@@ -551,14 +556,16 @@ def print_rebuilt(done: Rebuilt) -> None:
     for location in done.foreign:
         say(f"Note: {location} is no file of the table, and another program named it; it was left alone.")
     for reason in done.refused:
-        say(f"Not proven: {reason}")
+        say("Not proven: ", reason)
     for location in done.conflicting:
         say(f"Conflict: {location} has other bytes than the receipt under its offset; it was left alone.")
     for location in done.missing:
-        say(f"Missing: {location}; storage-engine verify names its segments.")
+        say(f"Missing: {location}; ", Command("verify"), " names its segments.")
     for store in done.unknown_heads:
         say(
-            f"Note: the journal or the stamp knows a receipt of store {store} that no state of the lake has: "
-            "nothing of that store is deleted. Look for it in a second lake or a copy; if it is lost for "
-            "good, run storage-engine stamp, which says so; --conn-id names a store of Airflow."
+            f"Note: the journal or the stamp knows a receipt of store {store} that no state of the lake "
+            "has: nothing of that store is deleted. Look for it in a second lake or a copy; if it is "
+            "lost for good, run ",
+            Command("stamp"),
+            ", which says so; --conn-id names a store of Airflow.",
         )

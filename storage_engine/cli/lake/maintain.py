@@ -14,6 +14,7 @@ from storage_engine.cli.options.options import journal_of, json_option, lake_opt
 from storage_engine.cli.output.output import print_json, print_table, say, say_notes
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command
+from storage_engine.commands import Command
 from storage_engine.core.clock import DAY_MS, HOUR_MS, clock_ms
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import LakeMissingError
@@ -214,12 +215,11 @@ def _undo(target: WitnessedLake, moment: str | None, as_json: bool) -> int:
         say(f"Put back {count_text(len(back.paths), 'file')} from the trash.")
         for path in back.occupied:
             say(f"Note: {path} stays in the trash: another file has its name by now.")
-        say(f"Next: storage-engine gc {target.words}")
+        say("Next: ", Command("gc", target.words))
     return 1 if back.occupied else 0
 
 
 def _print(found: Collection, words: str, grace_hours: float, trash_days: float, *, delete: bool) -> None:
-    command = f"storage-engine gc {words}"
     if found.garbage:
         _print_garbage("may go, since nothing is lost with them", found.garbage)
     if found.due:
@@ -236,14 +236,14 @@ def _print(found: Collection, words: str, grace_hours: float, trash_days: float,
         say("No garbage.")
     elif not delete:
         say("Nothing was taken.")
-        say(f"Next: {command} --delete")
+        say("Next: ", Command("gc", f"{words} --delete"))
     if delete and found.deleted:
         say(f"Removed for good {_sum(found.deleted)}.")
     if found.moment:
         say(f"Put into the trash {_sum(found.taken)}, as pass {found.moment}.")
-        say(f"Next: {command} --undo puts them back, for {trash_days:g} days.")
+        say("Next: ", Command("gc", f"{words} --undo"), f" puts them back, for {trash_days:g} days.")
     if any(file.kind not in _METADATA for file in found.orphans):
-        say(f"Next: storage-engine lake rebuild {words} proves orphans and brings them in.")
+        say("Next: ", Command("lake rebuild", words), " proves orphans and brings them in.")
 
 
 def _print_garbage(what: str, files: Sequence[Garbage]) -> None:

@@ -17,6 +17,7 @@ from storage_engine.cli.output.output import print_json, print_table, say, say_n
 from storage_engine.cli.output.progress import progress, waiting
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import NamedPath, TargetPath, moment_ms
+from storage_engine.commands import Command
 from storage_engine.core.wording import bytes_text, time_text
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, RestoreError
 from storage_engine.lake.catalog.config import LakeConfig
@@ -201,11 +202,13 @@ def _print_restored(
     _print_settings(chosen.settings, is_named)
     if os.path.realpath(to_dir) == os.path.realpath(chosen.receipts[0].store_root):
         say(
-            "This is the store's old place. Once its broker goes on there, storage-engine stamp says that it "
-            "is the same store, and then adopt that its log goes on otherwise than the archived one."
+            "This is the store's old place. Once its broker goes on there, ",
+            Command("stamp"),
+            " says that it is the same store, and then adopt that its log goes on otherwise than the "
+            "archived one.",
         )
     say_next(
-        f"inspect {quote(str(to_dir))}{kind}",
+        Command("inspect", f"{quote(str(to_dir))}{kind}"),
         "A broker serves these messages once its settings name the new directory; look at it first",
     )
 
@@ -260,7 +263,7 @@ def _open_either(lake_dir: Path, second_dir: Path | None) -> tuple[Lake, Lake | 
     if not opened:
         raise none_reachable([str(failure) for failure in failures])
     for failure in failures:
-        say(f"Note: a lake could not be asked: {failure}", err=True)
+        say("Note: a lake could not be asked: ", failure, err=True)
     return opened[0], opened[1] if len(opened) > 1 else None
 
 

@@ -16,6 +16,7 @@ import click
 
 from storage_engine.cli.shell.command import GroupedOption
 from storage_engine.cli.shell.values import LakePath, NamedPath, absolute_paths, speed
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.extras import AIRFLOW
 from storage_engine.exceptions import BadInputError
@@ -129,8 +130,11 @@ def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake
     """
     if lake is not None and context.command.name != "doctor" and not is_lake_there(lake):
         raise click.BadParameter(
-            f"expected a lake in {lake.absolute()}, found none. Nothing was created. Mount its disk, name "
-            f"another directory, or make a lake {where_to_make(lake, _kind_of_call(context))}",
+            Text(
+                f"expected a lake in {lake.absolute()}, found none. Nothing was created. Mount its disk, "
+                "name another directory, or make a lake ",
+                where_to_make(lake, _kind_of_call(context)),
+            ),
             context,
             parameter,
         )
@@ -161,8 +165,10 @@ def where_to_make(lake: Path, broker: str) -> str:
 
     kind = kind_option(broker) if broker else ""
     if around := place_around(LakeConfig.local(lake)):
-        return f"elsewhere, as this is inside {around}: storage-engine init-lake --lake DIRECTORY{kind}"
-    return f"there: storage-engine init-lake --lake {shlex.quote(str(lake))}{kind}"
+        return Text(
+            f"elsewhere, as this is inside {around}: ", Command("init-lake", f"--lake DIRECTORY{kind}")
+        )
+    return Text("there: ", Command("init-lake", f"--lake {shlex.quote(str(lake))}{kind}"))
 
 
 SECOND_LAKE = GroupedOption(

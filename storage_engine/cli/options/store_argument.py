@@ -28,6 +28,7 @@ from storage_engine.cli.options.options import (
 from storage_engine.cli.options.stores_file import NamedStore, find_named, named_stores
 from storage_engine.cli.shell.command import NAMED, GroupedOption
 from storage_engine.cli.shell.values import NamedPath, key_value_pairs, time_zone
+from storage_engine.commands import Command, Text
 from storage_engine.core.host import ANY_HOST
 from storage_engine.core.nearest import meant
 from storage_engine.exceptions import BadInputError
@@ -301,13 +302,17 @@ def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:
     """
     from storage_engine.brokers import find_broker
 
-    known = find_broker(broker).known_settings if overrides else None
+    known = find_broker(broker).settings.known if overrides else None
     if known is None:
         return
     for name in sorted(set(overrides) - known):
         raise click.BadParameter(
-            f"expected a setting that decides what storage-engine does, found {name!r}.{meant(name, known)} "
-            "storage-engine inspect lists them. Others stay in broker.conf, and change nothing here.",
+            Text(
+                "expected a setting that decides what storage-engine does, found "
+                f"{name!r}.{meant(name, known)} ",
+                Command("inspect"),
+                " lists them. Others stay in broker.conf, and change nothing here.",
+            ),
             param_hint="--set",
         )
 

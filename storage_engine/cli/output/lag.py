@@ -133,7 +133,7 @@ def print_groups(groups: Sequence[GroupAtRisk], source: LagSource, unit: str) ->
     else:
         say(f"\nConsumers: no group is {'known to be ' if source.notices else ''}behind.")
     for notice in source.notices:
-        say(f"WARNING {notice}")
+        say("WARNING ", notice)
 
 
 def print_lag(
@@ -185,7 +185,7 @@ def print_lag(
     if source.positions is PositionsFrom.BROKER:
         say("Positions: as the running broker has them.")
     for notice in source.notices:
-        say(f"WARNING {notice}")
+        say("WARNING ", notice)
 
 
 def _known(value: int | None) -> int | str:

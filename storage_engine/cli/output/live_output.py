@@ -37,6 +37,7 @@ def look_live(managed: ManagedStore, now_ms: int) -> LiveLook | None:
 
     :raises BrokerError: the broker can't be asked.
     """
+    from storage_engine.model.broker.broker_store import hold_of
     from storage_engine.retention.store.broker_answers import take_snapshot
     from storage_engine.retention.store.brokers import open_to_look, running_broker
 
@@ -46,7 +47,7 @@ def look_live(managed: ManagedStore, now_ms: int) -> LiveLook | None:
     with closing(open_to_look(managed)) as store:
         snapshot = take_snapshot(store, now_ms, managed.broker)
         try:
-            return LiveLook(broker, snapshot, store.hold_status(now_ms), "")
+            return LiveLook(broker, snapshot, hold_of(store).status(now_ms), "")
         except GateRefusedError as error:
             return LiveLook(broker, snapshot, None, str(error))
 
@@ -72,9 +73,9 @@ def print_broker(broker: RunningBroker) -> None:
 
 
 def print_hold(status: HoldStatus) -> None:
-    say(f"Hold: {hold_text(status)}")
+    say("Hold: ", hold_text(status))
     for due in due_alarms(status, clock_ms()):
         say(f"URGENT {due}")
     for one in status.disturbances:
-        say(f"WARNING {drift_text(one)}")
+        say("WARNING ", drift_text(one))
     say_notes(status.notices)

@@ -10,7 +10,7 @@ import click
 
 from storage_engine.cli.output.output import say, say_styled
 from storage_engine.cli.shell.command import said_by
-from storage_engine.core.next_commands import with_arguments
+from storage_engine.commands import Command, Text, rendered
 from storage_engine.core.wording import count_text, printable
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.plan.plan import PlanRequest
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
 
 
-def archive_command(broker: str, lake_dir: Path) -> str:
+def archive_command(broker: str, lake_dir: Path) -> Command:
     """Return the command that archives some store into a lake.
 
     :param broker: name of the lake's; "": the first store's, whatever that is.
     """
     from storage_engine.brokers import find_broker
 
-    names_its_file = broker != "" and find_broker(broker).age_settings != frozenset()
+    names_its_file = broker != "" and find_broker(broker).settings.of_age != frozenset()
     options = " --broker-conf FILE" if names_its_file else ""
-    return f"archive STORE{options} --lake {quote(str(lake_dir))}"
+    return Command("archive", f"STORE{options} --lake {quote(str(lake_dir))}")
 
 
-def say_next(command: str, why: str, options: str = "") -> None:
+def say_next(command: Command | None, why: str, options: str = "") -> None:
     """Say what to do next and why.
 
-    :param command: without arguments, which those of this call are; "": there is none to type now.
+    :param command: without arguments, which those of this call are; None: there is none to type now.
     :param options: as typed, which follow this call's.
     """
     say()
-    if not command:
-        say(f"Next: {why}")
+    if command is None:
+        say("Next: ", why)
         return
-    told = with_arguments(f"storage-engine {command}", said_by(click.get_current_context()))
+    told = rendered(command, said_by(click.get_current_context()))
     told = f"{told} {options}".rstrip()
-    say(f"{why}.")
+    say(why, ".")
     say_styled(f"Next: {click.style(printable(told), bold=True)}")
 
 
@@ -60,7 +60,10 @@ def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None
 
     if not may_clean_now(managed):
         return
-    requests = [("clean", PlanRequest()), ("clean --manual", PlanRequest(manual=True))]
+    requests = [
+        (Command("clean"), PlanRequest()),
+        (Command("clean --manual"), PlanRequest(manual=True)),
+    ]
     if asked is not None:
         requests = [] if asked.manual else requests[1:]
     for command, request in requests:
@@ -68,15 +71,15 @@ def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None
             seen = preview(managed, request)
         except StorageEngineError as error:
             # What was asked for is done: a cleanup is told about its error when somebody asks for one.
-            say_next("doctor", f"No cleanup can be planned now: {str(error).removesuffix('.')}")
+            say_next(Command("doctor"), Text("No cleanup can be planned now: ", error).removesuffix("."))
             return
         if going := seen.plan.to_delete:
             for line in unread_lines(managed, seen.unread, done=False):
-                say(f"WARNING {line}")
+                say("WARNING ", line)
             told = f"{count_text(len(going), 'segment')} would be deleted"
             if assumes_defaults(managed):
                 # Its own settings may keep what the defaults delete.
-                say_next("clean", f"{told} by the broker's defaults, which were assumed", LOOK_FIRST)
+                say_next(Command("clean"), f"{told} by the broker's defaults, which were assumed", LOOK_FIRST)
             elif request.manual:
                 beyond = find_broker(managed.broker).words.by_hand
                 why = f"{told} if a person asks: they have expired"
@@ -84,4 +87,4 @@ def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None
             else:
                 say_next(command, f"{told} by its rules now, once proven")
             return
-    say_next("doctor", "Nothing may be deleted yet, and doctor says when")
+    say_next(Command("doctor"), "Nothing may be deleted yet, and doctor says when")

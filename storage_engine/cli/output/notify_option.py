@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from storage_engine.cli.output.output import say_notes
+from storage_engine.commands import Command, Text
 from storage_engine.core.wording import unexpected
 from storage_engine.exceptions import BadInputError
 
@@ -26,7 +27,7 @@ def _means(context: click.Context, parameter: click.Parameter, texts: tuple[str,
     try:
         return tuple(means_of(text) for text in dict.fromkeys(texts))
     except BadInputError as error:
-        raise click.BadParameter(str(error), context, parameter) from error
+        raise click.BadParameter(Text(error), context, parameter) from error
 
 
 notify_option = click.option(
@@ -44,7 +45,7 @@ def doctor_of(store: ManagedStore) -> str:
 
     lake = own_directory(store.lake)
     at = "" if lake is None else f" --lake {shlex.quote(str(lake))}"
-    return f"storage-engine doctor {shlex.quote(store.root)}{at}"
+    return str(Command("doctor", f"{shlex.quote(store.root)}{at}"))
 
 
 AlarmsTold = Callable[..., None]
@@ -71,11 +72,11 @@ def alarms_told(managed: ManagedStore, source: str, all_means: tuple[Means, ...]
             notices = tell_means(subject, alarms, all_means, has_failed=has_failed)
         except Exception as error:
             # What the command did stands.
-            notices = (f"nobody was told of alarms: {unexpected(error)}",)
+            notices = (Text("nobody was told of alarms: ", unexpected(error)),)
         say_notes(notices, err=True)
 
     try:
         yield tell
     except Exception as error:
-        tell(str(error), has_failed=True)
+        tell(Text(error), has_failed=True)
         raise

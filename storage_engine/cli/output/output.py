@@ -16,9 +16,9 @@ import click
 
 from storage_engine.cli.output.table_layout import Column, layout, table_lines
 from storage_engine.cli.shell.command import held_back, said_by
+from storage_engine.commands import Arguments, Text, then, with_arguments
 from storage_engine.core.collector import no_collection
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.core.next_commands import with_arguments
 from storage_engine.core.wording import printable, printable_json, shortened, store_text
 
 if TYPE_CHECKING:
@@ -68,14 +68,15 @@ def _indented(shown: Mapping[str, Any]) -> str:
         return json.dumps(shown, ensure_ascii=False, indent=2)
 
 
-def say(text: object = "", *, err: bool = False) -> None:
+def say(*parts: object, err: bool = False) -> None:
     """Print lines for a person, with what a terminal would act upon written out, and commands that they name
     with this call's arguments.
 
+    :param parts: of the text, one behind the other.
     :param err: to stderr.
     """
-    context = click.get_current_context(silent=True)
-    told = str(text) if context is None else with_arguments(str(text), said_by(context))
+    context, text = click.get_current_context(silent=True), Text(*parts)
+    told = text if context is None else with_arguments(text, said_by(context))
     lines = printable(told, keep="\n").split("\n")
     _echo("\n".join(map(_toned, lines)), err=err)
 
@@ -83,7 +84,7 @@ def say(text: object = "", *, err: bool = False) -> None:
 def say_notes(notices: Iterable[str], *, err: bool = False) -> None:
     """Print notices for a person, a line each."""
     for notice in notices:
-        say(f"Note: {notice}", err=err)
+        say("Note: ", notice, err=err)
 
 
 def answer(kind: str, value: Any, said: str, *, as_json: bool) -> int:
@@ -127,18 +128,45 @@ def _write(text: str, *, err: bool = False) -> None:
         sys.exit(128 + signal.SIGPIPE)
 
 
-def print_error(error: Exception, said: Mapping[str, Any], *, as_json: bool) -> None:
+def print_error(error: Exception, said: Arguments, *, as_json: bool) -> None:
     """Print an error: to stderr for a person, as a JSON document on stdout for a program.
 
-    :param said: what this call was given, by the names of its parameters.
+    :param said: what this call was given.
     """
-    message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-    message = with_arguments(message, said)
     if as_json:
-        print_json("error", {"error": {"type": type(error).__name__, "message": message}})
+        print_json("error", {"error": error_json(error, said)})
     else:
-        shown = printable(message, keep="\n")
+        shown = printable(_message(error, said), keep="\n")
         _write(f"{click.style('Error', fg='red', bold=True)}: {shown}", err=True)
+
+
+def error_json(error: Exception, said: Arguments) -> dict[str, Any]:
+    """Return an error for programs: ``then`` has the commands that help, as they are typed.
+
+    :param said: what this call was given.
+    """
+    message = _message(error, said)
+    return {"type": type(error).__name__, "message": message, "then": then(Text(error), said)}
+
+
+def findings_json(findings: Iterable[Any], sentences: Sequence[str], said: Arguments) -> list[dict[str, Any]]:
+    """Return findings for programs, each with ``then`` as an error has it.
+
+    :param sentences: names of their fields that have some.
+    """
+    return [
+        {
+            **to_jsonable(one),
+            **{name: with_arguments(getattr(one, name), said) for name in sentences},
+            "then": [command for name in sentences for command in then(getattr(one, name), said)],
+        }
+        for one in findings
+    ]
+
+
+def _message(error: Exception, said: Arguments) -> str:
+    text = error.format_message() if isinstance(error, click.ClickException) else Text(error)
+    return with_arguments(text, said)
 
 
 def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -64,7 +64,7 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
     if assumes_defaults(store):
         say(ASSUMED)
     for trigger in plan.triggers:
-        say(f"Cause: {trigger.cause.value} ({trigger.urgency.value}): {trigger.detail}")
+        say(f"Cause: {trigger.cause.value} ({trigger.urgency.value}): ", trigger.detail)
     if not plan.triggers:
         say(f"Cause: none holds. {_no_cause(plan)}".rstrip())
     print_disks(seen.disks)
@@ -95,7 +95,7 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
         f"{_begins(plan)}.{f' Plan {digest}' if digest else ''}"
     )
     for line in unread_lines(store, seen.unread, done=False):
-        say(f"WARNING {line}")
+        say("WARNING ", line)
 
 
 def by_hand(
@@ -165,7 +165,7 @@ def print_pending(pending: Iterable[Pending]) -> None:
     )
     for item in rows:
         if item.error:
-            say(f"{item.kind}: {item.error}")
+            say(f"{item.kind}: ", item.error)
 
 
 def _no_cause(plan: Plan) -> str:

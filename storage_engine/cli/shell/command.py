@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
+from storage_engine.commands import Arguments, Command
 from storage_engine.core.nearest import meant
 from storage_engine.core.turns import WAIT_SECONDS, waiting_at_most
 
@@ -110,7 +113,7 @@ def held_back() -> deque[str] | None:
     return None if context is None else context.find_root().meta.get(_QUIET)
 
 
-class Command(click.Command):
+class ShellCommand(click.Command):
     """A command whose help has its own options, and says where those are that many share.
 
     What a quiet one has to say comes out where it doesn't end well: its exit code alone tells no reason.
@@ -148,7 +151,7 @@ class Command(click.Command):
             of_store = "of the store, its running broker and " if len(shared) > len((WAIT, QUIET)) else "of "
             formatter.write_paragraph()
             formatter.write_text(
-                f"{len(shared)} more that many commands share, {of_store}the output: storage-engine options"
+                f"{len(shared)} more that many commands share, {of_store}the output: {Command('options')}"
             )
 
 
@@ -166,7 +169,7 @@ def records_of(shown: click.Command, ctx: click.Context) -> dict[str, list[tuple
 class Group(click.Group):
     """A command of commands, which names the nearest one where there is none of a name."""
 
-    command_class = Command
+    command_class = ShellCommand
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -177,9 +180,9 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def command(name: str | None = None) -> Callable[[Callable[..., Any]], Command]:
+def command(name: str | None = None) -> Callable[[Callable[..., Any]], ShellCommand]:
     """Make a function a command of the shell: each of them is made by this, or by a :class:`Group`."""
-    return click.command(name, cls=Command)
+    return click.command(name, cls=ShellCommand)
 
 
 def _group_of(parameter: click.Parameter) -> str:
@@ -188,29 +191,38 @@ def _group_of(parameter: click.Parameter) -> str:
     return _OUTPUT if {"--help", "--json"} & set(parameter.opts) else _OWN
 
 
-def said_by(context: click.Context) -> Mapping[str, Any]:
-    """Return what a call says, by the names of its command's parameters.
-
-    Beside them ``store_options`` has the words that tell of the store and its broker: a next command needs
-    them, too.
-    """
+def said_by(context: click.Context) -> Arguments:
+    """Return what a call says of a store and its lakes, which a next command needs, too."""
     typed = {
         name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
-    words: list[str] = []
+    options: list[str] = []
     for option in context.command.params:
         is_typed = option.name in typed
         if is_typed and isinstance(option, GroupedOption) and option.group in _OF_THE_STORE:
-            words += _words(option, context.params[str(option.name)])
-    said = {**context.params, "store_options": tuple(words)}
+            options += _words(option, context.params[str(option.name)])
+    store, first, second, conn_id = (
+        os.fspath(value) if isinstance(value := context.params.get(name), (str, os.PathLike)) else None
+        for name in ("store", "lake_dir", "second_lake_dir", "conn_id")
+    )
     named = context.meta.get(NAMED)
-    if named is None:
-        return said
-    has_own_lake = bool(typed & {"lake_dir", "second_lake_dir"})
-    return {**said, "store": named.name, "is_named": True, "has_own_lake": has_own_lake}
+    return Arguments(
+        store=store if named is None else named.name,
+        lake_dir=first,
+        second_lake_dir=second,
+        conn_id=conn_id,
+        places=() if first is None or second is None else (_place(first), _place(second)),
+        store_options=tuple(options),
+        is_named=named is not None,
+        has_own_lake=bool(typed & {"lake_dir", "second_lake_dir"}),
+    )
 
 
-def with_store_of_connection(said: Mapping[str, Any], store: ManagedStore) -> Mapping[str, Any]:
+def _place(lake_dir: str) -> str:
+    return f"{os.path.realpath(lake_dir)}/"
+
+
+def with_store_of_connection(said: Arguments, store: ManagedStore) -> Arguments:
     """Return what a call says, with the store that its connection names and what its broker needs.
 
     Commands that take no connection can be pasted by it. Secrets stay where they are.
@@ -225,7 +237,7 @@ def with_store_of_connection(said: Mapping[str, Any], store: ManagedStore) -> Ma
         words += ["--broker", store.live.address] if store.live.address else []
         words += ["--name-servers", store.live.name_servers] if store.live.name_servers else []
         words += ["--broker-name", store.live.broker_name] if store.live.broker_name else []
-    return {**said, "store": store.root, "store_options": tuple(words)}
+    return replace(said, store=store.root, store_options=tuple(words))
 
 
 def _words(option: click.Option, value: Any) -> list[str]:
@@ -236,7 +248,7 @@ def _words(option: click.Option, value: Any) -> list[str]:
     return [option.opts[0], str(value)]
 
 
-def parameters_of(group: click.Group, arguments: Sequence[str]) -> Mapping[str, Any]:
+def parameters_of(group: click.Group, arguments: Sequence[str]) -> Arguments:
     """Return what a call was given, as :func:`said_by` does; nothing where it names no command."""
     command: click.Command = group
     context: click.Context | None = None
@@ -246,11 +258,11 @@ def parameters_of(group: click.Group, arguments: Sequence[str]) -> Mapping[str, 
             context = command.make_context(name, rest, parent=context, resilient_parsing=True)
             words = [*context._protected_args, *context.args]
             if not words:
-                return {}
+                return Arguments()
             found, subcommand, rest = command.resolve_command(context, words)
             if subcommand is None:
-                return {}
+                return Arguments()
             name, command = found or name, subcommand
         return said_by(command.make_context(name, rest, parent=context, resilient_parsing=True))
     except click.ClickException:
-        return {}
+        return Arguments()

@@ -5,9 +5,9 @@ A layer that knows what was being done tells it better. A mistake in our own cod
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
+from storage_engine.commands import Arguments
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import StorageUnavailableError
 
@@ -29,10 +29,10 @@ _MOST_LINES: Final = 2
 _MOST_CHARACTERS: Final = 500
 
 
-def storage_failure(error: Exception, said: Mapping[str, Any]) -> StorageUnavailableError | None:
+def storage_failure(error: Exception, said: Arguments) -> StorageUnavailableError | None:
     """Return the error to tell instead of a library's or the system's; None: it is none of these.
 
-    :param said: what the call was given, by the names of its parameters.
+    :param said: what the call was given.
     """
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         return StorageUnavailableError(
@@ -40,7 +40,7 @@ def storage_failure(error: Exception, said: Mapping[str, Any]) -> StorageUnavail
         )
     if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _LIBRARIES:
         return None
-    named = [f"{word} {said[name]}" for name, word in _PLACES.items() if said.get(name)]
+    named = [f"{word} {getattr(said, name)}" for name, word in _PLACES.items() if getattr(said, name)]
     return StorageUnavailableError(
         f"{', '.join(named) or 'this call'}: expected disk, object store and catalog to do what is asked, "
         f"found {type(error).__name__}: {_reason(error)}. Check that they are reachable and writable and "

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.host import parse_address
 from storage_engine.core.nearest import meant_zone
 from storage_engine.core.wording import parse_size
@@ -52,7 +53,9 @@ class LakePath(NamedPath):
         super().__init__(file_okay=False)
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
-        return "Name the lake's directory. Where there is none yet: storage-engine init-lake --lake DIRECTORY"
+        return Text(
+            "Name the lake's directory. Where there is none yet: ", Command("init-lake", "--lake DIRECTORY")
+        )
 
 
 def absolute_paths(

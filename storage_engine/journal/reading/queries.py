@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Row, Select, bindparam, column, func, inspect, null, select, table
 from sqlalchemy.exc import SQLAlchemyError
 
+from storage_engine.commands import Command
 from storage_engine.core.credentials import without_secrets
 from storage_engine.core.untrusted import MALFORMED
 from storage_engine.core.wording import lock_advice
@@ -580,8 +581,9 @@ class JournalReader:
                 raise JournalUnavailableError(
                     f"{self.name}: expected a journal in which no transaction is half done, found "
                     f"{self._file}-journal, which a writer left that was killed. Nothing was changed. "
-                    "Keep that file: the next run on a store, or storage-engine maintain, takes by it back "
-                    "what was half done. Then ask again."
+                    "Keep that file: the next run on a store, or ",
+                    Command("maintain"),
+                    ", takes by it back what was half done. Then ask again.",
                 ) from error
             # A server that is down is told in several lines, the first of which says it.
             first_line = str(getattr(error, "orig", None) or error).partition("\n")[0].rstrip()

@@ -25,7 +25,7 @@ from storage_engine.model.settings.store_settings import WE_DELETE
 
 
 def diagnose_live(settings: StoreSettings, live: LiveBroker, now_ms: int) -> BrokerDiagnosis:
-    """See :meth:`storage_engine.model.broker.kind.Broker.diagnose`.
+    """See :meth:`storage_engine.model.broker.kind.Inspecting.diagnose`.
 
     :raises BrokerError: the cluster can't be asked.
     """

@@ -58,7 +58,7 @@ NOT_HELD = "no topic is held, as nothing that no lake has goes soon"
 def hold_due(
     store: LiveNode, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int
 ) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.hold_due`.
+    """See :meth:`storage_engine.model.broker.broker_store.StoreHold.hold_due`.
 
     :raises StoreBusyError: another store changes settings of the cluster.
     :raises BrokerError: the cluster can't be asked, or may have taken a part of the changes.
@@ -255,7 +255,7 @@ def _notices(logs: Mapping[str, DueLog]) -> Iterator[str]:
 
 
 def look_for_unheld(store: LiveNode, now_ms: int, until_ms: int) -> UnheldSegments:
-    """See :meth:`storage_engine.model.broker.broker_store.HeldStore.unheld_segments`.
+    """See :meth:`storage_engine.model.broker.broker_store.StoreHold.unheld_segments`.
 
     :raises BrokerError: the cluster can't be asked.
     :raises OSError: a file can't be read.

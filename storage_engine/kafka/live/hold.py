@@ -46,7 +46,7 @@ class LockedTopics:
 
 
 def renew(store: LiveNode, now_ms: int) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.renew_hold`.
+    """See :meth:`storage_engine.model.broker.broker_store.StoreHold.renew`.
 
     :raises GateRefusedError: it can't be held; nothing was changed.
     :raises StoreBusyError: another store changes settings of the cluster.
@@ -129,7 +129,7 @@ def _known_logs(state: HoldState, found: ObservedNode, seen: SeenNode) -> Mappin
 
 
 def look(store: LiveNode, now_ms: int) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.hold_status`."""
+    """See :meth:`storage_engine.model.broker.broker_store.StoreHold.status`."""
     memory, state = store.memory, load_state(store.memory)
     if memory is None or state is None:
         return HoldStatus(held=False, notices=("the store isn't held",))
@@ -233,7 +233,7 @@ def _is_higher(value: int, than: int) -> bool:
 
 
 def end_hold(store: LiveNode, now_ms: int) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.end_hold`.
+    """See :meth:`storage_engine.model.broker.broker_store.StoreHold.end`.
 
     What somebody else has set meanwhile stays as they set it.
 

@@ -61,7 +61,7 @@ class LiveNode(KafkaStore):
 
         A directory that has failed keeps the others' from being held as little as it keeps their broker.
         """
-        return self._look(now_ms, lambda at_ms: self._with_live(read_what_is_left(self.root), at_ms))
+        return self.see(now_ms, lambda at_ms: self._with_live(read_what_is_left(self.root), at_ms))
 
     @property
     def is_ours(self) -> bool:

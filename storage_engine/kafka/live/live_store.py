@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from storage_engine.commands import join_texts
 from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import count_text
@@ -16,45 +17,76 @@ from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.hold.hold_state import load_state
 from storage_engine.kafka.live import due_hold, hold, release
 from storage_engine.kafka.live.cut_faults import cut_to_held
+from storage_engine.kafka.live.hold import LockedTopics
 from storage_engine.kafka.live.live_node import LiveNode
 from storage_engine.kafka.store.plan import as_asked
 from storage_engine.kafka.store.store import KafkaStore, open_store
-from storage_engine.model.broker.broker_store import Remove, StoreSettings, UnheldSegments
+from storage_engine.model.broker.broker_store import (
+    LaterRemoval,
+    Remove,
+    StoreHold,
+    StoreSettings,
+    UnheldSegments,
+)
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
 from storage_engine.model.hold import HoldMemory, HoldStatus
-from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest
+from storage_engine.model.plan.plan import Plan, PlanRequest
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, StoreSnapshot
 
 
-@dataclass(slots=True)
-class LiveKafkaStore(LiveNode):
-    """A node whose broker runs, as retention sees it."""
+@dataclass(frozen=True, slots=True)
+class TopicsHold(StoreHold):
+    """A hold by the topics' settings: of all of them where we delete, else of those of which some goes."""
 
-    def renew_hold(self, now_ms: int) -> HoldStatus:
-        return hold.renew(self, now_ms) if self.is_ours else due_hold.described(load_state(self.memory))
+    node: LiveNode
+
+    def renew(self, now_ms: int) -> HoldStatus:
+        return hold.renew(self.node, now_ms) if self.node.is_ours else self._described()
 
     def hold_due(self, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int) -> HoldStatus:
-        return due_hold.hold_due(self, proven, margin_ms, now_ms)
+        return due_hold.hold_due(self.node, proven, margin_ms, now_ms)
 
-    def hold_status(self, now_ms: int) -> HoldStatus:
-        return hold.look(self, now_ms) if self.is_ours else due_hold.described(load_state(self.memory))
+    def status(self, now_ms: int) -> HoldStatus:
+        return hold.look(self.node, now_ms) if self.node.is_ours else self._described()
+
+    def _described(self) -> HoldStatus:
+        return due_hold.described(load_state(self.node.memory))
 
     def holds(self, log: str) -> bool:
         try:
-            state = load_state(self.memory)
+            state = load_state(self.node.memory)
         except GateRefusedError:
             # Another release's: it may hold any of them.
             return True
         return state is not None and state.has_settings(log.rpartition("-")[0])
 
     def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
-        return due_hold.look_for_unheld(self, now_ms, until_ms)
+        return due_hold.look_for_unheld(self.node, now_ms, until_ms)
 
-    def end_hold(self, now_ms: int) -> HoldStatus:
-        return hold.end_hold(self, now_ms)
+    def end(self, now_ms: int) -> HoldStatus:
+        return hold.end_hold(self.node, now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRemoval(LaterRemoval):
+    """What lies below the logs' starts, by their leaders."""
+
+    node: LiveNode
+
+    def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId]:
+        return release.below_start(self.node, segments)
+
+
+@dataclass(slots=True)
+class LiveKafkaStore(LiveNode):
+    """A node whose broker runs, as retention sees it."""
+
+    @property
+    def hold(self) -> TopicsHold:
+        return TopicsHold(self)
 
     @contextmanager
-    def lock(self) -> Iterator[hold.LockedTopics]:
+    def lock(self) -> Iterator[LockedTopics]:
         """The hold must stand before anything is decided on; it outlives the block. A log that isn't held
         keeps no other.
 
@@ -62,10 +94,10 @@ class LiveKafkaStore(LiveNode):
         """
         if not self.is_ours:
             raise GateRefusedError(f"{self.root}: {_LEFT_TO_ITS_BROKER}. Nothing was changed.")
-        status = self.renew_hold(clock_ms())
+        status = self.hold.renew(clock_ms())
         if not status.held:
-            raise GateRefusedError("; ".join((*status.notices, *status.alarms)))
-        yield hold.LockedTopics((*status.notices, *status.alarms))
+            raise GateRefusedError(join_texts("; ", (*status.notices, *status.alarms)))
+        yield LockedTopics((*status.notices, *status.alarms))
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
@@ -80,7 +112,7 @@ class LiveKafkaStore(LiveNode):
         if not self.is_ours:
             return found
         logs = self.cut_to_archivable(snapshot, found.logs)
-        live = self._node_of(snapshot, now_ms).live
+        live = self.node_of(snapshot, now_ms).live
         logs = tuple(cut_to_held(log, self.unheld, live) for log in logs)
         return replace(found, logs=as_asked(logs, snapshot, request))
 
@@ -88,16 +120,13 @@ class LiveKafkaStore(LiveNode):
     def max_delete_batch(self) -> int | None:
         return None
 
-    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+    @property
+    def dependents(self) -> None:
         """Return none: the broker deletes indexes with their segments."""
-        return ()
 
     @property
-    def removes_files_later(self) -> bool:
-        return True
-
-    def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId]:
-        return release.below_start(self, segments)
+    def removal(self) -> NodeRemoval:
+        return NodeRemoval(self)
 
 
 _LEFT_TO_ITS_BROKER = "its broker deletes by its own rules, so nothing is deleted by us"

@@ -198,7 +198,7 @@ class RoomStore(KafkaStore):
         """
         # Not by super(): a dataclass with slots is another class than the one that it knows.
         KafkaStore.check_manageable(self)
-        if self.used_by and not self.is_used_by_us:
+        if self.user is not None and not self.user.is_ours:
             raise StoreBusyError(
                 f"{self.root}: expected a node that is stopped, found that a process has its log "
                 "directories. Nothing was changed. Stop its broker; or let it run, and clean with --broker "
@@ -224,7 +224,7 @@ class RoomStore(KafkaStore):
         return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        seen = self._seen_of(snapshot, now_ms)
+        seen = self.seen_of(snapshot, now_ms)
         topics = read_topic_settings(seen.node)
         plans = [
             plan_of_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
@@ -268,7 +268,7 @@ class RoomStore(KafkaStore):
     def looked(self) -> SeenNode:
         """Return what the last snapshot was made of."""
         if self.seen is None:
-            self.seen = self._look(time.time_ns() // 1_000_000)
+            self.seen = self.see(time.time_ns() // 1_000_000)
         return self.seen
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text, duration_text
 from storage_engine.kafka.format.file_names import METADATA_TOPIC
@@ -123,7 +124,9 @@ def full_disks(rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
                 "disk-full",
                 f"{room.path}: its disk has {bytes_text(room.disk.usable_bytes)} free, and no broker runs: "
                 "one that starts has to write",
-                "free space with proof: storage-engine kafka make-room, with --broker for one that runs",
+                Text(
+                    "free space with proof: ", Command("kafka make-room"), ", with --broker for one that runs"
+                ),
             )
 
 

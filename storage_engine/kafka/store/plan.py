@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.wording import bytes_text, duration_text, time_text
 from storage_engine.exceptions import BrokerConfigError, CorruptFileError
 from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog, SegmentFiles
@@ -387,12 +388,16 @@ def _not_archivable(segment: Segment, archivable: Archivable) -> tuple[Reason, s
 
 def plan_notices(node: Node, settings: TopicSettings, *, forced: bool = False) -> tuple[str, ...]:
     """Return what a person should know of logs that no plan has, or that a plan rests on."""
-    notices = []
+    notices: list[str] = []
     if forced:
         notices.append(
-            "a forced run ignores age where its broker does; Kafka never does, so only what has expired "
-            "goes: lower retention.ms or retention.bytes of the largest topics to free more. Of a stopped "
-            "node storage-engine kafka make-room --force REASON takes what has not expired, too"
+            Text(
+                "a forced run ignores age where its broker does; Kafka never does, so only what has "
+                "expired goes: lower retention.ms or retention.bytes of the largest topics to free more. "
+                "Of a stopped node ",
+                Command("kafka make-room", "--force REASON"),
+                " takes what has not expired, too",
+            )
         )
     internal = [log.name.log for _, log in node.logs if log.name.is_internal]
     if internal:

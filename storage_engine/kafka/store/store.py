@@ -5,12 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from storage_engine.core import durable
 from storage_engine.core.wording import reason_text
@@ -60,8 +60,20 @@ from storage_engine.kafka.store.plan import (
     plan_notices,
     undecided,
 )
-from storage_engine.model.broker.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
-from storage_engine.model.broker.broker_tasks import BrokerTask, LeftOver, TaskLimits
+from storage_engine.model.broker.broker_store import (
+    BrokerStore,
+    IdentifiedLogs,
+    LockedStore,
+    Remove,
+    StoreConsumers,
+    StoreCourse,
+    StoreDependents,
+    StoreProcess,
+    StoreReplicas,
+    StoreSettings,
+    StoreUser,
+)
+from storage_engine.model.broker.broker_tasks import BackgroundTasks, BrokerTask, LeftOver, TaskLimits
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.proof.receipt import Receipt
@@ -111,154 +123,63 @@ def _segments(log: PartitionLog, end: int) -> Iterator[Segment]:
         )
 
 
-NAME = "kafka"
+@dataclass(frozen=True, slots=True)
+class NodeTasks(BackgroundTasks):
+    """What a node's broker does in the background."""
 
+    store: KafkaStore
 
-@dataclass(slots=True)
-class KafkaStore(BrokerStore):
-    """A node's log directories, by its ``server.properties`` or by one of them.
-
-    :param seen: the last snapshot's logs, and what they were made of.
-    :param held: the directories, while they are locked.
-    """
-
-    tells_absences: ClassVar[bool] = True
-    root: Path
-    seen: SeenNode | None = None
-    held: LockedDirectories | None = None
-
-    @property
-    def data_paths(self) -> tuple[Path, ...]:
-        return data_paths(self.root)
-
-    def snapshot(self, now_ms: int) -> StoreSnapshot:
-        self.seen = seen = self._look(now_ms)
-        node = seen.node
-        *others, last = (DiskUsage.of(directory.path) for directory in node.directories)
-        return StoreSnapshot(
-            broker=NAME,
-            root=str(self.root),
-            taken_at_ms=now_ms,
-            logs=seen.logs,
-            log_disks=tuple(others) or (last,),
-            dependents_disk=last,
-            crashed=not runs(node) and node.left_uncleanly,
-            used_bytes=sum([segment.disk_bytes for log in seen.logs for segment in log.segments]),
-        )
-
-    def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        """Decide as the broker would; what indexes and the cluster's metadata say is read here.
-
-        Of a stopped node only what may be deleted without its broker goes.
-        """
-        seen = self._seen_of(snapshot, now_ms)
-        topics = read_topic_settings(seen.node)
-        plans = tuple(
-            plan_of_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
-        )
-        notices = plan_notices(seen.node, topics, forced=request.forced)
-        if not runs(seen.node):
-            plans = cut_to_stopped(seen.node, plans, topics, request.replicas_stopped)
-            # A running broker decides by itself, and deletes what no lake has, too.
-            plans = as_asked(self.cut_to_archivable(snapshot, plans, topics), snapshot, request)
-            if request.replicas_stopped:
-                said = f"a person says that all other nodes are stopped: {request.replicas_stopped}"
-                notices = (*notices, said)
-        triggers, _ = self.triggers(snapshot, now_ms, request)
-        return Plan(snapshot.root, now_ms, triggers, plans, notices)
-
-    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
-        seen = self._seen_of(snapshot, snapshot.taken_at_ms)
-        found: dict[SegmentId, int | None] = {}
-        for log, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):
-            # What goes once remote storage has it, goes nobody knows when.
-            if isinstance(settings, str) or settings.is_copied or not log.seen.sealed:
-                continue
-            # Of a log that its running broker deletes from just now, or that can't be read, nothing is known.
-            with suppress(OSError):
-                facts = log_facts(log, settings, now_ms, until_kept=False)
-                moments = deletes_at_ms(facts, settings, now_ms)
-                found |= {SegmentId(log.seen.name, offset): at_ms for offset, at_ms in moments.items()}
-        return found
-
-    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
-        node = self._node_of(snapshot, snapshot.taken_at_ms)
-        found = (first_batch_ms(log.segments[0]) for _, log in node.logs if log.segments)
-        return min((at_ms for at_ms in found if at_ms is not None), default=None)
-
-    @property
-    def used_by(self) -> str:
-        return next(filter(None, map(holder_text, self.data_paths)), "")
-
-    @property
-    def is_used_by_us(self) -> bool:
-        locked = [path for path in self.data_paths if lock_holder(path) is not None]
-        return bool(locked) and all(map(is_locked_by_us, locked))
-
-    @property
-    def asked(self) -> Cluster | None:
-        """Return the running cluster that is asked beside the files; None: none is."""
-        return None
-
-    def read_node(self, now_ms: int) -> Node:
-        """Look at the node."""
-        return read_node(self.root)
-
-    def background_tasks(self, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, ...]:
-        return tasks_of(self.read_node(now_ms), now_ms, limits)
+    def look(self, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, ...]:
+        return tasks_of(self.store.read_node(now_ms), now_ms, limits)
 
     def check_deleted_topics(self, topics: Collection[str]) -> tuple[str, ...]:
-        return tuple(words_for_nothing(read_node(self.root), topics))
+        return tuple(words_for_nothing(read_node(self.store.root), topics))
+
+    def delete_left_over(self, left: LeftOver, meanwhile: Callable[[], object]) -> None:
+        remove_left_over(left, self.store.locked.check, meanwhile)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLogs(IdentifiedLogs):
+    """Which logs a node has, by their files and by the cluster's metadata."""
+
+    store: KafkaStore
 
     def is_present(self, directory: Path) -> bool:
         return (directory / meta_properties.NAME).is_file()
 
-    def delete_left_over(self, left: LeftOver, meanwhile: Callable[[], object]) -> None:
-        remove_left_over(left, self.locked.check, meanwhile)
+    def read(self, snapshot: StoreSnapshot) -> Mapping[str, LogIdentity]:
+        return identities(self.store.node_of(snapshot, snapshot.taken_at_ms))
 
-    def _look(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
-        """Look at the node's logs, at one again where a file of it went away: its broker may delete."""
-        return _seen((read or self.read_node)(now_ms))
+    def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
+        return absences(self.store.seen.node if self.store.seen else self.store.read_node(0), logs)
 
-    def _seen_of(self, snapshot: StoreSnapshot, now_ms: int) -> SeenNode:
-        return self.seen if self.seen and self.seen.logs is snapshot.logs else self._look(now_ms)
+    def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
+        node, wanted = self.store.seen.node if self.store.seen else self.store.read_node(0), by_log(segments)
+        found: dict[SegmentId, int] = {}
+        for directory, log in node.logs:
+            bases = {one.base_offset for one in wanted.get(log.name.log, ())}
+            # Of a log that its running broker deletes from just now, the next look knows.
+            with suppress(OSError):
+                ends = own_ends(directory, log, bases)
+                found |= {SegmentId(log.name.log, base): end for base, end in ends.items()}
+        return found
 
-    def _node_of(self, snapshot: StoreSnapshot, now_ms: int) -> Node:
-        return self.seen.node if self.seen and self.seen.logs is snapshot.logs else self.read_node(now_ms)
+    def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
+        seen = self.store.seen or self.store.see(0)
+        if (one := seen.known.get(log)) is None:
+            raise went_meanwhile(f"log {log} of {self.store.root}")
+        return contradiction_of(one.log, log_id_of(one.directory, one.log), one.end.offset, receipts)
 
-    def check_manageable(self) -> None:
-        if self.root.is_dir():
-            raise BadInputError(
-                f"{self.root}: expected a node's server.properties, found one of its log directories, which "
-                "is only looked at. Nothing was changed. Name the file as STORE."
-            )
 
-    def archivable(self, snapshot: StoreSnapshot) -> Archivable:
-        """Leave out what is compacted, goes to remote storage, isn't replicated or in an open transaction."""
-        node = self._node_of(snapshot, snapshot.taken_at_ms)
-        return archivable_of_node(node, read_topic_settings(node), snapshot.logs)
+@dataclass(frozen=True, slots=True)
+class NodeReplicas(StoreReplicas):
+    """What a node's logs have in common with those of other nodes."""
 
-    def cut_to_archivable(
-        self, snapshot: StoreSnapshot, plans: Sequence[LogPlan], topics: TopicSettings | None = None
-    ) -> tuple[LogPlan, ...]:
-        """Keep what may not be archived yet, and what is behind it, of plans by which we delete.
-
-        :param topics: None: they are read.
-        """
-        going = {plan.log for plan in plans if plan.to_delete}
-        if not going:
-            return tuple(plans)
-        node = self._node_of(snapshot, snapshot.taken_at_ms)
-        topics = topics or read_topic_settings(node)
-        logs = (log for log in snapshot.logs if log.name in going)
-        archivable = archivable_of_node(node, topics, logs)
-        may = {segment.id for segment in archivable.segments}
-        return tuple(
-            cut_to_archivable(plan, archivable, may, has_remote=topics.has_remote(plan.log)) for plan in plans
-        )
+    store: KafkaStore
 
     def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        node = self.seen.node if self.seen else read_node(self.root)
+        node = self.store.seen.node if self.store.seen else read_node(self.store.root)
         logs = {log.name.log: (directory, log) for directory, log in node.logs}
         found: dict[SegmentId, SegmentContext] = {}
         for name, of_log in by_log(sorted(segments, key=attrgetter("log", "base_offset"))).items():
@@ -270,32 +191,12 @@ class KafkaStore(BrokerStore):
     def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
         return sha256_of_range(segments, first, end)
 
-    def log_identities(self, snapshot: StoreSnapshot) -> Mapping[str, LogIdentity]:
-        return identities(self._node_of(snapshot, snapshot.taken_at_ms))
 
-    def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
-        return absences(self.seen.node if self.seen else self.read_node(0), logs)
+@dataclass(frozen=True, slots=True)
+class NodeConsumers(StoreConsumers):
+    """Who consumes a node's logs, by their files, and by the cluster where one is asked."""
 
-    def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
-        node, wanted = self.seen.node if self.seen else self.read_node(0), by_log(segments)
-        found: dict[SegmentId, int] = {}
-        for directory, log in node.logs:
-            bases = {one.base_offset for one in wanted.get(log.name.log, ())}
-            # Of a log that its running broker deletes from just now, the next look knows.
-            with suppress(OSError):
-                ends = own_ends(directory, log, bases)
-                found |= {SegmentId(log.name.log, base): end for base, end in ends.items()}
-        return found
-
-    @property
-    def tells_logs_apart(self) -> bool:
-        return True
-
-    def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
-        seen = self.seen or self._look(0)
-        if (one := seen.known.get(log)) is None:
-            raise went_meanwhile(f"log {log} of {self.root}")
-        return contradiction_of(one.log, log_id_of(one.directory, one.log), one.end.offset, receipts)
+    store: KafkaStore
 
     def unread(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
@@ -319,8 +220,215 @@ class KafkaStore(BrokerStore):
         from storage_engine.kafka.lag import consumers_of
         from storage_engine.kafka.store.lag_context import reading_context
 
-        seen = self._seen_of(snapshot, snapshot.taken_at_ms)
-        return consumers_of(seen.node, self.asked), reading_context(seen, snapshot, read)
+        seen = self.store.seen_of(snapshot, snapshot.taken_at_ms)
+        return consumers_of(seen.node, self.store.asked), reading_context(seen, snapshot, read)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCourse(StoreCourse):
+    """What goes when, by the topics' settings."""
+
+    store: KafkaStore
+
+    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
+        seen = self.store.seen_of(snapshot, snapshot.taken_at_ms)
+        found: dict[SegmentId, int | None] = {}
+        for log, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):
+            # What goes once remote storage has it, goes nobody knows when.
+            if isinstance(settings, str) or settings.is_copied or not log.seen.sealed:
+                continue
+            # Of a log that its running broker deletes from just now, or that can't be read, nothing is known.
+            with suppress(OSError):
+                facts = log_facts(log, settings, now_ms, until_kept=False)
+                moments = deletes_at_ms(facts, settings, now_ms)
+                found |= {SegmentId(log.seen.name, offset): at_ms for offset, at_ms in moments.items()}
+        return found
+
+    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
+        node = self.store.node_of(snapshot, snapshot.taken_at_ms)
+        found = (first_batch_ms(log.segments[0]) for _, log in node.logs if log.segments)
+        return min((at_ms for at_ms in found if at_ms is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUser(StoreUser):
+    """Which process has the log directories' lock files."""
+
+    data_paths: tuple[Path, ...] = field(kw_only=True)
+
+    @property
+    def is_ours(self) -> bool:
+        locked = [path for path in self.data_paths if lock_holder(path) is not None]
+        return bool(locked) and all(map(is_locked_by_us, locked))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeProcess(StoreProcess):
+    """What a node's broker leaves when it has run."""
+
+    data_paths: tuple[Path, ...]
+
+    def signs_of_a_run(self, directories: Collection[Path]) -> tuple[Path, ...]:
+        return tuple(signs_of_a_run(self.data_paths, directories))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentIndexes(StoreDependents):
+    """Indexes of a stopped node, which a broker makes again."""
+
+    store: KafkaStore
+
+    def find(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        node = self.store.seen.node if self.store.seen else self.store.read_node(0)
+        return tuple(indexes_below(node, min_offsets))
+
+    def delete(
+        self,
+        files: Sequence[DependentFile],
+        meanwhile: Callable[[], object],
+        remove: Remove = durable.unlink_in,
+    ) -> None:
+        if files:
+            delete_indexes(self.store.locked, files, meanwhile, remove)
+
+
+NAME = "kafka"
+
+
+@dataclass(slots=True)
+class KafkaStore(BrokerStore):
+    """A node's log directories, by its ``server.properties`` or by one of them.
+
+    :param seen: the last snapshot's logs, and what they were made of.
+    :param held: the directories, while they are locked.
+    """
+
+    root: Path
+    seen: SeenNode | None = None
+    held: LockedDirectories | None = None
+
+    @property
+    def data_paths(self) -> tuple[Path, ...]:
+        return data_paths(self.root)
+
+    def snapshot(self, now_ms: int) -> StoreSnapshot:
+        self.seen = seen = self.see(now_ms)
+        node = seen.node
+        *others, last = (DiskUsage.of(directory.path) for directory in node.directories)
+        return StoreSnapshot(
+            broker=NAME,
+            root=str(self.root),
+            taken_at_ms=now_ms,
+            logs=seen.logs,
+            log_disks=tuple(others) or (last,),
+            dependents_disk=last,
+            crashed=not runs(node) and node.left_uncleanly,
+            used_bytes=sum([segment.disk_bytes for log in seen.logs for segment in log.segments]),
+        )
+
+    def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
+        """Decide as the broker would; what indexes and the cluster's metadata say is read here.
+
+        Of a stopped node only what may be deleted without its broker goes.
+        """
+        seen = self.seen_of(snapshot, now_ms)
+        topics = read_topic_settings(seen.node)
+        plans = tuple(
+            plan_of_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
+        )
+        notices = plan_notices(seen.node, topics, forced=request.forced)
+        if not runs(seen.node):
+            plans = cut_to_stopped(seen.node, plans, topics, request.replicas_stopped)
+            # A running broker decides by itself, and deletes what no lake has, too.
+            plans = as_asked(self.cut_to_archivable(snapshot, plans, topics), snapshot, request)
+            if request.replicas_stopped:
+                said = f"a person says that all other nodes are stopped: {request.replicas_stopped}"
+                notices = (*notices, said)
+        triggers, _ = self.triggers(snapshot, now_ms, request)
+        return Plan(snapshot.root, now_ms, triggers, plans, notices)
+
+    @property
+    def identities(self) -> NodeLogs:
+        return NodeLogs(self)
+
+    @property
+    def consumers(self) -> NodeConsumers:
+        return NodeConsumers(self)
+
+    @property
+    def course(self) -> NodeCourse:
+        return NodeCourse(self)
+
+    @property
+    def process(self) -> NodeProcess:
+        return NodeProcess(self.data_paths)
+
+    @property
+    def dependents(self) -> SegmentIndexes | None:
+        return SegmentIndexes(self)
+
+    @property
+    def user(self) -> NodeUser | None:
+        clause = next(filter(None, map(holder_text, self.data_paths)), "")
+        return NodeUser(clause, data_paths=self.data_paths) if clause else None
+
+    @property
+    def replicas(self) -> NodeReplicas:
+        return NodeReplicas(self)
+
+    @property
+    def tasks(self) -> NodeTasks:
+        return NodeTasks(self)
+
+    @property
+    def asked(self) -> Cluster | None:
+        """Return the running cluster that is asked beside the files; None: none is."""
+        return None
+
+    def read_node(self, now_ms: int) -> Node:
+        """Look at the node."""
+        return read_node(self.root)
+
+    def see(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
+        """Look at the node's logs, at one again where a file of it went away: its broker may delete."""
+        return _seen((read or self.read_node)(now_ms))
+
+    def seen_of(self, snapshot: StoreSnapshot, now_ms: int) -> SeenNode:
+        return self.seen if self.seen and self.seen.logs is snapshot.logs else self.see(now_ms)
+
+    def node_of(self, snapshot: StoreSnapshot, now_ms: int) -> Node:
+        return self.seen.node if self.seen and self.seen.logs is snapshot.logs else self.read_node(now_ms)
+
+    def check_manageable(self) -> None:
+        if self.root.is_dir():
+            raise BadInputError(
+                f"{self.root}: expected a node's server.properties, found one of its log directories, which "
+                "is only looked at. Nothing was changed. Name the file as STORE."
+            )
+
+    def archivable(self, snapshot: StoreSnapshot) -> Archivable:
+        """Leave out what is compacted, goes to remote storage, isn't replicated or in an open transaction."""
+        node = self.node_of(snapshot, snapshot.taken_at_ms)
+        return archivable_of_node(node, read_topic_settings(node), snapshot.logs)
+
+    def cut_to_archivable(
+        self, snapshot: StoreSnapshot, plans: Sequence[LogPlan], topics: TopicSettings | None = None
+    ) -> tuple[LogPlan, ...]:
+        """Keep what may not be archived yet, and what is behind it, of plans by which we delete.
+
+        :param topics: None: they are read.
+        """
+        going = {plan.log for plan in plans if plan.to_delete}
+        if not going:
+            return tuple(plans)
+        node = self.node_of(snapshot, snapshot.taken_at_ms)
+        topics = topics or read_topic_settings(node)
+        logs = (log for log in snapshot.logs if log.name in going)
+        archivable = archivable_of_node(node, topics, logs)
+        may = {segment.id for segment in archivable.segments}
+        return tuple(
+            cut_to_archivable(plan, archivable, may, has_remote=topics.has_remote(plan.log)) for plan in plans
+        )
 
     def lock(self) -> AbstractContextManager[LockedStore]:
         """Keep brokers away until the block ends.
@@ -358,9 +466,6 @@ class KafkaStore(BrokerStore):
     def check_lock(self) -> None:
         self.locked.check()
 
-    def signs_of_a_run(self, directories: Collection[Path]) -> tuple[Path, ...]:
-        return tuple(signs_of_a_run(self.data_paths, directories))
-
     @property
     def max_delete_batch(self) -> int | None:
         return 1
@@ -369,19 +474,6 @@ class KafkaStore(BrokerStore):
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         delete_oldest(self.locked, self.root, segments, meanwhile, remove)
-
-    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        node = self.seen.node if self.seen else self.read_node(0)
-        return tuple(indexes_below(node, min_offsets))
-
-    def delete_dependents(
-        self,
-        files: Sequence[DependentFile],
-        meanwhile: Callable[[], object],
-        remove: Remove = durable.unlink_in,
-    ) -> None:
-        if files:
-            delete_indexes(self.locked, files, meanwhile, remove)
 
 
 def open_store(settings: StoreSettings) -> KafkaStore:

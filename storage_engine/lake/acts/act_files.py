@@ -22,6 +22,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
 from storage_engine.brokers import store_called
+from storage_engine.commands import Command
 from storage_engine.core.clock import JUMP_MS, clock_ms
 from storage_engine.core.host import person, this_host
 from storage_engine.core.wording import time_text
@@ -77,8 +78,9 @@ def check_takes_acts(segments: Table) -> None:
         version = segments.properties.get(SCHEMA_VERSION_PROPERTY, "1.0")
         raise BadInputError(
             f"{segments.location()}: expected a lake of version {SCHEMA_VERSION} or later, found {version}, "
-            "which older releases use that know neither rules nor holds. Nothing was changed. Run "
-            "storage-engine lake upgrade, once every host that opens the lake has this release."
+            "which older releases use that know neither rules nor holds. Nothing was changed. Run ",
+            Command("lake upgrade"),
+            ", once every host that opens the lake has this release.",
         )
 
 

@@ -74,7 +74,7 @@ class ArchivePermits:
         """Return the rule by which a log's messages of a topic may go without a copy; None: they may not."""
         if not self.lakes or topic in self.there:
             return None
-        is_system = find_broker(self.broker).is_system_topic(topic)
+        is_system = find_broker(self.broker).topics.is_system(topic)
         stream = Stream(self.store_id, self.store_names, log, topic, is_system)
         if any(hold.covers(stream) for hold in self.holds):
             return None
@@ -82,7 +82,7 @@ class ArchivePermits:
 
     def rule_of_log(self, log: str) -> ArchiveRule | None:
         """Return the rule by which all of a log may go without a copy; None: it may not."""
-        topic = find_broker(self.broker).topic_of_log(log) if self.lakes else None
+        topic = find_broker(self.broker).topics.of_log(log) if self.lakes else None
         return None if topic is None else self.rule_of(log, topic)
 
     def may_lack(self, topic: str) -> bool:
@@ -147,12 +147,12 @@ def left_out_text(rules: Mapping[str, ArchiveRule]) -> str:
 def leaves_out_rows(broker: str) -> bool:
     """Return whether rows of some topics of a segment may stay out of a lake: they lie side by side in it."""
     found = find_broker(broker)
-    return not found.has_logs_of_topics and bool(found.codec.columns.streams)
+    return not found.topics.are_logs and bool(found.codec.columns.streams)
 
 
 def may_leave_out(broker: str) -> bool:
     """Return whether archive rules may leave out anything of a kind of broker."""
-    return find_broker(broker).has_logs_of_topics or leaves_out_rows(broker)
+    return find_broker(broker).topics.are_logs or leaves_out_rows(broker)
 
 
 NO_PERMITS = ArchivePermits()

@@ -52,7 +52,7 @@ from storage_engine.lake.file.data_file import (
     WindowMemory,
     check_disjoint,
     check_tiled,
-    decoded_chunks,
+    decoded_ranges,
     encode_rows,
     file_schema,
     lake_groups,
@@ -239,7 +239,7 @@ def topic_of(broker: str, log: str) -> str | None:
     Rules go by topics, and what shares a file leaves with all of it. Of a log of several topics each segment
     has a file of its own, from which some of them can go.
     """
-    return find_broker(broker).topic_of_log(log)
+    return find_broker(broker).topics.of_log(log)
 
 
 def _without_receipts(
@@ -471,14 +471,13 @@ def _archive_segment(job: SegmentJob) -> ProvenSegment:
     codec = find_broker(job.broker).codec
     source = read_source(job)
     companions = read_companions_of(job)
-    data, sha256 = source.data, source.sha256
-    data_file = job.data_file(sha256)
+    data_file = job.data_file(source.sha256)
     file_io = load_file_io(job.lake.file_io_properties, data_file)
     is_local = local_path(data_file) is not None
     with lake_errors(data_file, "look for a data file"):
         exists = (is_local or job.attempt != "") and file_io.new_input(data_file).exists()
     if not exists and not is_local:
-        data_file = replace(job, attempt=new_attempt()).data_file(sha256)
+        data_file = replace(job, attempt=new_attempt()).data_file(source.sha256)
     staged = staged_location(data_file) if is_local and not exists else data_file
     try:
         if not exists:
@@ -487,9 +486,10 @@ def _archive_segment(job: SegmentJob) -> ProvenSegment:
                 _new_file(file_io, staged) as file,
                 pace_at(job.bytes_per_second).writing(file) as sink,
             ):
-                write_data_file(job, codec, data, sink)
+                write_data_file(job, codec, source.data, sink, source.loader())
+                source.release()
         with _syncing(staged, data_file):
-            proven = _prove(job, codec, data, sha256, data_file, staged, file_io)
+            proven = _prove(job, codec, source, data_file, staged, file_io)
         return _with_source(proven, job, source, companions)
     except ProofError:
         if exists:
@@ -592,10 +592,7 @@ def _prove_shared(
         proven = []
         for it in read:
             part, row_groups = _part_of(it.job, groups, it.groups, data_file)
-            data, sha256 = it.source.data, it.source.sha256
-            proven.append(
-                _prove_rows(it.job, codec, data, sha256, data_file, staged, part, facts, row_groups)
-            )
+            proven.append(_prove_rows(it.job, codec, it.source, data_file, staged, part, facts, row_groups))
         return proven
 
 
@@ -629,8 +626,12 @@ def first_damage(job: SegmentJob) -> Damage | None:
     """Return what is wrong with a segment's first bytes that can't be read; None: nothing, or it is gone."""
     codec = find_broker(job.broker).codec
     with suppress(StorageEngineError, OSError):
-        decoded = codec.decode(read_source(job).data, job.base_offset, context=job.context.codec)
-        return next((one for _, found in decoded for one in found), None)
+        source = read_source(job)
+        source.loader()(0, len(source.data))
+        decoded = codec.decode(source.data, job.base_offset, context=job.context.codec)
+        damage = next((one for _, found in decoded for one in found), None)
+        source.release()
+        return damage
     return None
 
 
@@ -653,9 +654,7 @@ def _prove_found(jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegme
                 source, companions = read_source(job), read_companions_of(job)
                 assert job.found_in is not None
                 part, row_groups = _part_of(job, groups, read_row_groups(job.found_in[1]), data_file)
-                found = _prove_rows(
-                    job, codec, source.data, source.sha256, data_file, data_file, part, facts, row_groups
-                )
+                found = _prove_rows(job, codec, source, data_file, data_file, part, facts, row_groups)
                 proven.append(_with_source(found, job, source, companions))
     return proven
 
@@ -686,23 +685,16 @@ def _reading_back(
 
 
 def _prove(
-    job: SegmentJob,
-    codec: SegmentCodec,
-    data: memoryview,
-    sha256: str,
-    data_file: str,
-    staged: str,
-    file_io: FileIO,
+    job: SegmentJob, codec: SegmentCodec, source: Source, data_file: str, staged: str, file_io: FileIO
 ) -> ProvenSegment:
     with _reading_back(codec, data_file, staged, file_io, job.bytes_per_second) as (parquet, facts):
-        return _prove_rows(job, codec, data, sha256, data_file, staged, parquet, facts)
+        return _prove_rows(job, codec, source, data_file, staged, parquet, facts)
 
 
 def _prove_rows(
     job: SegmentJob,
     codec: SegmentCodec,
-    data: memoryview,
-    sha256: str,
+    source: Source,
     data_file: str,
     staged: str,
     parquet: SegmentRows,
@@ -711,22 +703,27 @@ def _prove_rows(
 ) -> ProvenSegment:
     counter, memory, origin = RowCounter(codec.columns), _window_memory(), codec.origin(job.base_offset)
     leaves = tree_of_file(parquet, codec.columns, data_file, trees=job.trees)
-    left_out = _LeftOutStreams()
-    if job.permits is not None and leaves is not None and _row_bytes(parquet) < len(data):
-        left_out = _prove_others(job, job.permits, codec, data, data_file, parquet, counter, leaves)
+    left_out, size_bytes = _LeftOutStreams(), len(source.data)
+    if job.permits is not None and leaves is not None and _row_bytes(parquet) < size_bytes:
+        left_out = _prove_others(job, job.permits, codec, source, data_file, parquet, counter, leaves)
     else:
-        chunks = segment_bytes(parquet, codec, origin, len(data), data_file, counter, memory, leaves)
+        chunks = segment_bytes(parquet, codec, origin, size_bytes, data_file, counter, memory, leaves)
         for position, found in chunks:
-            _compare(job, data_file, position, data[position - origin :][: len(found)], found)
-    tree = None if leaves is None else leaves.tree(job.base_offset, len(data), sha256, left_out.streams)
+            for part in source.parts(position - origin, len(found)):
+                _compare(job, data_file, position, part, found[: len(part)])
+                position, found = position + len(part), found[len(part) :]
+    memory.forget()
+    tree = (
+        None if leaves is None else leaves.tree(job.base_offset, size_bytes, source.sha256, left_out.streams)
+    )
     stats = left_out.widened(counter.stats())
     return ProvenSegment(
         store_id=job.store_id,
         lineage=job.lineage,
         log=job.log,
         base_offset=job.base_offset,
-        size_bytes=len(data),
-        sha256=sha256,
+        size_bytes=size_bytes,
+        sha256=source.sha256,
         broker=job.broker,
         store_root=job.store_root,
         message_count=stats.message_count,
@@ -790,7 +787,7 @@ def _prove_others(
     job: SegmentJob,
     permits: ArchivePermits,
     codec: SegmentCodec,
-    data: memoryview,
+    source: Source,
     data_file: str,
     parquet: SegmentRows,
     counter: RowCounter,
@@ -805,7 +802,7 @@ def _prove_others(
     :raises ProofError: they aren't.
     """
     origin = codec.origin(job.base_offset)
-    end = origin + len(data)
+    end = origin + len(source.data)
     starts, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
 
     def compare(
@@ -816,16 +813,20 @@ def _prove_others(
         marks[of_rows - first] += 1
         marks[of_rows - first + lengths] -= 1
         expected = np.add.accumulate(marks, out=marks)[:-1]
-        expected *= np.frombuffer(data[first - origin :][: len(found)], np.uint8)
+        at = 0
+        for part in source.parts(first - origin, len(found)):
+            expected[at : at + len(part)] *= np.frombuffer(part, np.uint8)
+            at += len(part)
         _compare(job, data_file, first, expected.data, found)
         starts.append(of_rows)
         sizes.append(lengths)
 
     push_rows(
-        parquet, codec, origin, len(data), data_file, leaves, lambda _, rows: counter.add(rows), compare
+        parquet, codec, origin, end - origin, data_file, leaves, lambda _, rows: counter.add(rows), compare
     )
     left_out, tree = LeftOut(permits, job.log, codec.columns), SegmentTree(codec.columns, data_file)
-    for rows in left_out.split(decoded_chunks(job, codec, data), left_out=True):
+    ranges = decoded_ranges(job, codec, source.data, source.loader())
+    for rows in left_out.split(ranges, left_out=True):
         at, lengths = rows["physical_offset"].to_numpy(), rows["size"].to_numpy().astype(np.int64)
         order = check_disjoint(at, lengths, origin, end, job.path)
         first = int(at.min())

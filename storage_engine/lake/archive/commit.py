@@ -24,6 +24,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 
 from storage_engine.brokers import find_broker, same_companions
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import LakeConflictError, LakeUnavailableError, ProofError, StorageEngineError
 from storage_engine.lake.archive.commit_steps import (
@@ -58,7 +59,12 @@ from storage_engine.lake.file.scan import plan_files, read_files
 from storage_engine.lake.file.staging import publish, sweep
 from storage_engine.lake.soundness.chain import check_links_on, row_fault
 from storage_engine.lake.soundness.receipts import receipts_in
-from storage_engine.lake.soundness.segment_reader import read_segment, tree_fault, tree_to_compare
+from storage_engine.lake.soundness.segment_reader import (
+    read_segment,
+    tree_fault,
+    tree_to_compare,
+    untouched_files,
+)
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import Reader, broken_receipts
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors, parquet_errors
@@ -84,7 +90,7 @@ class SharedWithOthersError(LakeUnavailableError):
 
     :param location: of the file.
     :param slots: all that it has, as their own files' names begin.
-    :param receipts: those that count and name it.
+    :param receipts: those of them that count; they name it, or the files that it took the place of.
     """
 
     def __init__(
@@ -137,19 +143,23 @@ class MissingSegment:
 def _slots_in(table: Table, file: LiveFile, receipts_of: ReceiptsOf) -> frozenset[str]:
     """Return the segments that a shared file has rows of, as their own files' names begin.
 
-    The file says it; where it is lost or damaged, the receipts that name it do.
+    The file says it; where it is lost or damaged, the receipts that name it do. Where none does, those whose
+    files aren't in the table, and that have as many rows: a compaction was killed.
 
     :raises LakeUnavailableError: it can't be told.
     """
     try:
         return frozenset(map(slot_prefix, segments_in(table.io, file.location)))
     except (LakeUnavailableError, ProofError) as error:
-        named = {
-            slot_prefix(row.identity) for row in receipts_of() if data_file_of(table, row) == file.location
-        }
-        if not named:
-            raise LakeUnavailableError(f"{error} Nothing was committed.") from error
-        return frozenset(named)
+        rows = [row for row in receipts_of() if data_file_of(table, row) == file.location]
+        if not rows:
+            may_have = file.may_have(table.schema())
+            rows = [row for row in receipts_of() if row.has_rows and may_have(row.identity)]
+            there = untouched_files(table, rows)
+            rows = [row for row in rows if data_file_of(table, row) not in there]
+            if not rows or sum(row.row_count for row in rows) != file.entry.record_count:
+                raise LakeUnavailableError(error, " Nothing was committed.") from error
+        return frozenset(slot_prefix(row.identity) for row in rows)
 
 
 def _shares_file(
@@ -162,7 +172,7 @@ def _shares_file(
         "a copy of the lake or a second one; or archive all of its segments again, in one run.",
         location,
         slots,
-        [row for row in of() if row.has_rows and data_file_of(table, row) == location],
+        [row for row in of() if row.has_rows and slot_prefix(row.identity) in slots],
     )
 
 
@@ -330,31 +340,36 @@ def commit_segments(
             settled = _commit_all(lake, [*proven, *others], leaving)
             return tuple(settled[segment.identity] for segment in proven)
         except SharedWithOthersError as error:
+            messages = lake.messages()
             asked = {slot_prefix(segment.identity) for segment in (*proven, *others)}
-            nameless = error.slots - asked - {slot_prefix(row.identity) for row in error.receipts}
+            naming = [row for row in error.receipts if data_file_of(messages, row) == error.location]
+            nameless = error.slots - asked - {slot_prefix(row.identity) for row in naming}
             if error.location in leaving or (nameless and error.location not in unproven):
                 raise
-            others += _taken_out(lake.messages(), error, asked)
+            others += _taken_out(messages, error, asked)
             asked |= {slot_prefix(segment.identity) for segment in others}
             leaving[error.location] = LeavingFile(error.slots, error.slots - asked)
             if lost := leaving[error.location].lost:
                 _log.warning(
-                    "%s: expected a data file with the segments %s, found one that doesn't prove them: their "
-                    "rows leave the table, the file stays. If it is brought back as it was, "
-                    "storage-engine lake rebuild brings them in again.",
+                    "%s: expected a data file with the segments %s, found one that doesn't prove them: "
+                    "their rows leave the table, the file stays. If it is brought back as it was, %s brings "
+                    "them in again.",
                     error.location,
                     ", ".join(sorted(lost)),
+                    Command("lake rebuild"),
                 )
 
 
 def _taken_out(table: Table, error: SharedWithOthersError, asked: Set[str]) -> Iterator[ProvenSegment]:
-    """Yield the segments of a shared file that it still proves, each in a file of its own.
+    """Yield the segments of a shared file that it still proves, each in a file of its own. Where a compaction
+    was killed before the receipts named it, those that the small files prove, which aren't in the table.
 
     :param asked: those that are archived again anyway.
-    :raises LakeUnavailableError: the file is there and can't be read, or the lake can't be written.
+    :raises LakeUnavailableError: a file is there and can't be read, or the lake can't be written.
     """
+    elsewhere = untouched_files(table, error.receipts) - {error.location}
     for row in error.receipts:
-        if slot_prefix(row.identity) in asked:
+        if slot_prefix(row.identity) in asked or data_file_of(table, row) in elsewhere:
             continue
         try:
             yield take_out(table, row)
@@ -656,18 +671,20 @@ def _check_extent(segment: ProvenSegment, other: ProvenSegment | Receipt) -> Non
     archived, found = (read_companions(one.files) for one in (other, segment))
     if _ends(segment) != _ends(other) or not same_companions(segment.broker, archived, found):
         raise LakeConflictError(
-            f"{segment.source_path}: expected {_extent(other)}, as is archived for store {segment.store_id}, "
-            f"lineage {segment.lineage}, {segment.log} at offset {segment.base_offset}; found "
-            f"{_extent(segment)}. Nothing was committed. {_adopt(segment.log)}"
+            f"{segment.source_path}: expected {_extent(other)}, as is archived for store "
+            f"{segment.store_id}, lineage {segment.lineage}, {segment.log} at offset "
+            f"{segment.base_offset}; found {_extent(segment)}. Nothing was committed. ",
+            _adopt(segment.log),
         )
 
 
 def _adopt(log: str) -> str:
-    return (
-        "If the broker recovered from a crash and wrote these offsets again, or a restore filled what is "
-        "gone, run storage-engine adopt to open a new lineage, with --conn-id for a store of "
-        "Airflow; of several logs, "
-        f"--log {shlex.quote(log)} opens it for this one alone. Otherwise the file was changed."
+    return Text(
+        "If the broker recovered from a crash and wrote these offsets again, or a restore filled what "
+        "is gone, run ",
+        Command("adopt"),
+        " to open a new lineage, with --conn-id for a store of Airflow; of several logs, --log "
+        f"{shlex.quote(log)} opens it for this one alone. Otherwise the file was changed.",
     )
 
 
@@ -684,5 +701,6 @@ def _conflict(segment: ProvenSegment, archived_sha256: str) -> LakeConflictError
     return LakeConflictError(
         f"{segment.source_path}: expected SHA-256 {archived_sha256}, which is archived for store "
         f"{segment.store_id}, lineage {segment.lineage}, {segment.log} at offset {segment.base_offset}; "
-        f"found {segment.sha256}. Nothing was committed. {_adopt(segment.log)}"
+        f"found {segment.sha256}. Nothing was committed. ",
+        _adopt(segment.log),
     )

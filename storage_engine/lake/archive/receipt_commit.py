@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import IO, cast
@@ -11,13 +11,16 @@ from typing import IO, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
-from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.manifest import DataFile, FileFormat, ManifestFile
 from pyiceberg.table import FileScanTask, Table, Transaction
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.archive.transactions import begin
 from storage_engine.lake.file.filters import all_equal
-from storage_engine.lake.file.scan import plan_files, read_files
+from storage_engine.lake.file.manifest_ranges import WantedFiles
+from storage_engine.lake.file.scan import may_have, plan_files, read_files
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.model.proof.receipt import ChainHead, Receipt
@@ -68,8 +71,9 @@ def prepare_rows(table: Table, new: Mapping[str, pa.Table], order: str) -> Trans
                 rows = pa.concat_tables([old.cast(rows.schema), rows]).sort_by(order)
         added.append(_write(table, store_id, rows, order))
     transaction = begin(table)
-    snapshot = transaction.update_snapshot()
-    with snapshot.overwrite() if merged else snapshot.merge_append() as change:
+    overwrite = _Overwrite(Operation.OVERWRITE, transaction, table.io)
+    overwrite.tells = [may_have(table, it, WantedFiles(below_rows=FULL_FILE_ROWS)) for it in new]
+    with overwrite if merged else transaction.update_snapshot().merge_append() as change:
         for file in merged:
             change.delete_data_file(file)
         for file in added:
@@ -121,9 +125,23 @@ def files_to_merge(row_counts: Sequence[int]) -> list[int]:
 
 
 def _files(table: Table, store_id: str) -> list[FileScanTask]:
+    """Return the files of a store that may be merged."""
     with metadata_errors(table.location(), "read the table's manifests"):
-        tasks = plan_files(table, all_equal({"store_id": store_id}))
+        where = all_equal({"store_id": store_id})
+        tasks = plan_files(table, where, store_id=store_id, below_rows=FULL_FILE_ROWS)
         return [task for task in tasks if not task.delete_files]
+
+
+class _Overwrite(_OverwriteFiles):
+    """PyIceberg's, which would open each manifest of the store twice, and not only those with what leaves.
+
+    :param tells: whether a manifest can list a file that leaves, as one of them says.
+    """
+
+    tells: Sequence[Callable[[ManifestFile], bool]] = ()
+
+    def _build_manifest_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:
+        return lambda manifest: any(tell(manifest) for tell in self.tells)
 
 
 def _write(table: Table, store_id: str, rows: pa.Table, order: str = "sequence") -> DataFile:

@@ -28,7 +28,7 @@ def archive_threads(
     """Return how many segments are archived at a time, at least one.
 
     Together they take at most a quarter of the memory, as another process may archive as well. A segment
-    takes 1.3 times its size at its peak, and what its windows take.
+    that is in memory whole takes 1.3 times its size at its peak, and what its windows take.
 
     :param processors: that this process may run on.
     :param memory_bytes: that this process could have.

@@ -18,6 +18,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from storage_engine.brokers import broker_names, default_broker, find_broker
+from storage_engine.commands import Command
 from storage_engine.core.extras import POSTGRES
 from storage_engine.exceptions import (
     BadInputError,
@@ -187,7 +188,7 @@ def rows_table_of(properties: Mapping[str, str]) -> str:
 
     :raises BadInputError: the lake's broker isn't installed.
     """
-    return find_broker(broker_in(properties)).rows_table
+    return find_broker(broker_in(properties)).rows.table
 
 
 def rows_table_among(names: Iterable[str]) -> str:
@@ -195,14 +196,14 @@ def rows_table_among(names: Iterable[str]) -> str:
 
     :return: the default broker's where none of them, or several, may be it.
     """
-    default = find_broker(default_broker()).rows_table
+    default = find_broker(default_broker()).rows.table
     there = set(names)
     if default in there:
         return default
     found = set()
     for name in broker_names():
         with suppress(BadInputError):
-            found.add(find_broker(name).rows_table)
+            found.add(find_broker(name).rows.table)
     return min(found & there, default=default)
 
 
@@ -240,12 +241,12 @@ def check_broker(lake: Lake, broker: str) -> None:
 
     :raises BadInputError: the lake has another broker's.
     """
-    may_take = find_broker(broker).rows_table != lake.rows_table and has_no_broker(lake)
+    may_take = find_broker(broker).rows.table != lake.rows_table and has_no_broker(lake)
     if (found := lake.broker) != broker and not may_take:
         raise BadInputError(
             f"lake {lake.location}: expected a lake for segments of {broker}, found one for those of "
-            f"{found}. Nothing was changed. Name another lake, or make one: storage-engine init-lake "
-            f"--broker-type {broker} --lake DIRECTORY"
+            f"{found}. Nothing was changed. Name another lake, or make one: ",
+            Command("init-lake", f"--broker-type {broker} --lake DIRECTORY"),
         )
 
 
@@ -363,9 +364,10 @@ def check_lake(lake: Lake) -> None:
         if tables_are_missing(error.__cause__):
             reason = reason_of(error.__cause__)
             raise LakeMissingError(
-                f"lake {lake.location}: expected the tables {rows or rows_table_among(found)} and {SEGMENTS} "
-                f"in namespace {lake.config.namespace}, found at least one missing ({reason}). Nothing was "
-                f"created. {make_advice(lake.config)}"
+                f"lake {lake.location}: expected the tables {rows or rows_table_among(found)} and "
+                f"{SEGMENTS} in namespace {lake.config.namespace}, found at least one missing "
+                f"({reason}). Nothing was created. ",
+                make_advice(lake.config),
             ) from error
         raise
     for table in (messages, segments):

@@ -24,6 +24,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from sqlalchemy import make_url, text
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.catalog.config import LakeConfig
@@ -184,8 +185,9 @@ def parse_mark(data: bytes, location: str) -> Mark:
     except (ValueError, BadInputError) as error:
         raise LakeUnavailableError(
             f"{location}: expected a mark of storage-engine as JSON, found something else ({error}). "
-            "Nothing was changed. Bring the file back from a backup, or run storage-engine lake relocate, "
-            "which looks at every file and writes it again."
+            "Nothing was changed. Bring the file back from a backup, or run ",
+            Command("lake relocate"),
+            ", which looks at every file and writes it again.",
         ) from error
     return replace(mark, catalog=written_identity(mark.catalog))
 
@@ -256,8 +258,11 @@ def check_below_warehouse(config: LakeConfig, name: str, location: str) -> None:
         raise LakeIdentityError(
             f"lake {config.location}: expected its table {name} below the warehouse, found it at "
             f"{location}: this is a plain copy of the lake there, or the lake was moved. Nothing was "
-            "changed. Run storage-engine lake relocate on this one, which looks at its files and changes "
-            "nothing at the other place; storage-engine lake copy makes copies that need no such step."
+            "changed. Run ",
+            Command("lake relocate"),
+            " on this one, which looks at its files and changes nothing at the other place; ",
+            Command("lake copy"),
+            " makes copies that need no such step.",
         )
 
 
@@ -316,7 +321,7 @@ def check_mark(table: Table, lake_id: str | None, catalog: str) -> None:
         table.refresh()
         fault = mark_fault(mark, table, lake_id or lake_id_of(table), catalog)
         if fault:
-            raise LakeIdentityError(f"{table.location()}: {fault}")
+            raise LakeIdentityError(f"{table.location()}: ", fault)
 
 
 def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: str) -> str:
@@ -324,10 +329,11 @@ def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: st
     if mark is None:
         if lake_id is None or lake_id_of(table) is None or table.current_snapshot() is None:
             return ""
-        return (
+        return Text(
             f"expected the mark of lake {lake_id}, found no file {MARK_NAME}: this is a copy that left "
-            "hidden files out, or somebody removed it. Nothing was changed. Bring the file back; or run "
-            "storage-engine lake relocate, which looks at every file and writes the mark again."
+            "hidden files out, or somebody removed it. Nothing was changed. Bring the file back; or run ",
+            Command("lake relocate"),
+            ", which looks at every file and writes the mark again.",
         )
     if mark.table_uuid != str(table.metadata.table_uuid) or (lake_id and mark.lake_id != lake_id):
         return (
@@ -336,10 +342,12 @@ def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: st
             "before. Nothing was changed. Give each lake a warehouse or namespace of its own."
         )
     if not is_same_catalog(mark.catalog, catalog):
-        return (
-            f"expected the catalog {mark.catalog}, which committed last, found {catalog}: this catalog is a "
-            "copy, or the catalog was moved. Nothing was changed. Use the other one; if it is gone for good, "
-            "run storage-engine lake relocate, which makes this catalog the lake's."
+        return Text(
+            f"expected the catalog {mark.catalog}, which committed last, found {catalog}: "
+            "this catalog is a copy, or the catalog was moved. Nothing was changed. Use the other one; if it "
+            "is gone for good, run ",
+            Command("lake relocate"),
+            ", which makes this catalog the lake's.",
         )
     if lake_id is None and not mark.pending:
         return _older(mark, table)
@@ -366,11 +374,12 @@ def metadata_version(location: str) -> int:
 
 
 def _older(mark: Mark, table: Table) -> str:
-    return (
-        f"expected {mark.metadata}, which was committed last, among what the catalog knows, found only up to "
-        f"{_name(table.metadata_location)}: the catalog was put back from an older copy, or another branch "
-        "of it went on. Nothing was changed. Run storage-engine lake rebuild, which brings the catalog up "
-        "to what the warehouse holds."
+    return Text(
+        f"expected {mark.metadata}, which was committed last, among what the catalog knows, found only "
+        f"up to {_name(table.metadata_location)}: the catalog was put back from an older copy, or "
+        "another branch of it went on. Nothing was changed. Run ",
+        Command("lake rebuild"),
+        ", which brings the catalog up to what the warehouse holds.",
     )
 
 

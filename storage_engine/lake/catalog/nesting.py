@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from sqlalchemy import make_url
 
 from storage_engine.brokers import store_around
+from storage_engine.commands import Command
 from storage_engine.exceptions import BadInputError, LakeIdentityError, StorageEngineError
 from storage_engine.lake.catalog.config import CATALOG_FILE, DESCRIPTION, LakeConfig
 from storage_engine.lake.catalog.identity import MARK_NAME
@@ -112,8 +113,11 @@ def proves_nothing(config: LakeConfig, around: str) -> LakeIdentityError:
     return LakeIdentityError(
         f"lake {config.location}: expected a lake outside of stores and other lakes, found one inside "
         f"{around}, which proves nothing for a release and takes nothing: what takes that takes both. "
-        "Nothing was changed. Move its directory to another disk and run storage-engine lake relocate; "
-        "storage-engine lake copy makes a copy elsewhere."
+        "Nothing was changed. Move its directory to another disk and run ",
+        Command("lake relocate"),
+        "; ",
+        Command("lake copy"),
+        " makes a copy elsewhere.",
     )
 
 

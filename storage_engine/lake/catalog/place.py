@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import make_url
 
+from storage_engine.commands import Command, Text
 from storage_engine.exceptions import BadInputError, LakeMissingError, LakeUnavailableError
 from storage_engine.lake.catalog.config import LakeConfig
 
@@ -41,8 +42,9 @@ def check_catalog_file(config: LakeConfig) -> None:
     """
     if not is_catalog_there(config):
         raise LakeMissingError(
-            f"lake {config.location}: expected the catalog {sqlite_file_of(config)}, found no such file. "
-            f"Nothing was created. {make_advice(config)}"
+            f"lake {config.location}: expected the catalog {sqlite_file_of(config)}, found no such "
+            "file. Nothing was created. ",
+            make_advice(config),
         )
 
 
@@ -69,8 +71,10 @@ def is_catalog_there(config: LakeConfig) -> bool:
             "changed. Check that its disk is mounted and can be read."
         ) from error
     raise LakeUnavailableError(
-        f"lake {config.location}: expected the catalog {file}, found {found}. Nothing was changed. {advice} "
-        "and run storage-engine lake rebuild, which makes the catalog again from the warehouse."
+        f"lake {config.location}: expected the catalog {file}, found {found}. Nothing was changed. "
+        f"{advice} and run ",
+        Command("lake rebuild"),
+        ", which makes the catalog again from the warehouse.",
     )
 
 
@@ -99,17 +103,20 @@ def make_advice(config: LakeConfig) -> str:
 
     directory = own_directory(config)
     if directory is not None and (around := place_around(config)):
-        return (
-            f"Mount its disk, or name the directory of an existing lake. None is made here, inside {around}: "
-            "a new one is made elsewhere by storage-engine init-lake --lake DIRECTORY."
+        return Text(
+            "Mount its disk, or name the directory of an existing lake. None is made here, inside "
+            f"{around}: a new one is made elsewhere by ",
+            Command("init-lake", "--lake DIRECTORY"),
+            ".",
         )
-    arguments = (
-        "--lake DIRECTORY, of its lake.json, or --conn-id ID, of the store's connection"
-        if directory is None
-        else f"--lake {shlex.quote(str(directory))}"
-    )
-    return (
-        "Mount its disk, or name the directory of an existing lake; a new one is made by storage-engine "
-        f"init-lake {arguments}. Where the warehouse is there and the catalog is lost, run storage-engine "
-        "lake rebuild."
+    by: str = Text(Command("init-lake", f"--lake {shlex.quote(str(directory or 'DIRECTORY'))}"))
+    if directory is None:
+        by += ", of its lake.json, or " + Text(Command("init-lake", "--conn-id ID"))
+        by += ", of the store's connection"
+    return Text(
+        "Mount its disk, or name the directory of an existing lake; a new one is made by ",
+        by,
+        ". Where the warehouse is there and the catalog is lost, run ",
+        Command("lake rebuild"),
+        ".",
     )

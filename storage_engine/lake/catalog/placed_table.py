@@ -25,6 +25,7 @@ from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, read_ma
 from pyiceberg.serializers import Compressor, FromByteStream
 from pyiceberg.table.metadata import TableMetadata
 
+from storage_engine.commands import Command
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.catalog.names import FORMER_LOCATIONS_PROPERTY
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS
@@ -145,9 +146,10 @@ def read_placed(
     data = read_small_file(file_io, path)
     if data is None:
         raise LakeUnavailableError(
-            f"{path}: expected the metadata of table {name}, which the catalog names, found no such file. "
-            "Nothing was changed. If catalog and warehouse are of different moments, run storage-engine lake "
-            "rebuild; otherwise mount or name the warehouse that belongs to the catalog."
+            f"{path}: expected the metadata of table {name}, which the catalog names, found no such "
+            "file. Nothing was changed. If catalog and warehouse are of different moments, run ",
+            Command("lake rebuild"),
+            "; otherwise mount or name the warehouse that belongs to the catalog.",
         )
     with metadata_errors(path, "read the table's metadata"):
         metadata = parse_metadata(data, path)
@@ -205,10 +207,11 @@ def live_manifests(table: PlacedTable) -> Iterator[tuple[int, list[ManifestEntry
             if entries and manifest.content is not ManifestContent.DATA:
                 raise LakeUnavailableError(
                     f"{table.location}: expected a table without delete files, found "
-                    f"{entries[0].data_file.file_path}: another engine deletes rows by position. Nothing was "
-                    "changed. Let it rewrite the data files where the table is in use (in Spark: "
-                    "rewrite_data_files with delete-file-threshold 1), then run storage-engine verify "
-                    "--level bytes --renew there."
+                    f"{entries[0].data_file.file_path}: another engine deletes rows by position. "
+                    "Nothing was changed. Let it rewrite the data files where the table is in use (in "
+                    "Spark: rewrite_data_files with delete-file-threshold 1), then run ",
+                    Command("verify --level bytes --renew"),
+                    " there.",
                 )
             if entries:
                 yield manifest.partition_spec_id, entries

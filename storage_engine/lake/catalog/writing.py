@@ -24,6 +24,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from storage_engine.brokers import broker_names, find_broker
+from storage_engine.commands import Command
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.catalog.catalog import (
     CHANGE_LOCK,
@@ -91,7 +92,7 @@ def settle_broker(lake: Lake, broker: str) -> None:
 
 
 def _take(lake: Lake, broker: str) -> None:
-    segments, rows = lake.segments(), find_broker(broker).rows_table
+    segments, rows = lake.segments(), find_broker(broker).rows.table
     if rows != lake.rows_table:
         _make_rows(lake, segments, broker)
     with lake_errors(lake.location, f"make it one for segments of {broker}"):
@@ -106,9 +107,9 @@ def _take(lake: Lake, broker: str) -> None:
 
 def _make_rows(lake: Lake, segments: Table, broker: str) -> None:
     kind = find_broker(broker)
-    codec, name = kind.codec, (lake.config.namespace, kind.rows_table)
+    codec, name = kind.codec, (lake.config.namespace, kind.rows.table)
     lake_id = segments.properties[LAKE_ID_PROPERTY]
-    location = f"{segments.location().rstrip('/').rpartition('/')[0]}/{kind.rows_table}"
+    location = f"{segments.location().rstrip('/').rpartition('/')[0]}/{kind.rows.table}"
     own = {LAKE_ID_PROPERTY: lake_id, BROKER_PROPERTY: broker}
     with lake_errors(location, "make the table"):
         if not lake.catalog.table_exists(name):
@@ -126,7 +127,7 @@ def _drop_others(lake: Lake) -> None:
         there = {name[-1] for name in lake.catalog.list_tables(lake.config.namespace)}
     for broker in broker_names():
         with suppress(BadInputError, LakeUnavailableError, NoSuchTableError):
-            name = find_broker(broker).rows_table
+            name = find_broker(broker).rows.table
             if name not in there or name == lake.rows_table:
                 continue
             table = lake.load(name)
@@ -167,8 +168,10 @@ def ready_to_write(lake: Lake) -> None:
     check_identity(lake, messages, segments)
     if (original := segments.properties.get(COPY_OF_PROPERTY)) is not None:
         raise LakeIdentityError(
-            f"lake {lake.location}: expected a lake that may be written, found a copy of {original}. Nothing "
-            "was changed. Use that lake; if it is gone for good, run storage-engine lake promote on this one."
+            f"lake {lake.location}: expected a lake that may be written, found a copy of {original}. "
+            "Nothing was changed. Use that lake; if it is gone for good, run ",
+            Command("lake promote"),
+            " on this one.",
         )
     if _lacks_identity(messages, segments):
         with CHANGE_LOCK, nobody_commits(lake):
@@ -355,9 +358,11 @@ def _check_only_catalog(table: Table) -> None:
         ]
         if strange:
             raise LakeIdentityError(
-                f"{location}: expected metadata of nothing that the catalog doesn't have, found it to name "
-                f"{strange[0]}: the catalog was put back from an older copy, or a commit failed there. "
-                "Nothing was changed. Run storage-engine lake rebuild, which brings such files in."
+                f"{location}: expected metadata of nothing that the catalog doesn't have, found it to "
+                f"name {strange[0]}: the catalog was put back from an older copy, or a commit failed "
+                "there. Nothing was changed. Run ",
+                Command("lake rebuild"),
+                ", which brings such files in.",
             )
 
 

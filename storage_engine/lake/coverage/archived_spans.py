@@ -11,7 +11,7 @@ from storage_engine.lake.acts.act_files import read_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.verify_turns import History, standing_fault
 from storage_engine.lake.file.filters import all_equal
-from storage_engine.lake.file.scan import read_rows
+from storage_engine.lake.file.scan import plan_files, read_files
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.model.proof.receipt import act_sha256, end_text
 
@@ -72,7 +72,8 @@ def receipt_spans(lake: Lake, store_id: str, first_sequence: int) -> tuple[Recei
         columns = [*_COLUMNS, *(name for name in later_columns if name in table.schema().column_names)]
         later = GreaterThanOrEqual("sequence", first_sequence)  # type: ignore[call-arg,arg-type]
         where = And(all_equal({"store_id": store_id}), later)
-        found = read_rows(table, where, columns).select(columns).to_pydict()
+        files = plan_files(table, where, store_id=store_id, since=first_sequence)
+        found = read_files(table, where, columns, files).select(columns).to_pydict()
     empty = [None] * len(found["log"])
     ends, log_ids, states, acts = (found.get(name) or empty for name in later_columns)
     expiries = read_expiries(lake, map(act_sha256, filter(None, acts)))

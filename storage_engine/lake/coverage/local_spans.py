@@ -149,7 +149,7 @@ def is_same_companion(broker: str, proven: Companion, path: Path) -> bool:
     """
     with suppress(CorruptFileError):
         found = read_file(path, MAX_COMPANION_BYTES, follow_links=False)
-        return find_broker(broker).same_companion(proven.name, proven.content, found)
+        return find_broker(broker).receipts.same_companion(proven.name, proven.content, found)
     return False
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from storage_engine import __version__, exceptions
+from storage_engine.commands import Command, Text
 from storage_engine.core.host import parse_address
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.untrusted import MALFORMED
@@ -401,7 +402,8 @@ class _Agent:
             raise self._failed("an answer in time, found none", "See whether it or its disk hangs") from error
         except OSError as error:
             tls = "" if self.address.startswith(PLAIN) else f"; write {PLAIN} before it if it speaks no TLS"
-            then = f"See what storage-engine agent says there, and whether this host may reach its port{tls}"
+            then: str = Text("See what ", Command("agent"), " says there, and whether this host may reach ")
+            then += f"its port{tls}"
             if (getattr(error, "reason", None) or "").endswith(_OF_OUR_CERTIFICATE):
                 then = "It doesn't take our certificate: renew it, or have --client-ca name who signed it"
             raise self._failed(f"to be served, found: {reason_text(error)}", then) from error
@@ -412,7 +414,7 @@ class _Agent:
         # What comes next would be taken for something else than it is.
         self.close()
         host = socket.gethostname()
-        return AgentError(f"agent {self.address}, from host {host}: expected {what}. {NOTHING} {then}.")
+        return AgentError(f"agent {self.address}, from host {host}: expected {what}. {NOTHING} ", then, ".")
 
 
 _OF_OUR_CERTIFICATE = ("CERTIFICATE_EXPIRED", "BAD_CERTIFICATE", "UNKNOWN_CA", "CERTIFICATE_UNKNOWN")

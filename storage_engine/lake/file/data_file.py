@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
-from itertools import cycle, pairwise
+from itertools import chain, cycle, pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -21,23 +21,26 @@ import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 
 from storage_engine.arrow.name_columns import one_array
+from storage_engine.arrow.row_groups import cut_rows
 from storage_engine.exceptions import CorruptFrameError, ProofError, StorageEngineError
 from storage_engine.lake.acts.unarchived import ArchivePermits
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS, LEAF_KEY, TREE_COLUMNS, messages_arrow_schema
 from storage_engine.lake.durable_io import new_data_file, open_data_file
-from storage_engine.lake.file.file_options import writer_options
+from storage_engine.lake.file.file_options import SAMPLE_ROWS, writer_options
 from storage_engine.lake.file.jobs import SegmentJob
-from storage_engine.lake.file.row_groups import cut_rows
 from storage_engine.lake.file.segment_tree import SegmentTree, new_leaf_keys, tree_columns
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
 from storage_engine.lake.storage.file_memory import FileMemory
-from storage_engine.model.broker.codec import Columns, Damage, SegmentCodec
+from storage_engine.model.broker.codec import Columns, Damage, LoadBytes, SegmentCodec
 from storage_engine.model.keep.rules import ArchiveRule
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 
 MIN_CHUNK_BYTES = 32 << 20
 CHUNKS_PER_SEGMENT = 4
 """Clustering larger chunks skips more when one topic is read; a quarter keeps memory within bounds."""
+
+_MOST_KEPT_BYTES = 64 << 20
+"""Of a window's memory, for the next segment. Beside a larger window Arrow keeps nothing unused."""
 
 _VIEW = np.dtype("V16")
 """Arrow's view of some bytes: their length, and where they are."""
@@ -67,21 +70,29 @@ class Window:
     end_position: int
 
 
-def write_data_file(job: SegmentJob, codec: SegmentCodec, data: memoryview, sink: Any) -> None:
+def all_is_loaded(first: int, end: int) -> None:
+    """Load nothing: all bytes of the segment are there."""
+
+
+def write_data_file(
+    job: SegmentJob, codec: SegmentCodec, data: memoryview, sink: Any, load: LoadBytes = all_is_loaded
+) -> None:
     """Write a segment's rows as Parquet.
 
-    :param data: the whole segment.
+    :param data: the whole segment, or room for it.
     :param sink: open binary file; it is left open.
+    :param load: makes parts of ``data`` readable.
     :raises CorruptFrameError: for the first bytes that are not a frame and may be others than were written,
         unless the job accepts damage.
     :raises ProofError: the codec fails, or its rows aren't as its schema says.
     :raises OSError: when the sink can't take it.
     """
     with _row_errors(job.path):
-        chunks = decoded_chunks(job, codec, data)
+        ranges = decoded_ranges(job, codec, data, load)
         if job.permits is not None:
-            chunks = LeftOut(job.permits, job.log, codec.columns).split(chunks, left_out=False)
-        write_rows(job, codec, chunks, sink)
+            left_out = LeftOut(job.permits, job.log, codec.columns)
+            ranges = map(cut_rows, left_out.split(ranges, left_out=False))
+        _write_ranges(job, codec, ranges, sink)
 
 
 class LeftOut:
@@ -101,18 +112,26 @@ class LeftOut:
             self._rules[topic] = self._permits.rule_of(self._log, topic)
         return self._rules[topic]
 
-    def split(self, chunks: Iterable[pa.Table], *, left_out: bool) -> Iterator[pa.Table]:
-        """Yield the rows that stay out, or the others, of each chunk that has some."""
-        for rows in chunks:
-            names = one_array(rows[self._topic])
-            by_rule = [self.rule_of(name or "") is not None for name in names.dictionary.to_pylist()]
-            # The last is for rows without a topic, which always enter.
-            wanted = np.array([*by_rule, False]) == left_out
-            indices: Any = names.indices
-            chosen = wanted[pc.fill_null(indices.cast(pa.int64()), len(by_rule)).to_numpy()]
-            if chosen.any():
-                yield rows if chosen.all() else _chosen_rows(rows, chosen)
-            del rows, names
+    def split(self, ranges: Iterable[Iterator[pa.Table]], *, left_out: bool) -> Iterator[pa.Table]:
+        """Yield the rows that stay out, or the others, of each range that has some.
+
+        :param ranges: of :func:`decoded_ranges`.
+        """
+        for groups in ranges:
+            found = [rows for group in groups for rows in self._chosen(group, left_out=left_out)]
+            if found:
+                yield pa.concat_tables(found)
+            del found
+
+    def _chosen(self, rows: pa.Table, *, left_out: bool) -> Iterator[pa.Table]:
+        names = one_array(rows[self._topic])
+        by_rule = [self.rule_of(name or "") is not None for name in names.dictionary.to_pylist()]
+        # The last is for rows without a topic, which always enter.
+        wanted = np.array([*by_rule, False]) == left_out
+        indices: Any = names.indices
+        chosen = wanted[pc.fill_null(indices.cast(pa.int64()), len(by_rule)).to_numpy()]
+        if chosen.any():
+            yield rows if chosen.all() else _chosen_rows(rows, chosen)
 
 
 def _chosen_rows(rows: pa.Table, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Table:
@@ -140,32 +159,44 @@ def _chosen_views(
     return pa.chunked_array(found, column.type)
 
 
-def decoded_chunks(job: SegmentJob, codec: SegmentCodec, data: memoryview) -> Iterator[pa.Table]:
-    """Yield a segment's rows, some megabytes of it at a time. Only the last ones are valid.
+def decoded_ranges(
+    job: SegmentJob, codec: SegmentCodec, data: memoryview, load: LoadBytes = all_is_loaded
+) -> Iterator[Iterator[pa.Table]]:
+    """Yield a segment's rows, some megabytes of it at a time, each cut into row groups.
 
-    :param data: the whole segment.
+    A range's bytes are there until the next one is asked for.
+
+    :param data: the whole segment, or room for it.
+    :param load: makes parts of ``data`` readable.
     :raises CorruptFrameError: as of :func:`write_data_file`.
     :raises ProofError: the codec fails.
     """
     chunk_bytes = max(MIN_CHUNK_BYTES, -(-len(data) // CHUNKS_PER_SEGMENT))
     with codec_errors(job.path):
-        rows_of = partial(codec.decode, chunk_bytes=chunk_bytes, context=job.context.codec)
-        decoded = iter(rows_of(_read_only(data), job.base_offset))
+        ranges_of = partial(codec.decode_groups, chunk_bytes=chunk_bytes, context=job.context.codec)
+        decoded = iter(ranges_of(_read_only(data), job.base_offset, load=load))
     while True:
         with codec_errors(job.path):
-            rows, damage = next(decoded, _END)
-            if rows is not None and not isinstance(rows, pa.Table):
-                raise TypeError(f"rows that are {type(rows).__name__}, no Arrow table")
+            groups, damage = next(decoded, _END)
             refused = () if job.accept_damage else (one for one in damage if not one.as_written)
             first = next(iter(refused), None)
-        if rows is None:
+        if groups is None:
             return
         if first is not None:
             raise CorruptFrameError.at(job.path, first.offset, first.expected, first.found)
-        if not job.trees:
-            with codec_errors(job.path):
+        yield _groups(job, codec, groups)
+
+
+def _groups(job: SegmentJob, codec: SegmentCodec, groups: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    while True:
+        with codec_errors(job.path):
+            rows = next(groups, None)
+            if rows is not None and not job.trees:
                 rows = codec.older_rows(rows)
+        if rows is None:
+            return
         yield rows
+        # The next rows are decoded before this name is bound again.
         del rows
 
 
@@ -236,23 +267,46 @@ def write_rows(job: SegmentJob, codec: SegmentCodec, chunks: Iterable[pa.Table],
 
     :param sink: open binary file, which is left open, or a path.
     """
+    _write_ranges(job, codec, map(cut_rows, chunks), sink)
+
+
+def _write_ranges(
+    job: SegmentJob, codec: SegmentCodec, ranges: Iterator[Iterator[pa.Table]], sink: Any
+) -> None:
     schema = file_schema(codec.schema, trees=job.trees)
-    following = iter(chunks)
-    rows = next(following, None)
-    with pq.ParquetWriter(sink, schema, **writer_options(schema, codec.columns, rows)) as writer:
-        while rows is not None:
-            _write_chunk(writer, job, rows, codec.columns, schema)
-            # The next chunk is decoded before this name is bound again.
+    groups = next(ranges, iter(()))
+    sample = _first_rows(groups)
+    options = writer_options(schema, codec.columns, pa.concat_tables(sample) if sample else None)
+    with pq.ParquetWriter(sink, schema, **options) as writer:
+        for rows in chain(_taken(sample), groups, chain.from_iterable(ranges)):
+            _write_group(writer, job, rows, codec.columns, schema)
+            # The next rows are decoded before this name is bound again.
             del rows
-            rows = next(following, None)
 
 
-def _write_chunk(
+def _first_rows(groups: Iterator[pa.Table]) -> list[pa.Table]:
+    """Take as many groups as the sample for a file's options needs."""
+    taken: list[pa.Table] = []
+    count = 0
+    for rows in groups:
+        taken.append(rows)
+        count += rows.num_rows
+        if count >= SAMPLE_ROWS:
+            break
+    return taken
+
+
+def _taken(groups: list[pa.Table]) -> Iterator[pa.Table]:
+    """Yield groups, and hold on to none."""
+    while groups:
+        yield groups.pop(0)
+
+
+def _write_group(
     writer: pq.ParquetWriter, job: SegmentJob, rows: pa.Table, columns: Columns, schema: pa.Schema
 ) -> None:
-    for group in cut_rows(rows):
-        table = _with_own_columns(job, group, columns, schema)
-        writer.write_table(table, row_group_size=max(1, table.num_rows))
+    table = _with_own_columns(job, rows, columns, schema)
+    writer.write_table(table, row_group_size=max(1, table.num_rows))
 
 
 def lake_groups(
@@ -265,9 +319,8 @@ def lake_groups(
     :raises StorageEngineError: as :func:`write_data_file` does.
     """
     with _row_errors(job.path):
-        for rows in decoded_chunks(job, codec, data):
-            for group in cut_rows(rows):
-                yield _with_own_columns(job, group, codec.columns, schema)
+        for rows in chain.from_iterable(decoded_ranges(job, codec, data)):
+            yield _with_own_columns(job, rows, codec.columns, schema)
 
 
 def together(groups: Sequence[pa.Table]) -> pa.Table:
@@ -331,6 +384,10 @@ class WindowMemory:
         :param buffers: bytes that were yielded are valid until so many more have been asked for.
         """
         self._buffers = [np.empty(0, np.uint8)] * buffers
+
+    def forget(self) -> None:
+        """Give back what serves large segments alone."""
+        self._buffers = [it if len(it) <= _MOST_KEPT_BYTES else it[:0].copy() for it in self._buffers]
 
     def buffers(self, size_bytes: int) -> Iterator[memoryview]:
         """Yield buffers of at least this size, in turn and without end."""
@@ -630,6 +687,8 @@ def read_window(
             tree.add(rows)
         # Or two row groups would be in memory while the next is read.
         del rows
+        if len(out) > _MOST_KEPT_BYTES:
+            pa.default_memory_pool().release_unused()
     first, last = np.concatenate(starts), np.concatenate(ends)
     order = check_tiled(first, last, window.start_position, window.end_position, name)
     if written != len(out):

@@ -15,7 +15,8 @@ from storage_engine.model.broker.codec import Columns
 COMPRESSION_LEVEL: Final = 1
 _PACKED_LEVEL: Final = -100
 """Of what doesn't shrink: zstd then looks for little."""
-_SAMPLE_ROWS: Final = 1 << 14
+SAMPLE_ROWS: Final = 1 << 14
+"""Of the first rows, by which a file's options are chosen."""
 _SAMPLE_VALUES: Final = 1000
 _LEAST_BYTES: Final = 64 << 10
 _MOST_BYTES: Final = 1 << 20
@@ -33,7 +34,7 @@ def writer_options(schema: pa.Schema, columns: Columns, rows: pa.Table | None) -
     :param rows: the first of them, from which a sample is taken; None: there is none.
     """
     names = set(schema.names)
-    sample = schema.empty_table() if rows is None else rows.slice(0, _SAMPLE_ROWS)
+    sample = schema.empty_table() if rows is None else rows.slice(0, SAMPLE_ROWS)
     coded = [name for name in columns.dictionary if name not in columns.keys or _has_repeats(sample[name])]
     dictionary = (*IDENTITY_COLUMNS.names, "kind", *coded, LEAF_KEY)
     bounds = (*SELECTIVE_COLUMNS, *columns.bounds, *columns.file_bounds)

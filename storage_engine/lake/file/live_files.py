@@ -12,6 +12,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
+from storage_engine.commands import Command
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.file.filters import store_rows
 from storage_engine.lake.file.scan import EVERY_OFFSET, plan_files, plan_whole_entries
@@ -89,10 +90,11 @@ def live_data_files(
             if "equality delete" not in str(error):
                 raise
             raise LakeUnavailableError(
-                f"lake table {table.location()}: another engine deleted rows by equality delete files, so "
-                "which rows are left can't be told. Nothing was changed. Let that engine rewrite the data "
-                "files (in Spark: rewrite_data_files), or roll the table back, and then run storage-engine "
-                "verify --level bytes --renew."
+                f"lake table {table.location()}: another engine deleted rows by equality delete files, "
+                "so which rows are left can't be told. Nothing was changed. Let that engine rewrite "
+                "the data files (in Spark: rewrite_data_files), or roll the table back, and then run ",
+                Command("verify --level bytes --renew"),
+                ".",
             ) from error
         return tuple(
             LiveFile(task.file, tuple(sorted(file.file_path for file in task.delete_files))) for task in tasks

@@ -1,4 +1,4 @@
-"""Which offsets of which stores each manifest covers, so that one slot is found without opening all.
+"""Which rows of which stores each manifest covers, so that a few are found without opening all.
 
 Written by maintenance into a small file below the table's location, and read where a slot is looked up. A
 manifest never changes under its name, so what is said of it stays true; any other manifest is opened. The
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
@@ -21,12 +21,43 @@ from storage_engine.lake.storage.small_files import HIDDEN_PREFIX, read_small_fi
 
 RANGES_NAME = f"{HIDDEN_PREFIX}manifests.json"
 
-Ranges = Mapping[str, tuple[int, int]]
-"""By store id, the first and last base offset that a manifest can have files of."""
 
-_VERSION = 1
+class Range(NamedTuple):
+    """What a manifest can have of a store.
 
-_known: FileMemory[Mapping[str, Mapping[str, tuple[int, int]]]] = FileMemory(most=8)
+    :param first: lowest base offset of a segment; ``last`` the highest.
+    :param newest: highest sequence of a row.
+    :param least_rows: no file has fewer.
+    """
+
+    first: int
+    last: int
+    newest: int
+    least_rows: int
+
+
+class WantedFiles(NamedTuple):
+    """Which files of a store somebody looks for.
+
+    :param first: those with segments of this base offset or a higher one, up to ``last``.
+    :param since: those with rows of this sequence or a higher one.
+    :param below_rows: those with fewer rows.
+    """
+
+    first: int = -(2**63)
+    last: int = 2**63 - 1
+    since: int = 0
+    below_rows: int = 2**63 - 1
+
+
+EVERYTHING = WantedFiles()
+
+Ranges = Mapping[str, Range]
+"""By store id."""
+
+_VERSION = 2
+
+_known: FileMemory[Mapping[str, Ranges]] = FileMemory(most=8)
 
 
 def known_ranges(table: Table) -> Mapping[str, Ranges]:
@@ -35,15 +66,20 @@ def known_ranges(table: Table) -> Mapping[str, Ranges]:
     return _known.get(location, lambda: _read(table, location))
 
 
-def may_hold(ranges: Ranges | None, store_id: str, base_offsets: tuple[int, int]) -> bool:
-    """Return whether a manifest can have files of a store's segments at these offsets.
+def may_hold(ranges: Ranges | None, store_id: str, wanted: WantedFiles) -> bool:
+    """Return whether a manifest can have files of a store that somebody looks for.
 
     :param ranges: None: nothing is known of it.
     """
     if ranges is None:
         return True
-    first, last = ranges.get(store_id, (1, 0))
-    return first <= last and first <= base_offsets[1] and last >= base_offsets[0]
+    it = ranges.get(store_id)
+    return it is not None and (
+        it.first <= wanted.last
+        and it.last >= wanted.first
+        and it.newest >= wanted.since
+        and it.least_rows < wanted.below_rows
+    )
 
 
 def manifest_key(manifest: ManifestFile) -> str:
@@ -75,7 +111,7 @@ def _read(table: Table, location: str) -> Mapping[str, Ranges]:
         if content.pop("sha256") != _checksum(content) or content["version"] != _VERSION:
             return {}
         return {
-            key: {store_id: (first, last) for store_id, (first, last) in ranges.items()}
+            key: {store_id: Range(*values) for store_id, values in ranges.items()}
             for key, ranges in content["manifests"].items()
         }
     except (LakeUnavailableError, ValueError, KeyError, TypeError, AttributeError):

@@ -22,14 +22,22 @@ from pyiceberg.table import FileScanTask, ManifestGroupPlanner, Table
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType
 
-from storage_engine.lake.file.manifest_ranges import known_ranges, manifest_key, may_hold
+from storage_engine.lake.file.manifest_ranges import (
+    EVERYTHING,
+    Range,
+    WantedFiles,
+    known_ranges,
+    manifest_key,
+    may_hold,
+)
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.lake.storage.file_memory import FileMemory
 
 Offsets = tuple[int, int]
 """First and last base offset, inclusive."""
 
-EVERY_OFFSET: Offsets = (-(2**63), 2**63 - 1)
+EVERY_OFFSET: Offsets = (EVERYTHING.first, EVERYTHING.last)
+_LAST = EVERY_OFFSET[1]
 
 _OFFSET_COLUMNS = ("segment_base_offset", "base_offset")
 _KEPT_BOUNDS = ("store_id", "lineage", "log", *_OFFSET_COLUMNS, "sequence", "log_id")
@@ -41,15 +49,16 @@ _POSITIONS = {field.name: at for at, field in enumerate(DATA_FILE_TYPE[2].fields
 class _Entries:
     """A manifest's live entries.
 
-    :param first: by entry, the lowest base offset of a segment in the file; ``last`` the highest.
+    :param ranges: by entry, a column for each field of :class:`Range`.
     """
 
     entries: Sequence[ManifestEntry]
-    first: np.ndarray[Any, np.dtype[np.int64]]
-    last: np.ndarray[Any, np.dtype[np.int64]]
+    ranges: np.ndarray[Any, np.dtype[np.int64]]
 
-    def within(self, offsets: Offsets) -> list[ManifestEntry]:
-        places = np.flatnonzero((self.first <= offsets[1]) & (self.last >= offsets[0]))
+    def within(self, wanted: WantedFiles) -> list[ManifestEntry]:
+        first, last, newest, rows = self.ranges.T
+        of_offsets = (first <= wanted.last) & (last >= wanted.first)
+        places = np.flatnonzero(of_offsets & (newest >= wanted.since) & (rows < wanted.below_rows))
         return [self.entries[int(at)] for at in places]
 
 
@@ -62,15 +71,15 @@ class _KnownManifest(ManifestFile):
     """A manifest whose entries this process may know."""
 
     table: Table
-    offsets: Offsets
+    wanted: WantedFiles
 
     @classmethod
-    def of(cls, table: Table, manifest: ManifestFile, offsets: Offsets) -> _KnownManifest:
+    def of(cls, table: Table, manifest: ManifestFile, wanted: WantedFiles) -> _KnownManifest:
         """
-        :param offsets: of which entries to fetch.
+        :param wanted: which entries to fetch.
         """
         found = cls(*(manifest[at] for at in range(len(manifest))))
-        found.table, found.offsets = table, offsets
+        found.table, found.wanted = table, wanted
         return found
 
     def known(self) -> _Entries:
@@ -83,7 +92,7 @@ class _KnownManifest(ManifestFile):
 
     def fetch_manifest_entry(self, io: FileIO, discard_deleted: bool = True) -> list[ManifestEntry]:
         assert discard_deleted
-        return self.known().within(self.offsets)
+        return self.known().within(self.wanted)
 
 
 class _Planner(ManifestGroupPlanner):
@@ -141,6 +150,9 @@ def plan_files(
     where: BooleanExpression,
     base_offsets: Offsets = EVERY_OFFSET,
     store_id: str | None = None,
+    *,
+    since: int = EVERYTHING.since,
+    below_rows: int = EVERYTHING.below_rows,
 ) -> list[FileScanTask]:
     """List the files of a loaded table's snapshot that can have rows of this kind.
 
@@ -149,17 +161,24 @@ def plan_files(
 
     :param base_offsets: only files that can hold a segment whose base offset lies within these two.
     :param store_id: only files of this store; None: of those that ``where`` says.
+    :param since: only files that can hold a row of this sequence, or of a later one.
+    :param below_rows: only files of fewer rows, as far as the catalog leaves the planning to us.
     :raises Exception: whatever PyIceberg raises for a manifest that can't be read.
     """
     if table.catalog.supports_server_side_planning():
         return plan_whole_entries(table, where)
-    known = []
-    ranges = {} if store_id is None or base_offsets == EVERY_OFFSET else known_ranges(table)
-    for manifest in list_manifests(table):
-        if store_id is not None and not may_hold(ranges.get(manifest_key(manifest)), store_id, base_offsets):
-            continue
-        known.append(_KnownManifest.of(table, manifest, base_offsets))
+    wanted = WantedFiles(*base_offsets, since, below_rows)
+    manifests: Iterable[ManifestFile] = list_manifests(table)
+    if store_id is not None and wanted != EVERYTHING:
+        manifests = filter(may_have(table, store_id, wanted), manifests)
+    known = [_KnownManifest.of(table, manifest, wanted) for manifest in manifests]
     return list(_Planner(table.metadata, table.io, row_filter=where).plan_files(known))
+
+
+def may_have(table: Table, store_id: str, wanted: WantedFiles) -> Callable[[ManifestFile], bool]:
+    """Return what tells whether a manifest of a loaded table can list files that somebody looks for."""
+    ranges = known_ranges(table)
+    return lambda manifest: may_hold(ranges.get(manifest_key(manifest)), store_id, wanted)
 
 
 def plan_whole_entries(table: Table, where: BooleanExpression) -> list[FileScanTask]:
@@ -198,17 +217,19 @@ def read_files(
     return ArrowScan(table.metadata, table.io, schema, where).to_table(tasks)
 
 
-def ranges_of(table: Table, manifest: ManifestFile) -> dict[str, Offsets]:
-    """Return, by store id, the first and last base offset that a manifest can have files of.
+def ranges_of(table: Table, manifest: ManifestFile) -> dict[str, Range]:
+    """Return, by store id, what a manifest can have files of.
 
     :raises Exception: whatever PyIceberg raises for a manifest that can't be read.
     """
-    found: dict[str, Offsets] = {}
-    it = _KnownManifest.of(table, manifest, EVERY_OFFSET).known()
-    for entry, first, last in zip(it.entries, it.first.tolist(), it.last.tolist(), strict=True):
-        store_id = str(entry.data_file.partition[0])
-        of_store = found.get(store_id, (first, last))
-        found[store_id] = (min(first, of_store[0]), max(last, of_store[1]))
+    by_store: dict[str, list[int]] = {}
+    known = _KnownManifest.of(table, manifest, EVERYTHING).known()
+    for at, entry in enumerate(known.entries):
+        by_store.setdefault(str(entry.data_file.partition[0]), []).append(at)
+    found = {}
+    for store_id, places in by_store.items():
+        first, last, newest, rows = known.ranges[places].T
+        found[store_id] = Range(int(first.min()), int(last.max()), int(newest.max()), int(rows.min()))
     return found
 
 
@@ -222,22 +243,26 @@ def _sorted_out(table: Table, entries: Sequence[ManifestEntry]) -> _Entries:
     fields = {field.name: field.field_id for field in table.schema().fields}
     kept = {fields[name] for name in _KEPT_BOUNDS if name in fields}
     offset = next((fields[name] for name in _OFFSET_COLUMNS if name in fields), -1)
-    first, last = [], []
-    for entry in entries:
+    sequence = fields.get("sequence", -1)
+    ranges = np.empty((len(entries), len(Range._fields)), np.int64)
+    for at, entry in enumerate(entries):
         file = entry.data_file
         if file.content is not DataFileContent.DATA:
             # The bounds of a delete file say which data files it is about.
-            first.append(EVERY_OFFSET[0])
-            last.append(EVERY_OFFSET[1])
+            ranges[at] = (*EVERY_OFFSET, _LAST, 0)
             continue
         for name in ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts"):
             file[_POSITIONS[name]] = None
         for name in ("lower_bounds", "upper_bounds"):
             bounds = getattr(file, name) or {}
             file[_POSITIONS[name]] = {key: value for key, value in bounds.items() if key in kept}
-        first.append(_bound(file.lower_bounds.get(offset), EVERY_OFFSET[0]))
-        last.append(_bound(file.upper_bounds.get(offset), EVERY_OFFSET[1]))
-    return _Entries(tuple(entries), np.array(first, np.int64), np.array(last, np.int64))
+        ranges[at] = (
+            _bound(file.lower_bounds.get(offset), EVERY_OFFSET[0]),
+            _bound(file.upper_bounds.get(offset), EVERY_OFFSET[1]),
+            _bound(file.upper_bounds.get(sequence), _LAST),
+            file.record_count,
+        )
+    return _Entries(tuple(entries), ranges)
 
 
 def _bound(value: bytes | None, otherwise: int) -> int:

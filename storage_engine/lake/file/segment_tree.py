@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from storage_engine.arrow.memory import address_of
 from storage_engine.arrow.name_columns import one_array
+from storage_engine.commands import Command
 from storage_engine.exceptions import ProofError
 from storage_engine.lake.catalog.tables import LEAF_KEY, LEAF_SALT
 from storage_engine.lake.file.sha256_kernels import DIGEST_BYTES, sha256_engine
@@ -290,8 +291,9 @@ def tree_of_file(parquet: Any, columns: Columns, name: str, *, trees: bool) -> S
     if not trees:
         raise ProofError(
             f"{name}: expected a data file of a lake of a version below 3, found one with {LEAF_KEY}: the "
-            "lake went back to an older version since the file was written. Nothing was committed. Run "
-            "storage-engine lake upgrade, and then this again."
+            "lake went back to an older version since the file was written. Nothing was committed. Run ",
+            Command("lake upgrade"),
+            ", and then this again.",
         )
     return SegmentTree(columns, name)
 

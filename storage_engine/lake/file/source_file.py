@@ -3,48 +3,95 @@
 A touch in between is no reason to begin again. What counts is that the bytes that were read are those of the
 file as its facts describe it, at the end too: where these moved by another's doing, it is hashed again.
 They are read on this host, or where a job says so from the agent on their broker's.
+
+A large segment is never in memory whole: it is read three times, to hash it, to decode it a part after the
+other, and to compare it with its copy. The page cache has it by then, mostly.
 """
 
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from storage_engine.exceptions import FileGoneError, ProofError, StoreNotFoundError
 from storage_engine.lake.file.agent_files import AgentFiles, files_from
 from storage_engine.lake.file.jobs import AgentRun, SegmentJob
 from storage_engine.lake.file.staging import sha256_of
 from storage_engine.lake.storage.pace import pace_at
+from storage_engine.model.broker.codec import LoadBytes
 from storage_engine.model.proof.companions import Companion
 from storage_engine.model.store.store import FileFacts
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 from storage_engine.same_bytes.settling import settle
+from storage_engine.same_bytes.trusted_times import times_are_trusted
 
 _BLOCK_BYTES = 1 << 20
 """Read and hashed at a time, so that the hash finds it in the processor's caches."""
+
+WHOLE_BYTES = 128 << 20
+"""A segment of at most so many bytes is in memory whole, from being read until its copy is proven."""
 
 _per_thread = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """:param data: the file's bytes, in memory that serves the thread's next segment too.
+    """:param data: the file's bytes, or room for them, in memory that serves the thread's next segment too.
     :param sha256: of them, in hex.
     :param facts: of the file before it was read, when every later write had to change them.
+    :param files: where parts of it are read again; None: ``data`` has all bytes.
     """
 
     data: memoryview
     sha256: str
     facts: FileFacts
+    files: LocalFiles | None = None
+
+    def loader(self) -> LoadBytes:
+        """Return what makes parts of ``data`` readable, each behind the one before.
+
+        :raises StorageEngineError: as :func:`read_source` does.
+        """
+        self.release()
+        begin = end = 0
+
+        def load(first: int, last: int) -> None:
+            nonlocal begin, end
+            if self.files is not None:
+                _room().release(begin, first)
+                begin, position = first, max(end, first)
+                self.files.read_again(self.facts, position, self.data[position:last])
+                end = max(end, last)
+
+        return load
+
+    def parts(self, position: int, size_bytes: int) -> Iterator[memoryview]:
+        """Yield bytes of the file in order. Each part is valid until the next one is asked for.
+
+        :param position: in the file, of the first of them.
+        :raises StorageEngineError: as :func:`read_source` does.
+        """
+        if self.files is None:
+            yield self.data[position : position + size_bytes]
+            return
+        block = memoryview(bytearray(_BLOCK_BYTES))
+        for at in range(position, position + size_bytes, _BLOCK_BYTES):
+            part = block[: position + size_bytes - at]
+            is_last = at + len(part) >= len(self.data)
+            self.files.read_again(self.facts, at, part, forgets=is_last)
+            yield part
+
+    def release(self) -> None:
+        """Give memory back that a large segment took: :meth:`loader` and :meth:`parts` read it again."""
+        if self.files is not None:
+            _room().release(0, len(self.data))
 
 
 def read_source(job: SegmentJob) -> Source:
@@ -59,6 +106,7 @@ def read_source(job: SegmentJob) -> Source:
     with source_errors(job.path):
         facts = _as_chosen(job.facts, files.settled(job.path))
     data = _source_memory(job.facts.size_bytes)
+    again = _read_again(job, files)
     digest, pace = hashlib.sha256(), pace_at(job.bytes_per_second)
 
     def seen(block: memoryview) -> None:
@@ -66,9 +114,19 @@ def read_source(job: SegmentJob) -> Source:
         pace.spend(len(block))
 
     with source_errors(job.path):
-        done, found = files.read(job.path, data, seen)
+        done, found = files.read(job.path, data, seen) if again is None else again.look(job.path, seen)
     _check_read(job.facts, done, found.inode)
-    return Source(data, digest.hexdigest(), facts)
+    return Source(data, digest.hexdigest(), facts, again)
+
+
+def _read_again(job: SegmentJob, files: LocalFiles | AgentFiles) -> LocalFiles | None:
+    """Return where parts of a segment are read again; None: it is read once, into memory.
+
+    What comes from another host is, and so is a file whose times don't tell whether it is the same.
+    """
+    if not isinstance(files, LocalFiles) or job.facts.size_bytes <= WHOLE_BYTES:
+        return None
+    return files if times_are_trusted(Path(job.path).parent, job.store_root) else None
 
 
 class LocalFiles:
@@ -103,6 +161,46 @@ class LocalFiles:
                 done += count
             self._pace.forget(file.fileno())
         return done, facts
+
+    def look(self, path: str, seen: Callable[[memoryview], None]) -> tuple[int, FileFacts]:
+        """Read a file that is read again soon: its pages stay in the page cache.
+
+        :param seen: is given each part, which is valid for that long.
+        :return: how many bytes it has, and the facts of the file that was read.
+        """
+        done, block = 0, memoryview(bytearray(_BLOCK_BYTES))
+        with Path(path).open("rb", buffering=0) as file:
+            facts = FileFacts.of_stat(path, os.fstat(file.fileno()))
+            while count := file.readinto(block):
+                seen(block[:count])
+                done += count
+        return done, facts
+
+    def read_again(self, known: FileFacts, offset: int, into: memoryview, *, forgets: bool = False) -> None:
+        """Read a part of a file that was read before. What the page cache still has costs the disk nothing,
+        and counts as nothing.
+
+        :param forgets: nobody reads the file again soon.
+        :raises StorageEngineError: as :func:`read_source` does.
+        """
+        done = 0
+        with source_errors(known.path), Path(known.path).open("rb", buffering=0) as file:
+            fd = file.fileno()
+            inode = os.fstat(fd).st_ino
+            while done < len(into) and (count := self._read_cached(fd, offset + done, into[done:])):
+                done += count
+            if forgets:
+                self._pace.forget(fd)
+        _check_part(known, offset, len(into), done, inode)
+
+    def _read_cached(self, fd: int, at: int, into: memoryview) -> int:
+        block = into[:_BLOCK_BYTES]
+        with suppress(OSError):
+            if count := os.preadv(fd, [block], at, os.RWF_NOWAIT):
+                return count
+        count = os.preadv(fd, [block], at)
+        self._pace.spend(count)
+        return count
 
     def sha256(self, path: str, size_bytes: int) -> str:
         """Return the hash of a file that has changed its times."""
@@ -189,7 +287,9 @@ def _unchanged(job: SegmentJob, chosen: FileFacts, source: Source) -> FileFacts:
         facts = _as_chosen(chosen, files.settled(path))
         sha256 = files.sha256(path, chosen.size_bytes)
         found = files.facts(path)
-    if sha256 != source.sha256 or not _is_same(job, _as_chosen(chosen, found), facts):
+    is_same = sha256 == source.sha256 and _is_same(job, _as_chosen(chosen, found), facts)
+    # What was read again may have had other bytes for a moment.
+    if source.files is not None or not is_same:
         raise _changed(chosen, found)
     return facts
 
@@ -217,6 +317,18 @@ def _check_read(chosen: FileFacts, size_bytes: int, inode: int) -> None:
         )
 
 
+def _check_part(known: FileFacts, offset: int, expected: int, done: int, inode: int) -> None:
+    """
+    :raises ProofError: another file was read, or not all of the part.
+    """
+    if (done, inode) != (expected, known.inode):
+        raise ProofError(
+            f"{known.path}: expected {expected} bytes at {offset} of inode {known.inode}, read {done} of "
+            f"inode {inode}: the file was replaced, truncated or written to meanwhile. Nothing was "
+            "committed or deleted."
+        )
+
+
 def _is_same(job: SegmentJob, found: FileFacts, known: FileFacts) -> bool:
     return found == known or files_of(job).own_acts(found.path).same_file(found, known)
 
@@ -228,17 +340,37 @@ def _changed(chosen: FileFacts, found: FileFacts) -> ProofError:
     )
 
 
-def _source_memory(size_bytes: int) -> memoryview:
+class _Room:
+    """Memory for a segment of which pages can be given back."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._map = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with suppress(OSError, AttributeError):
+            self._map.madvise(mmap.MADV_HUGEPAGE)
+        self.data = memoryview(self._map)
+
+    def release(self, begin: int, end: int) -> None:
+        """Give the pages of a range back, whole ones: who reads there finds zeros."""
+        begin, end = (at // mmap.PAGESIZE * mmap.PAGESIZE for at in (begin, min(end, len(self.data))))
+        if end > begin:
+            self._map.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
+
+def _room(size_bytes: int = 0) -> _Room:
     """This thread's memory for a segment, which serves the next one too.
 
     Fresh pages would have to be cleared by the kernel, which takes as long as reading the file.
     """
-    memory: np.ndarray[Any, Any] | None = getattr(_per_thread, "memory", None)
-    if memory is None or len(memory) < size_bytes:
+    room: _Room | None = getattr(_per_thread, "room", None)
+    if room is None or len(room.data) < size_bytes:
         # The old goes before the new comes.
-        _per_thread.memory = memory = None
-        _per_thread.memory = memory = np.empty(size_bytes, dtype=np.uint8)
-    return memory[:size_bytes].data
+        _per_thread.room = room = None
+        _per_thread.room = room = _Room(size_bytes)
+    return room
+
+
+def _source_memory(size_bytes: int) -> memoryview:
+    return _room(size_bytes).data[:size_bytes]
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
+from storage_engine.commands import Command, Text
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.file.filters import store_rows
 from storage_engine.lake.file.jobs import (
@@ -106,8 +107,13 @@ def _rows_of_nobody(
                 entry.location,
                 f"expected {count} rows, those of the segments whose receipts name this data file, found "
                 f"{entry.file.record_count - more}: some are of a segment without a receipt here",
-                "No byte is lost, but nothing vouches for these rows. Run storage-engine archive again while "
-                "the segment is on the broker's disk, or storage-engine lake rebuild.",
+                Text(
+                    "No byte is lost, but nothing vouches for these rows. Run ",
+                    Command("archive"),
+                    " again while the segment is on the broker's disk, or ",
+                    Command("lake rebuild"),
+                    ".",
+                ),
             )
 
 
@@ -117,9 +123,12 @@ def _without_receipt(entry: TableEntry) -> Finding:
         entry.location,
         f"expected a receipt that names this data file of the table, found none; it has "
         f"{entry.file.record_count} rows that nothing vouches for",
-        "If an archiving was killed between its two commits, run storage-engine archive again while the "
-        "segment is on the broker's disk: it adds the receipt. Otherwise a receipt was removed: roll the "
-        "table segments back to the snapshot that has it.",
+        Text(
+            "If an archiving was killed between its two commits, run ",
+            Command("archive"),
+            " again while the segment is on the broker's disk: it adds the receipt. Otherwise a receipt "
+            "was removed: roll the table segments back to the snapshot that has it.",
+        ),
     )
 
 

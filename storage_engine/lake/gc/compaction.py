@@ -26,6 +26,7 @@ import pyarrow as pa
 from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.durable import fsync_path, unlink
 from storage_engine.core.long_work import told
@@ -168,9 +169,10 @@ def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = Fal
     if not has_trees(properties):
         raise BadInputError(
             f"{lake.location}: expected a lake of version {SCHEMA_VERSION} or later, found "
-            f"{properties.get(SCHEMA_VERSION_PROPERTY, '1.0')}, in which each segment has a data file of its "
-            "own. Nothing was changed. Run storage-engine lake upgrade, once every host that opens the lake "
-            "has this release."
+            f"{properties.get(SCHEMA_VERSION_PROPERTY, '1.0')}, in which each segment has a data file "
+            "of its own. Nothing was changed. Run ",
+            Command("lake upgrade"),
+            ", once every host that opens the lake has this release.",
         )
     if not dry_run:
         ready_to_write(lake)
@@ -202,7 +204,7 @@ def maintain_compaction(lake: Lake, store_id: str | None = None, *, dry_run: boo
     try:
         done = compact_lake(lake, store_id, dry_run=dry_run)
     except StorageEngineError as error:
-        return (f"not all small data files became larger ones: {error}",)
+        return (Text("not all small data files became larger ones: ", error),)
     return (*filter(None, (done.text,)), *done.faults, *done.notices)
 
 
@@ -326,7 +328,7 @@ def _kind_of(
     topic, broker = topic_of(row.broker, row.log), find_broker(row.broker)
     if topic is None:
         return None
-    stream = Stream(row.store_id, names, row.log, topic, broker.is_system_topic(topic))
+    stream = Stream(row.store_id, names, row.log, topic, broker.topics.is_system(topic))
     rule = rule_for(policy.rules, stream)
     held = frozenset(hold.hold_id for hold in policy.holds_of(stream))
     return topic, rule, None if rule is None else rule.days, held
@@ -334,7 +336,7 @@ def _kind_of(
 
 def _age_of(row: Receipt, first_proven: Mapping[SegmentIdentity, int]) -> int | None:
     return age_begins_ms(
-        broker_sets_times=find_broker(row.broker).sets_times,
+        broker_sets_times=find_broker(row.broker).rows.sets_times,
         last_ms=row.last_store_timestamp_ms,
         first_proven_at_ms=first_proven[row.identity],
     )
@@ -380,10 +382,11 @@ def _compact_store(lake: Lake, plan: Sequence[tuple[SmallFile, ...]], done: Lake
 
 def _changed_text(larger: LargerFile) -> str:
     first = larger.old[0]
-    return (
-        f"{count_text(len(larger.old), 'segment')} of {first.log} from offset {first.base_offset} on stay in "
-        "small files: somebody archived, expired or proved one of them again meanwhile. Run storage-engine "
-        "lake compact again"
+    return Text(
+        f"{count_text(len(larger.old), 'segment')} of {first.log} from offset {first.base_offset} on "
+        "stay in small files: somebody archived, expired or proved one of them again meanwhile. Run ",
+        Command("lake compact"),
+        " again",
     )
 
 
@@ -404,9 +407,9 @@ def _write_sound(table: Table, group: Sequence[SmallFile]) -> tuple[LargerFile |
                 _check(table, file)
                 sound.append(file)
             except ProofError as fault:
-                faults.append(str(fault))
+                faults.append(Text(fault))
         if not faults:
-            return None, [str(error)]
+            return None, [Text(error)]
     return (_write(table, sound) if len(sound) >= COMPACTED_LEAST_FILES else None), faults
 
 
@@ -420,7 +423,7 @@ def _check(table: Table, file: SmallFile) -> None:
             check_rows(table, row, file.location)
         except ProofError as error:
             named = "" if f"{row.base_offset:020d}" in str(error) else f" It has {what}."
-            raise ProofError(f"{error}{named} It stays as it is.") from error
+            raise ProofError(error, f"{named} It stays as it is.") from error
         except LakeUnavailableError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
@@ -521,10 +524,11 @@ def _prove(
                 receipt, SegmentPart(rows, receipt.identity, groups, location), location, memory
             ):
                 raise ProofError(
-                    f"{location}: expected the segment {receipt.log}/{receipt.base_offset:020d} as it was "
-                    f"proven in {receipt.data_file}, found {fault}. No receipt was changed, and that "
-                    "file stays. Run storage-engine verify --level bytes: the disk or the codec is at "
-                    "fault."
+                    f"{location}: expected the segment {receipt.log}/{receipt.base_offset:020d} as it "
+                    f"was proven in {receipt.data_file}, found {fault}. No receipt was changed, and "
+                    "that file stays. Run ",
+                    Command("verify", "--level bytes"),
+                    ": the disk or the codec is at fault.",
                 )
         count = sum(receipt.row_count for receipt, _ in placed)
         if parquet.metadata.num_rows != count:
@@ -672,7 +676,7 @@ def _finish(lake: Lake, store_id: str) -> list[str]:
 
     :return: what is wrong with those that don't prove their segments.
     """
-    faults = []
+    faults: list[str] = []
     segments, messages = lake.segments(), lake.messages()
     rows = receipts_in(segments, store_id, with_ended=True)
     by_slot = {slot_prefix(row.identity): row for row in rows}
@@ -687,7 +691,7 @@ def _finish(lake: Lake, store_id: str) -> list[str]:
         try:
             found = segments_in(messages.io, at)
         except ProofError as error:
-            faults.append(str(error))
+            faults.append(Text(error))
             continue
         old = [(by_slot.get(slot_prefix(identity)), groups) for identity, groups in found.items()]
         placed = [(row, groups) for row, groups in old if row is not None]
@@ -700,6 +704,6 @@ def _finish(lake: Lake, store_id: str) -> list[str]:
             if not is_elsewhere and all(row.is_whole for row, _ in placed):
                 new = _prove(messages, placed, at, at)
         except ProofError as error:
-            faults.append(str(error))
+            faults.append(Text(error))
         _commit(lake, [LargerFile(at, tuple(row for row, _ in placed), new)])
     return faults

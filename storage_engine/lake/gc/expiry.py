@@ -23,6 +23,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command, Text
 from storage_engine.core import durable
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, ProofError
@@ -597,8 +598,11 @@ def _check_file(messages: Table, file: StoredFile) -> None:
             location,
             file,
             "no file",
-            " If a removal that was killed took it, record a hold, then run storage-engine lake expire "
-            "--trash-days 0, which removes nothing more, and then undo the rest.",
+            Text(
+                " If a removal that was killed took it, record a hold, then run ",
+                Command("lake expire", "--trash-days 0"),
+                ", which removes nothing more, and then undo the rest.",
+            ),
         ) from error
     if (size_bytes, sha256) != (file.size_bytes, file.sha256):
         raise _changed(location, file, f"{size_bytes} bytes with SHA-256 {sha256}")
@@ -606,8 +610,9 @@ def _check_file(messages: Table, file: StoredFile) -> None:
 
 def _changed(location: str, file: StoredFile, what: str, advice: str = "") -> ProofError:
     return ProofError(
-        f"{location}: expected {file.size_bytes} bytes with SHA-256 {file.sha256}, as when it expired, found "
-        f"{what}. Nothing was changed. Bring the file back from a copy of the lake, and run again.{advice}"
+        f"{location}: expected {file.size_bytes} bytes with SHA-256 {file.sha256}, as when it expired, "
+        f"found {what}. Nothing was changed. Bring the file back from a copy of the lake, and run again.",
+        advice,
     )
 
 

@@ -24,6 +24,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile, read_manifest_list
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.long_work import told_each
 from storage_engine.core.wording import reason_text
@@ -435,7 +436,7 @@ def _candidate(
     young = not is_due and file.modified_ns > (waits.foreign_ns if foreign else waits.settled_ns)
     contents = None
     if is_lost:
-        contents = GarbageContents(keep="the table needs it again: run storage-engine gc --undo")
+        contents = GarbageContents(keep=Text("the table needs it again: run ", Command("gc --undo")))
     elif kind in _METADATA_KINDS or (kind is not None and not young):
         contents = scene.evidence.of(table, twins, kind, file)
     return Candidate(file.key(scene.place), kind, contents, young)
@@ -580,11 +581,12 @@ def _check_heads(lake: Lake, known_heads: Mapping[str, Sequence[ChainHead]]) -> 
         for head in heads:
             if head.sequence >= 0 and found.get(head.sequence) != head.row_hash:
                 raise LakeIdentityError(
-                    f"lake {lake.location}: expected receipt number {head.sequence} of store {store_id} with "
-                    f"the hash {head.row_hash}, which was recorded, found "
-                    f"{found.get(head.sequence, 'none of that number')}: the catalog was put back from an "
-                    "older copy, or another branch of it went on. Nothing was removed. Run storage-engine "
-                    "lake rebuild, which brings the catalog up to what the warehouse holds."
+                    f"lake {lake.location}: expected receipt number {head.sequence} of store {store_id} "
+                    f"with the hash {head.row_hash}, which was recorded, found "
+                    f"{found.get(head.sequence, 'none of that number')}: the catalog was put back from "
+                    "an older copy, or another branch of it went on. Nothing was removed. Run ",
+                    Command("lake rebuild"),
+                    ", which brings the catalog up to what the warehouse holds.",
                 )
 
 

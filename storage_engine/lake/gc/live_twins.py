@@ -13,6 +13,7 @@ from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.table import FileScanTask, Table
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Text
 from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.catalog.names import proven_files
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
@@ -194,7 +195,7 @@ class LiveTwins:
         try:
             check_links(self._segments, store_id, whole=True)
         except ReceiptError as error:
-            return _Store(f"no receipt counts: {error}", {}, Reader(self._messages, ()))
+            return _Store(Text("no receipt counts: ", error), {}, Reader(self._messages, ()))
         rows: dict[str, list[Receipt]] = {}
         for row in receipts_in(self._segments, store_id):
             rows.setdefault(slot_prefix(row.identity), []).append(row)
@@ -240,5 +241,5 @@ def _row_difference(table: Table, location: str, receipt: Receipt) -> str:
         )
     except Exception as error:
         # What another engine wrote may be anything at all; nothing is proven then.
-        return f"its rows can't be compared with the live ones ({type(error).__name__}: {error})"
+        return Text(f"its rows can't be compared with the live ones ({type(error).__name__}: ", error, ")")
     return "" if np.array_equal(whole, written_over) else "its rows are others than the live ones"

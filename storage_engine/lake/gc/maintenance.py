@@ -24,6 +24,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, UpdatesAndRequirements
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
@@ -132,7 +133,7 @@ def maintain_lake(
         ready_to_write(lake)
     known_heads = known_heads or {}
     fault = _fault(lake, known_heads)
-    notices = [] if not fault else [f"no snapshot expires: {fault}"]
+    notices: list[str] = [] if not fault else [Text("no snapshot expires: ", fault)]
     done = []
     names = [table.name()[-1] for table in lake.every_table()]
     for load in (partial(lake.load, name) for name in names):
@@ -157,7 +158,7 @@ def maintain_lake(
         if not fault:
             found = collect(lake, grace_ms=METADATA_AGE_MS, delete=not dry_run, known_heads=known_heads)
     except LakeUnavailableError as error:
-        notices.append(f"gc took no file: {error}")
+        notices.append(Text("gc took no file: ", error))
     taken = found.garbage if dry_run else found.taken
     deleted = found.due if dry_run else found.deleted
     return LakeMaintenance(
@@ -215,14 +216,15 @@ def _fault(lake: Lake, known_heads: Mapping[str, Sequence[ChainHead]]) -> str:
             rows = receipts_in(segments, store.store_id, superseded=True)
             check_chain(rows)
             if moved := moved_receipts(lake, with_rows(current(rows))):
-                return (
+                return Text(
                     f"{count_text(len(moved), 'receipt')} of store {store.store_id}, of the segment at "
-                    f"offset {moved[0].base_offset} among others, can't be held against the table of rows: "
-                    "another engine has put rows into other files, or dropped them. Run storage-engine "
-                    "verify --level bytes --renew, which proves them where they are; or roll messages back"
+                    f"offset {moved[0].base_offset} among others, can't be held against the table of "
+                    "rows: another engine has put rows into other files, or dropped them. Run ",
+                    Command("verify --level bytes --renew"),
+                    ", which proves them where they are; or roll messages back",
                 )
     except ReceiptError as error:
-        return str(error)
+        return Text(error)
     return ""
 
 

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command
 from storage_engine.core.durable import unlink
 from storage_engine.exceptions import ProofError
 from storage_engine.lake.catalog.catalog import Lake
@@ -151,7 +152,8 @@ def _plain(rows: pa.Table) -> pa.Table:
 
 def _changed(new: str, old: str, what: str) -> ProofError:
     return ProofError(
-        f"{new}: expected the rows of {old} that stay, as they were proven, found that {what}. Nothing was "
-        "committed, and the old file stays. Run storage-engine verify --level bytes: this is a damaged file, "
-        "a damaged disk or a fault of the codec."
+        f"{new}: expected the rows of {old} that stay, as they were proven, found that {what}. Nothing "
+        "was committed, and the old file stays. Run ",
+        Command("verify", "--level bytes"),
+        ": this is a damaged file, a damaged disk or a fault of the codec.",
     )

@@ -24,6 +24,7 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.durable import fsync_path, unlink
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.long_work import told
@@ -186,9 +187,11 @@ def copy_file(
                 advance(len(block))
         if copied != size_bytes or (sha256 is not None and digest.hexdigest() != sha256):
             raise LakeUnavailableError(
-                f"{source}: expected {size_bytes} bytes with SHA-256 {sha256 or 'unknown'}, read {copied} "
-                f"with {digest.hexdigest()}: the file is damaged. It was not copied; what was copied before "
-                "it stays. Run storage-engine verify on the lake, and bring the file back as it says."
+                f"{source}: expected {size_bytes} bytes with SHA-256 {sha256 or 'unknown'}, read "
+                f"{copied} with {digest.hexdigest()}: the file is damaged. It was not copied; what was "
+                "copied before it stays. Run ",
+                Command("verify"),
+                " on the lake, and bring the file back as it says.",
             )
         path = local_path(staged)
         if final is not None and path is not None:
@@ -467,7 +470,9 @@ def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, 
     original = _original_id(lake)
     if intent is not None and (intent.command, intent.copy_of) != ("copy", original):
         raise _taken(
-            to, f"what storage-engine lake {intent.command} left of {intent.copy_of or 'a lake'}", original
+            to,
+            Text("what ", Command(f"lake {intent.command}"), f" left of {intent.copy_of or 'a lake'}"),
+            original,
         )
     copy = connect(to) if is_catalog_there(to) else None
     names = (SEGMENTS, lake.rows_table)
@@ -488,15 +493,17 @@ def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, 
     found = opened.segments().properties.get(COPY_OF_PROPERTY)
     known = (original, f"table {lake.segments().metadata.table_uuid}")
     if found not in known:
-        what = "a lake that is no copy" if found is None else f"a copy of lake {found}"
+        what = "a lake that is no copy" if found is None else Text("a copy of lake ", found)
         raise _taken(to, what, original)
     return tables, intent
 
 
 def _taken(to: LakeConfig, found: str, original: str) -> LakeIdentityError:
     return LakeIdentityError(
-        f"lake {to.location}: expected an empty place, or a copy of lake {original} that nobody promoted, "
-        f"found {found}. Nothing was changed. Name another directory."
+        f"lake {to.location}: expected an empty place, or a copy of lake {original} that nobody "
+        "promoted, found ",
+        found,
+        ". Nothing was changed. Name another directory.",
     )
 
 

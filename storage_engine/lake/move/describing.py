@@ -12,6 +12,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import load_file_io
 
 from storage_engine.brokers import store_called
+from storage_engine.commands import Text
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, StorageEngineError
 from storage_engine.lake.acts.act_files import Acts, read_acts_at
 from storage_engine.lake.catalog.catalog import (
@@ -138,7 +139,7 @@ def describe(config: LakeConfig) -> LakeInfo:
             placed, infos = _tables(lake)
         refused = _refusal(lake)
     except LakeUnavailableError as error:
-        refused = str(error)
+        refused = Text(error)
     stores: tuple[StoreInfo, ...] = ()
     acts, acts_fault = _acts(placed)
     rules = policy_of(acts or ()).archive_rules
@@ -149,7 +150,7 @@ def describe(config: LakeConfig) -> LakeInfo:
             check_version_of(placed[SEGMENTS].location, properties)
             stores = tuple(_stores(all_receipts(placed[SEGMENTS])))
         except StorageEngineError as error:
-            refused = refused or str(error)
+            refused = refused or Text(error)
     heads = json.loads(properties.get(COPIED_HEADS_PROPERTY, "{}"))
     return LakeInfo(
         location=config.location,
@@ -176,7 +177,7 @@ def _acts(placed: Mapping[str, PlacedTable]) -> tuple[Acts | None, str]:
     try:
         return read_acts_at(placed[SEGMENTS].io, placed[SEGMENTS].location), ""
     except LakeUnavailableError as error:
-        return None, str(error)
+        return None, Text(error)
 
 
 def _broker(placed: Mapping[str, PlacedTable]) -> str | None:
@@ -205,7 +206,7 @@ def _refusal(lake: Lake) -> str:
     try:
         check_lake(lake)
     except (LakeUnavailableError, BadInputError) as error:
-        return str(error)
+        return Text(error)
     return ""
 
 
@@ -225,7 +226,7 @@ def _tables(lake: Lake) -> tuple[dict[str, PlacedTable], tuple[TableInfo, ...]]:
             infos.append(_table(table))
             placed[name] = table
         except StorageEngineError as error:
-            infos.append(TableInfo(name, location, file, fault=str(error)))
+            infos.append(TableInfo(name, location, file, fault=Text(error)))
 
     look(SEGMENTS)
     look(_rows_table(placed, places))

@@ -25,6 +25,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from storage_engine.brokers import default_broker, find_broker
+from storage_engine.commands import Command
 from storage_engine.core.durable import fsync_path, make_dirs
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeMissingError, LakeUnavailableError
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, connect, open_lake
@@ -185,7 +186,7 @@ def _make_tables(lake: Lake, broker: str, locations: dict[str, str]) -> None:
 
 def _locations(config: LakeConfig, broker: str) -> dict[str, str]:
     """Return where a SQL catalog's tables will lie, by name; nothing where no warehouse is named."""
-    names = (find_broker(broker or default_broker()).rows_table, SEGMENTS)
+    names = (find_broker(broker or default_broker()).rows.table, SEGMENTS)
     return {name: place for name in names if (place := usual_location(config, name)) is not None}
 
 
@@ -204,7 +205,7 @@ def _tables(lake: Lake, broker: str, lake_id: str, locations: dict[str, str]) ->
     catalog, namespace = lake.catalog, lake.config.namespace
     kind = find_broker(broker or default_broker())
     said = {BROKER_PROPERTY: broker} if broker else {}
-    for name in (SEGMENTS, kind.rows_table):
+    for name in (SEGMENTS, kind.rows.table):
         is_new, location = False, locations.get(name)
         said[LAKE_ID_PROPERTY] = lake_id
         # Asked first: creating writes metadata before the catalog refuses a table that is there.
@@ -251,16 +252,18 @@ def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> No
         )
     if (intent := open_intent(file_io, location)) is not None:
         raise LakeIdentityError(
-            f"{location}: expected an empty place for a new lake, found what storage-engine lake "
-            f"{intent.command} of lake {intent.copy_of or intent.lake_id} left when it was killed. Nothing "
-            "was created. Run that command again, with the same arguments; or choose another place."
+            f"{location}: expected an empty place for a new lake, found what ",
+            Command(f"lake {intent.command}"),
+            f" of lake {intent.copy_of or intent.lake_id} left when it was killed. Nothing was created. "
+            "Run that command again, with the same arguments; or choose another place.",
         )
     for file in list_files(file_io, location):
         if fault := _fault(file_io, catalog_id, location, file):
             raise LakeIdentityError(
-                f"{location}: expected an empty place for a new lake, found {fault}. Nothing was created. If "
-                "the lake there has lost its catalog, run storage-engine lake rebuild; otherwise choose "
-                "another warehouse or namespace: two catalogs must not share one."
+                f"{location}: expected an empty place for a new lake, found {fault}. Nothing was "
+                "created. If the lake there has lost its catalog, run ",
+                Command("lake rebuild"),
+                "; otherwise choose another warehouse or namespace: two catalogs must not share one.",
             )
 
 

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from pyiceberg.io import load_file_io
 
+from storage_engine.commands import Command
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeMissingError, LakeUnavailableError
 from storage_engine.lake.acts.act_files import read_acts_at
 from storage_engine.lake.archive.table_writer import Target, write_table
@@ -117,8 +118,10 @@ def placed_tables(lake: Lake) -> dict[str, PlacedTable]:
     if missing := [name for name in (SEGMENTS, rows) if name not in pointers]:
         raise LakeMissingError(
             f"lake {lake.location}: expected the tables {SEGMENTS} and {rows} in the catalog, found no "
-            f"{' and no '.join(missing)}. Nothing was changed. If the warehouse has a lake whose catalog is "
-            "lost, run storage-engine lake rebuild."
+            f"{' and no '.join(missing)}. Nothing was changed. If the warehouse has a lake whose "
+            "catalog is lost, run ",
+            Command("lake rebuild"),
+            ".",
         )
     tables[rows] = placed_table(lake, rows, pointers[rows])
     if DELETIONS in pointers:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from pyiceberg.io import FileIO, load_file_io
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.long_work import told
 from storage_engine.exceptions import (
     BadInputError,
@@ -191,7 +192,9 @@ class _Rebuild:
             raise LakeMissingError(
                 f"{location}: expected the metadata of a lake's table {name}, found none that can be "
                 "read. Nothing was created. Mount the warehouse, or bring its metadata directory back "
-                "from a copy; a new lake is made by storage-engine init-lake."
+                "from a copy; a new lake is made by ",
+                Command("init-lake"),
+                ".",
             )
         mark = mark_at(next(iter(found.readable.values())), location)
         pointer = _file_name(self._pointers.get(name))
@@ -297,8 +300,10 @@ class _Rebuild:
             return ()
         if intent.command == "copy":
             raise LakeIdentityError(
-                f"{location}: expected a lake, found a copy of lake {intent.copy_of} that was not finished. "
-                "Nothing was changed. Run storage-engine lake copy to this directory again."
+                f"{location}: expected a lake, found a copy of lake {intent.copy_of} that was not "
+                "finished. Nothing was changed. Run ",
+                Command("lake copy"),
+                " to this directory again.",
             )
         return intent.attempts
 
@@ -310,10 +315,12 @@ class _Rebuild:
             if not inside and not knows(table.metadata, table.file_name, _file_name(pointer) or ""):
                 raise LakeIdentityError(
                     f"lake {self._config.location}: expected a catalog of the lake at {table.location}, "
-                    f"found one that names {pointer} for {name}: catalog and warehouse are of two lakes. "
-                    "Nothing was changed. Bring together the catalog and the warehouse of one lake; if this "
-                    "warehouse's is lost, move a SQLite catalog's file away, or name an empty database, and "
-                    "run storage-engine lake rebuild."
+                    f"found one that names {pointer} for {name}: catalog and warehouse are of two "
+                    "lakes. Nothing was changed. Bring together the catalog and the warehouse of one "
+                    "lake; if this warehouse's is lost, move a SQLite catalog's file away, or name an "
+                    "empty database, and run ",
+                    Command("lake rebuild"),
+                    ".",
                 )
         if self._landed or any(table.is_elsewhere for table in self.tables.values()):
             # Files of another place came with that place's marks: they say nothing of a second catalog here.
@@ -394,7 +401,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
                     commit_segments(lake, [segment])
                     brought.append(segment.data_file)
                 except (LakeConflictError, SharedWithOthersError) as error:
-                    refused.append(str(error))
+                    refused.append(Text(error))
         waiting.clear()
 
     def bring_in_shared(location: str, of_file: Sequence[Orphan]) -> None:
@@ -405,7 +412,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
                 beside = proven[-1] if proven else None
                 segment = prove_orphan(messages, orphan, earlier, trees=trees, beside=beside)
             except ProofError as error:
-                refused.append(str(error))
+                refused.append(Text(error))
                 continue
             key = (orphan.store_id, orphan.slot, segment.sha256[:16])
             if key in expired:
@@ -442,7 +449,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
                     waiting.append(prove_orphan(messages, orphan, earlier, trees=trees))
                     done.add(key)
                 except ProofError as error:
-                    refused.append(str(error))
+                    refused.append(Text(error))
             advance(sizes[orphan.location])
             if len(waiting) == _TOGETHER:
                 commit()

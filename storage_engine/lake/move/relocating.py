@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from storage_engine.commands import Command
 from storage_engine.exceptions import LakeIdentityError
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, connect
 from storage_engine.lake.catalog.commit_lock import nobody_commits_at
@@ -139,8 +140,9 @@ def _check_marks(tables: Tables, marks: Mapping[str, Mark | None]) -> None:
             raise LakeIdentityError(
                 f"{table.location}: expected {mark.metadata}, which was committed last, among what the "
                 f"catalog knows, found only up to {table.file_name}: the catalog is older than the "
-                "warehouse. Nothing was changed. Run storage-engine lake rebuild, which brings the catalog "
-                "up to what is there."
+                "warehouse. Nothing was changed. Run ",
+                Command("lake rebuild"),
+                ", which brings the catalog up to what is there.",
             )
 
 
@@ -162,10 +164,11 @@ def _check_newest(tables: Tables, marks: Mapping[str, Mark | None], attempts: Se
         ]
         if newer or found.damaged:
             raise LakeIdentityError(
-                f"{table.location}: expected {table.file_name}, which the catalog names, to be the table's "
-                f"last state, as no mark says which is; found {max((*newer, *found.damaged))}, which came "
-                "after it or can't be read. Nothing was changed. Run storage-engine lake rebuild, which "
-                "brings the catalog up to what is there and writes the marks."
+                f"{table.location}: expected {table.file_name}, which the catalog names, to be the "
+                f"table's last state, as no mark says which is; found {max((*newer, *found.damaged))}, "
+                "which came after it or can't be read. Nothing was changed. Run ",
+                Command("lake rebuild"),
+                ", which brings the catalog up to what is there and writes the marks.",
             )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
+from storage_engine.commands import Text
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.core.untrusted import MALFORMED, read_file
@@ -72,7 +73,7 @@ def filled_notes(root: str | PathLike[str], there: Collection[tuple[str, int]]) 
     try:
         return tuple(str(one) for one in read_filled(root) if (one.log, one.base_offset) in there)
     except StoreIdentityError as error:
-        return (str(error).removesuffix("."),)
+        return (Text(error).removesuffix("."),)
 
 
 def read_filled(root: str | PathLike[str]) -> tuple[FilledSegment, ...]:

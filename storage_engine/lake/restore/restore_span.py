@@ -265,7 +265,7 @@ def _joined_behind(left: Receipt, rows: Sequence[Receipt]) -> list[Receipt]:
 
 
 def _continues(left: Receipt, right: Receipt) -> bool:
-    return find_broker(left.broker).continues(left, right)
+    return find_broker(left.broker).receipts.continues(left, right)
 
 
 def runs(rows: Sequence[Receipt]) -> list[tuple[int, int]]:

@@ -197,7 +197,8 @@ def _links(table: Table, store_id: str, first: int) -> pa.Table:
         where = all_equal({"store_id": store_id})
         if first > 0:
             where = And(where, between("sequence", first, _LAST))
-        parts = [_links_of_file(table, where, task) for task in plan_files(table, where)]
+        files = plan_files(table, where, store_id=store_id, since=first)
+        parts = [_links_of_file(table, where, task) for task in files]
         rows = pa.concat_tables([_LINKS.empty_table(), *parts]).sort_by("sequence")
         before = int(np.searchsorted(rows["sequence"].to_numpy(), first))
         of_snapshot[store_id, first] = rows.slice(before)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 
+from storage_engine.commands import Command
 from storage_engine.core.long_work import told
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files, rows_of
@@ -77,8 +78,9 @@ def check_files(tables: Mapping[str, PlacedTable], rows: Iterable[Receipt]) -> t
         raise LakeUnavailableError(
             f"{messages.location}: expected {len(files)} data files as they were archived; "
             f"{'; '.join(faults[:_NAMED])}{more}. Nothing was changed. Bring these files from the place "
-            "where the lake was or from a second lake; or run storage-engine lake rebuild, which goes on "
-            "with what is left."
+            "where the lake was or from a second lake; or run ",
+            Command("lake rebuild"),
+            ", which goes on with what is left.",
         )
     return len(files), total_bytes
 

@@ -103,7 +103,7 @@ def receipts_in(
     condition, offsets = all_equal(where), base_offsets or EVERY_OFFSET
     if base_offsets is not None:
         condition = And(condition, between("base_offset", *base_offsets))
-    rows = read_receipts(table, condition, offsets)
+    rows = read_receipts(table, condition, offsets, store_id)
     if superseded:
         return rows
     return current(rows) if with_ended else whole(current(rows))
@@ -160,15 +160,19 @@ def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
 
 
 def read_receipts(
-    table: Table, where: BooleanExpression, base_offsets: Offsets = EVERY_OFFSET
+    table: Table,
+    where: BooleanExpression,
+    base_offsets: Offsets = EVERY_OFFSET,
+    store_id: str | None = None,
 ) -> tuple[Receipt, ...]:
     """Return rows of a loaded ``segments`` table, superseded ones too, by their place in a store's chain.
 
     :param base_offsets: only files are read that can hold a segment whose base offset lies within these two.
+    :param store_id: only files of this store are read; None: of those that ``where`` says.
     :raises LakeUnavailableError: the table can't be read.
     """
     with metadata_errors(table.location(), "read receipts"):
-        files, rows = plan_files(table, where, base_offsets), []
+        files, rows = plan_files(table, where, base_offsets, store_id), []
         # Of some files at a time: as columns they take as much memory as in the end.
         for part in _parts(files):
             rows += _receipts_of(read_files(table, where, (), part))

@@ -244,9 +244,17 @@ class Reader:
                 # The root that its rows reach is over this SHA-256.
                 return replace(seen, undecoded=fault, rows_sha256=None if fault else receipt.sha256)
             for position, data in read_segment(self._table, receipt, tree=leaves):
-                digest.update(data)
+                if leaves is None:
+                    digest.update(data)
                 if chunk is not None:
                     chunk(position, data)
+            wrong = tree_fault(receipt, leaves)
+            if leaves is not None and not wrong:
+                # The root is over each byte at its place, and over the SHA-256 of all: one hash a byte.
+                return replace(seen, rows_sha256=receipt.sha256)
+            if leaves is not None:
+                for _, data in read_segment(self._table, receipt):
+                    digest.update(data)
         except (LakeUnavailableError, MemoryError):
             raise
         except StorageEngineError as error:
@@ -255,8 +263,8 @@ class Reader:
             # PyArrow and PyIceberg raise anything at all over bytes that they can't make sense of.
             return replace(seen, undecoded=_undecoded(error))
         # Of rows that are others than were proven, nobody asks for the tree.
-        wrong = tree_fault(receipt, leaves) if digest.hexdigest() == receipt.sha256 else ""
-        return replace(seen, rows_sha256=digest.hexdigest(), tree=wrong)
+        is_same = digest.hexdigest() == receipt.sha256
+        return replace(seen, rows_sha256=digest.hexdigest(), tree=wrong if is_same else "")
 
     def _difference(self, listed: LiveFile) -> str:
         """Return what of an entry isn't as in the file's footer, which is read once however many share it."""

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, RESTError
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.wording import lock_advice, reason_text
 from storage_engine.exceptions import LakeUnavailableError, ProofError, StorageEngineError
 
@@ -20,9 +21,11 @@ _DAMAGED_CATALOG = ("file is not a database", "database disk image is malformed"
 _NOT_WHOLE = (ValidationError, pa.ArrowException)
 """How they say that a file or an answer isn't whole."""
 
-_REBUILD = (
-    "run storage-engine lake rebuild, which brings the catalog to the newest state whose files can be read, "
-    "and proves again what else is in the warehouse."
+_REBUILD = Text(
+    "run ",
+    Command("lake rebuild"),
+    ", which brings the catalog to the newest state whose files can be read, and proves again what "
+    "else is in the warehouse.",
 )
 
 LAKE_FAILURES = (
@@ -64,16 +67,17 @@ def metadata_errors(location: str, doing: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise LakeUnavailableError(
             f"lake {location}: can't {doing}: expected a file that the lake's metadata names, found none "
-            f"({reason_of(error)}). Nothing was changed. Mount the lake's disk; if the file is lost, "
-            f"{_REBUILD}"
+            f"({reason_of(error)}). Nothing was changed. Mount the lake's disk; if the file is lost, ",
+            _REBUILD,
         ) from error
     except Exception as error:
         if isinstance(error, LAKE_FAILURES) and not isinstance(error, _NOT_WHOLE):
             raise lake_unavailable(location, doing, error) from error
         raise LakeUnavailableError(
             f"lake {location}: can't {doing}: expected sound metadata, found something that can't be "
-            f"understood ({type(error).__name__}: {error}). Nothing was changed. If it is the same when it "
-            f"is run again, {_REBUILD}"
+            f"understood ({type(error).__name__}: {error}). Nothing was changed. If it is the same when "
+            "it is run again, ",
+            _REBUILD,
         ) from error
 
 
@@ -120,9 +124,10 @@ def lake_unavailable(location: str, doing: str, error: Exception) -> LakeUnavail
     is_of_database = isinstance(error, DBAPIError | sqlite3.Error)
     if is_of_database and any(said in str(error) for said in _DAMAGED_CATALOG):
         return LakeUnavailableError(
-            f"lake {location}: can't {doing}: its catalog is damaged ({reason_of(error)}). The store was not "
-            "changed. Put back a copy of the catalog's file; or move it away and run storage-engine lake "
-            "rebuild, which makes it again from the warehouse."
+            f"lake {location}: can't {doing}: its catalog is damaged ({reason_of(error)}). The store "
+            "was not changed. Put back a copy of the catalog's file; or move it away and run ",
+            Command("lake rebuild"),
+            ", which makes it again from the warehouse.",
         )
     reason = reason_of(error)
     advice = lock_advice(reason) or (

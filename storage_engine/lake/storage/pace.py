@@ -1,10 +1,14 @@
 """How fast archiving may read and write, so that a broker on the same disks keeps its own speed.
 
 A limit is one of the process, over all its threads, and counts every byte that is read from segments and
-written to or read back from data files, cached or not. Archiving at a limit is gentle in two more ways: what
-is written goes to disk as it is written, not in one burst at the end, and pages that only we wanted leave
-the page cache. The kernel keeps those that a process has mapped and used, as a broker has those that it
-serves to consumers far behind. Without a limit nothing here costs anything.
+written to or read back from data files, cached or not; of a large segment that is read again only what the
+disk has to be asked for. Archiving at a limit is gentle in two more ways: what is written goes to disk as it
+is written, not in one burst at the end, and pages that only we wanted leave the page cache. The kernel keeps
+those that a process has mapped and used, as a broker has those that it serves to consumers far behind.
+Without a limit nothing here costs anything.
+
+A broker that says how long its puts take is given way: while they take longer than before, and noticeably
+long, each look halves the rate.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -28,9 +32,43 @@ _BLOCK_BYTES = 1 << 20
 
 _SYNC_BYTES = 16 << 20
 
+_LOOK_SECONDS: Final = 60.0
+"""RocketMQ says how long the puts of the last whole minute took."""
+
+_SLOW_PUT_MS: Final = 10.0
+"""A p99 of no more slows nothing down: brokers tell whole milliseconds apart."""
+
+_LONGER: Final = 1.5
+"""So many times its p99 before a broker's puts take longer than before."""
+
+_LEAST_SHARE: Final = 0.1
+_STEP: Final = 0.1
+
+
+def next_share(share: float, put_p99_ms: float | None, before_ms: float | None) -> float:
+    """Return at which part of its limit archiving goes on.
+
+    :param share: at which it went on so far.
+    :param put_p99_ms: how long a broker's puts take; None: it isn't known.
+    :param before_ms: how long they took when archiving began; None: it isn't known.
+    """
+    if put_p99_ms is None or before_ms is None:
+        return 1.0
+    if put_p99_ms > max(_SLOW_PUT_MS, _LONGER * before_ms):
+        return max(_LEAST_SHARE, share / 2)
+    return min(1.0, share + _STEP)
+
 
 class Pace:
     """No limit."""
+
+    @contextmanager
+    def following(self, ask: Callable[[], float | None]) -> Iterator[None]:
+        """Give way to a broker until the block ends.
+
+        :param ask: how many milliseconds the p99 of its puts is; None: it isn't known.
+        """
+        yield
 
     def spend(self, count: int) -> None:
         """Wait until ``count`` bytes more may be read or written."""
@@ -55,6 +93,22 @@ class Pace:
         yield file
 
 
+class _FollowedBroker:
+    """At which part of its limit archiving goes on beside a broker, which is asked once a minute."""
+
+    def __init__(self, ask: Callable[[], float | None], now: float) -> None:
+        self._ask = ask
+        self._before_ms = ask()
+        self._next_look = now + _LOOK_SECONDS
+        self._share = 1.0
+
+    def share_at(self, now: float) -> float:
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_SECONDS
+            self._share = next_share(self._share, self._ask(), self._before_ms)
+        return self._share
+
+
 class LimitedPace(Pace):
     """A token bucket: who finds it empty waits, in the order of asking.
 
@@ -73,12 +127,22 @@ class LimitedPace(Pace):
         self._sleep = sleep
         self._lock = threading.Lock()
         self._paid_until = clock()
+        self._broker: _FollowedBroker | None = None
+
+    @contextmanager
+    def following(self, ask: Callable[[], float | None]) -> Iterator[None]:
+        other, self._broker = self._broker, _FollowedBroker(ask, self._clock())
+        try:
+            yield
+        finally:
+            self._broker = other
 
     def spend(self, count: int) -> None:
         with self._lock:
-            now = self._clock()
+            now, broker = self._clock(), self._broker
+            share = 1.0 if broker is None else broker.share_at(now)
             start = max(self._paid_until, now - _BURST_SECONDS)
-            self._paid_until = start + count / self._bytes_per_second
+            self._paid_until = start + count / (self._bytes_per_second * share)
             pause = self._paid_until - now
         if pause > 0:
             self._sleep(pause)

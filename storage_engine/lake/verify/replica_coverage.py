@@ -221,7 +221,9 @@ def _credited(
             if (
                 is_own
                 or _is_compared(row, compared)
-                or any(find_broker(row.broker).continues(row, right) for right in known.get(row.end, ()))
+                or any(
+                    find_broker(row.broker).receipts.continues(row, right) for right in known.get(row.end, ())
+                )
             ):
                 known.setdefault(row.base_offset, []).append(row)
                 credited.add(row.row_hash)
@@ -237,7 +239,7 @@ def is_replica(lake: Lake, store_id: str, found: Sequence[Receipt], compared: Co
     known, own = _with_renewed(lake, found, compared()), {row.end: row for row in receipts(lake, store_id)}
     return any(
         _is_compared(row, known)
-        or ((left := own.get(row.base_offset)) and find_broker(row.broker).continues(left, row))
+        or ((left := own.get(row.base_offset)) and find_broker(row.broker).receipts.continues(left, row))
         for row in found
     )
 

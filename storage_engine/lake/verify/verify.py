@@ -16,6 +16,7 @@ from functools import cache, partial
 from typing import Protocol
 
 from storage_engine.brokers import store_called
+from storage_engine.commands import Text
 from storage_engine.core.collector import no_collection
 from storage_engine.core.long_work import told
 from storage_engine.core.wording import time_text
@@ -299,7 +300,7 @@ class _Turn:
     def _broken(self, receipt: Receipt, fault: str) -> Finding:
         # Whether rows that another engine has put elsewhere are the segment, only reading them tells.
         unread = self._is_moved(receipt) and receipt.identity not in self._looks
-        advice = f"{RENEW_ADVICE} {RESTORE_ADVICE}" if unread else RESTORE_ADVICE
+        advice = Text(RENEW_ADVICE, " ", RESTORE_ADVICE) if unread else RESTORE_ADVICE
         return Finding(Status.FAILURE, receipt_name(receipt), fault, advice)
 
     def _keep(self, check: Check) -> None:

@@ -13,6 +13,7 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import clear_manifest_cache
 from pyiceberg.table import Table
 
+from storage_engine.commands import Text
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.acts.act_files import read_acts, read_expiries
 from storage_engine.lake.catalog.catalog import Lake
@@ -95,7 +96,7 @@ def _faults_of_acts(lake: Lake) -> Iterator[Finding]:
     try:
         read_acts(lake)
     except LakeUnavailableError as error:
-        what, _, advice = str(error).partition(". ")
+        what, _, advice = Text(error).partition(". ")
         yield Finding(Status.FAILURE, "acts", what, advice)
 
 
@@ -156,7 +157,7 @@ def _chain(error: ReceiptError) -> Finding:
     return Finding(
         Status.FAILURE,
         "receipts",
-        str(error),
+        Text(error),
         "No segment of this store is deleted on the strength of a receipt until the chain is whole: roll the "
         "table segments back to the snapshot before the change.",
     )

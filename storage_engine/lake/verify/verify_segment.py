@@ -16,6 +16,7 @@ from typing import BinaryIO
 import numpy as np
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command, Text
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.coverage.coverage import LocalSpan
 from storage_engine.lake.coverage.local_spans import companion_fault
@@ -26,15 +27,18 @@ from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import Finding, VerifyLevel, receipt_name
 
-RESTORE_ADVICE = (
-    "If the broker still has the segment, run storage-engine archive again: a new data file takes the place "
-    "of one that is lost or damaged. Otherwise bring the data file back from a second lake or a backup of "
-    "the warehouse, under its name, or roll the table back. Until then nothing relies on this receipt."
+RESTORE_ADVICE = Text(
+    "If the broker still has the segment, run ",
+    Command("archive"),
+    " again: a new data file takes the place of one that is lost or damaged. Otherwise bring the data "
+    "file back from a second lake or a backup of the warehouse, under its name, or roll the table "
+    "back. Until then nothing relies on this receipt.",
 )
 
-RENEW_ADVICE = (
-    "Run storage-engine verify --level bytes --renew: where the rows prove the segment as they are now, it "
-    "adds a receipt that says so."
+RENEW_ADVICE = Text(
+    "Run ",
+    Command("verify --level bytes --renew"),
+    ": where the rows prove the segment as they are now, it adds a receipt that says so.",
 )
 
 
@@ -46,17 +50,20 @@ _DEPTHS = {
 }
 
 _ADVICE = {
-    ReceiptFault.LISTED_TWICE: (
-        "No byte is lost, but the gate deletes nothing on this receipt. If the broker still has the segment, "
-        "run storage-engine archive again: one new data file takes the place of both. Otherwise roll the "
-        "table of rows back to the snapshot before the second commit, or delete and add the file once, and "
-        "find out who wrote to the table."
+    ReceiptFault.LISTED_TWICE: Text(
+        "No byte is lost, but the gate deletes nothing on this receipt. If the broker still has the "
+        "segment, run ",
+        Command("archive"),
+        " again: one new data file takes the place of both. Otherwise roll the table of rows back to "
+        "the snapshot before the second commit, or delete and add the file once, and find out who "
+        "wrote to the table.",
     ),
-    ReceiptFault.ENTRY: (
-        "The table's manifest was changed or damaged, or the receipt along with its hash: then receipts have "
-        "a finding too. If not, no byte is lost, but queries may pass the file by, and the gate deletes "
-        "nothing on this receipt. Run storage-engine archive again, roll the table of rows back to a sound "
-        "snapshot, or delete and add the file again."
+    ReceiptFault.ENTRY: Text(
+        "The table's manifest was changed or damaged, or the receipt along with its hash: then "
+        "receipts have a finding too. If not, no byte is lost, but queries may pass the file by, and "
+        "the gate deletes nothing on this receipt. Run ",
+        Command("archive"),
+        " again, roll the table of rows back to a sound snapshot, or delete and add the file again.",
     ),
     ReceiptFault.STATISTICS: (
         "No byte is lost, but queries may pass the file by: a manifest was changed or damaged. Roll the "
@@ -166,7 +173,7 @@ def _companions_fault(receipt: Receipt, path: Path) -> str:
         try:
             fault = companion_fault(receipt.broker, companion, path.with_name(companion.name))
         except FileNotFoundError:
-            if find_broker(receipt.broker).drops_companion(companion.name):
+            if find_broker(receipt.broker).receipts.drops_companion(companion.name):
                 continue
             fault = f"its companion {companion.name} is not on disk"
         if fault:
@@ -194,7 +201,7 @@ def _moved(fault: Fault) -> Finding:
         Status.WARNING,
         receipt_name(fault.receipt),
         f"{fault}; its rows prove the same bytes",
-        f"Nothing is lost, but the gate deletes nothing on this receipt. {RENEW_ADVICE}",
+        Text("Nothing is lost, but the gate deletes nothing on this receipt. ", RENEW_ADVICE),
     )
 
 

@@ -12,11 +12,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from inspect import isfunction
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from storage_engine.core import durable
-from storage_engine.model.broker.broker_tasks import TaskedStore
+from storage_engine.model.broker.broker_tasks import BackgroundTasks
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.course.course import CourseStart
 from storage_engine.model.hold import (
@@ -30,7 +31,7 @@ from storage_engine.model.hold import (
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import Cause, DependentFile, Plan, PlanRequest, Trigger, Urgency
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store.known_logs import IdentifiedLogs
+from storage_engine.model.store.known_logs import Absence, LogIdentity
 from storage_engine.model.store.store import (
     Archivable,
     DiskUsage,
@@ -40,7 +41,6 @@ from storage_engine.model.store.store import (
     SegmentId,
     SegmentState,
     StoreSnapshot,
-    smallest_and_fullest,
 )
 
 
@@ -207,15 +207,15 @@ class UnheldSegments:
     unknown: tuple[str, ...] = ()
 
 
-class HeldStore:
-    """What is done to a hold, and asked of it."""
+class StoreHold:
+    """A hold: what keeps a running broker from deleting. Without one a store isn't held, and what its broker
+    deletes is unknown, as this class itself answers.
+    """
 
     __slots__ = ()
 
-    def renew_hold(self, now_ms: int) -> HoldStatus:
+    def renew(self, now_ms: int) -> HoldStatus:
         """Begin or renew a hold that outlives this process, and report the drift found on it.
-
-        Only a running broker needs one: of a stopped one's store, it says so and does nothing.
 
         :raises GateRefusedError: the store can't be held; says why, and the remedy. Nothing was changed.
         """
@@ -224,7 +224,7 @@ class HeldStore:
     def hold_due(self, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int) -> HoldStatus:
         """Hold what goes soon though no lake has it, and put back what was held for that and is archived.
 
-        Asked where the running broker is left to its own rules (:meth:`Broker.cleans_up`).
+        Asked where the running broker is left to its own rules (:meth:`Broker.cleanups`).
 
         :param proven: segments that a lake is known to prove, with the files that it does so for.
         :param margin_ms: how long before its broker deletes it something is held.
@@ -233,8 +233,8 @@ class HeldStore:
         """
         return NO_HOLD
 
-    def hold_status(self, now_ms: int) -> HoldStatus:
-        """Return what ``renew_hold`` would find, without changing anything."""
+    def status(self, now_ms: int) -> HoldStatus:
+        """Return what :meth:`renew` would find, without changing anything."""
         return NO_HOLD
 
     def held_until_ms(self) -> int | None:
@@ -248,23 +248,319 @@ class HeldStore:
     def holds(self, log: str) -> bool:
         """Return whether something of a log is held, as far as is remembered: unknown counts as that.
 
-        Asked where the running broker is left to its own rules (:meth:`Broker.cleans_up`).
+        Asked where the running broker is left to its own rules (:meth:`Broker.cleanups`).
         """
         return True
 
     def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
         """Return what the broker's rules take by a moment if the hold ends now: by age, size and disk level.
 
-        Decided by the settings as they are once they are put back. By default nothing of it is known.
+        Decided by the settings as they are once they are put back.
 
         :raises StorageEngineError: the store can't be looked at, or its broker can't be asked.
         :raises OSError: a file can't be read.
         """
         return UnheldSegments((), ("its broker doesn't tell what it deletes of a store that isn't held",))
 
-    def end_hold(self, now_ms: int) -> HoldStatus:
+    def end(self, now_ms: int) -> HoldStatus:
         """End the hold: put every file's time and every setting back as they were."""
         return NO_HOLD
+
+
+class IdentifiedLogs(ABC):
+    """What a store knows of which logs it has, whatever has their names. Without it nothing is remembered of
+    logs, and none is told from another one of its name.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def read(self, snapshot: StoreSnapshot) -> Mapping[str, LogIdentity]:
+        """Return which logs a snapshot has, by name.
+
+        :raises OSError: a file can't be read.
+        """
+        ...
+
+    @abstractmethod
+    def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
+        """Say of logs that were seen before, and that aren't here, why that is.
+
+        :raises OSError: a file can't be read.
+        """
+        ...
+
+    def is_present(self, directory: Path) -> bool:
+        """Return whether one of the store's directories is what it was: no mount point without its disk."""
+        return directory.is_dir()
+
+    def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
+        """Return the ends of sealed segments behind which something is missing before the next one.
+
+        :raises OSError: a file can't be read.
+        """
+        return {}
+
+    def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
+        """Return what shows that a log isn't the one that receipts are of, though its name and its segments'
+        offsets may be the same; "": nothing does.
+
+        :param receipts: of this log, of any of its offsets.
+        :raises StorageEngineError: it can't be told.
+        :raises OSError: a file can't be read.
+        """
+        return ""
+
+
+class StoreReplicas(ABC):
+    """What a store's logs have in common with their replicas: an identity, and bytes."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
+        """Return what is known of segments beside their files; asked of those that are about to be archived.
+
+        :raises StorageEngineError: it can't be told; says of which log.
+        :raises OSError: a file can't be read.
+        """
+        ...
+
+    @abstractmethod
+    def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
+        """Return the SHA-256, in hex, of a log's bytes at the offsets [first, end), whatever files have them.
+
+        None: there are no such bytes, or offsets can't be found in files.
+
+        :param segments: of one log, oldest first.
+        :raises OSError: a file can't be read.
+        """
+        ...
+
+
+class StoreConsumers:
+    """Who waits for messages: consumers, and the broker itself. Without it what consumers have not read is
+    unknown, as this class itself answers.
+    """
+
+    __slots__ = ()
+
+    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
+        """Return what the broker has taken and still has to deliver or to decide; what can't be read is
+        unknown.
+        """
+        return ()
+
+    def unread(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
+        """Return what consumers have not read of the messages below these offsets; most messages first.
+
+        :param new_min_offsets: by the name of the log; of other logs nothing goes.
+        :param deleted: the broker has deleted them already, so that its queues may lack entries of them;
+            the error names whose, and the rows count the others.
+        :raises BadInputError: positions or queues that can't be read.
+        :raises StoreBusyError: files change while they are read.
+        :raises BrokerError: a running broker can't be asked, and its files don't tell either.
+        """
+        return Unread(error="the broker doesn't say who consumes")
+
+    def unread_by_log(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
+    ) -> Mapping[str, Unread]:
+        """Return the answer of :meth:`unread` for each log alone.
+
+        By default it is asked log by log; a store of many logs takes its consumers' positions once.
+
+        :raises StorageEngineError: as :meth:`unread`, where that is so for all logs.
+        """
+        return {log: self.unread(snapshot, {log: offset}) for log, offset in new_min_offsets.items()}
+
+
+class StoreCourse:
+    """What goes when, by the broker's own rules, and what a simulation starts from. Without it that isn't
+    known, as this class itself answers.
+    """
+
+    __slots__ = ()
+
+    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
+        """Return when sealed segments were written to last, by what they hold themselves; only where that is
+        cheap.
+
+        :raises OSError: a file can't be read.
+        """
+        return {}
+
+    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
+        """Return when the broker's rules may delete each sealed segment for its age, from now on.
+
+        Older ones of its log are taken for gone by then. None: never; a segment that is left out: not known.
+        """
+        return {}
+
+    def rule_config(self) -> Mapping[str, str]:
+        """Return the broker's own settings as texts, for the ``rules`` of its kind; only they may read them.
+
+        They may have secrets among them.
+        """
+        return {}
+
+    def start(self, snapshot: StoreSnapshot) -> CourseStart | None:
+        """Return what a simulation of this store starts from; None: not known, or it can't be simulated.
+
+        Its ingest is as the segments' last writes tell it; who has samples of the store knows better.
+
+        :raises OSError: a file can't be read.
+        """
+        return None
+
+    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
+        """Return when the oldest message was stored, in milliseconds since the epoch; None: it can't be told.
+
+        :raises OSError: a file can't be read.
+        """
+        return None
+
+
+class StoreProcess:
+    """The broker's process, and how far it is with what it writes. Without it that isn't known, as this class
+    itself answers.
+    """
+
+    __slots__ = ()
+
+    def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...] | None:
+        """Return the files and directories whose state matters to a start of the broker after a cleanup.
+
+        None: the active segments, and where the broker writes.
+        """
+        return None
+
+    def signs_of_a_run(self, directories: Collection[Path]) -> tuple[Path, ...]:
+        """Return the files by which it shows that the broker has run, for an undo that fits only before that.
+
+        They change, come or go as soon as it starts. (), as by default: an undo fits afterwards, too.
+
+        :param directories: those that files are deleted from.
+        :raises OSError: a directory can't be read.
+        """
+        return ()
+
+    def running_pid(self) -> int | None:
+        """The process of the running broker, which maps the store's files; None: none runs, or not here."""
+        return None
+
+    def progress(self, now_ms: int) -> BrokerProgress | None:
+        """Return how far a running broker is with flush, dispatch, index and checkpoint; None: none runs."""
+        return None
+
+    def flush_now(self) -> FlushedStore | None:
+        """Take log, queues and checkpoint of a store of our own engine to disk.
+
+        None, as by default: a broker writes it, which does so by itself, or is stopped.
+
+        :raises StoreBusyError: somebody else has the store.
+        :raises BrokerError: the process that writes it can't be asked.
+        """
+        return None
+
+    def checkpoint(self) -> Mapping[str, int]:
+        """The values of the broker's checkpoint by name; empty when it has none."""
+        return {}
+
+
+class StoreShield(ABC):
+    """What a running broker means for second names of the store's segments."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def need(self) -> ShieldNeed:
+        """Return how large a shield has to be beside this broker, and whether there may be one; measures
+        disks.
+        """
+        ...
+
+    def end_force(self) -> Drift | None:
+        """Set back what lets a running broker delete whatever its age, where we may and it is no emergency.
+
+        :return: what was found and what was done about it; None: nothing lets it, or none runs.
+        :raises BrokerError: the broker can't be asked, or doesn't take the setting.
+        """
+        return None
+
+
+class StoreDependents(ABC):
+    """Files of a store that are of no use without their segments. Without it nothing goes but segments."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def find(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        """The files that point only below these offsets, by the broker's own rule.
+
+        :param min_offsets: by the name of the log; what points into other logs stays.
+        """
+        ...
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Return why files were left out of the last :meth:`find`: where they point can't be read."""
+        return ()
+
+    def delete(
+        self,
+        files: Sequence[DependentFile],
+        meanwhile: Callable[[], object],
+        remove: Remove = durable.unlink_in,
+    ) -> None:
+        """Delete them, in an order that is safe to be cut short; their directories are flushed.
+
+        A running broker does it by itself: then this waits for it, for a bounded time. Some may stay.
+
+        :param meanwhile: called now and then where it waits for a broker.
+        :param remove: as for ``delete_segments``.
+        """
+        for path in (Path(file.facts.path) for file in files):
+            directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                remove(path, directory)
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+
+
+class LaterRemoval(ABC):
+    """A running broker's word on deletions: files of deleted segments stay until it gets round to them."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId]:
+        """Return which of these segments are deleted.
+
+        :raises BrokerError: the broker can't be asked.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUser:
+    """Another process that has a store's lock.
+
+    :param clause: the lock and who has it.
+    """
+
+    clause: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Return whether another of our runs has it, and gives it up by itself. False: none, or unknown.
+
+        :raises OSError: a file can't be read.
+        """
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +579,50 @@ Remove = Callable[[Path, int], bool]
 """Removes a file from the directory of this descriptor, which the caller then flushes; False: it is gone."""
 
 
+def former_members(**parts: str) -> Mapping[str, str]:
+    """Return by the name of a former member what it is now.
+
+    :param parts: by a part's name the members that are in it now, each with ``=`` and its new name if that is
+        another one; without a name behind it the part itself tells.
+    """
+    moved = [(part, *one.partition("=")) for part, names in parts.items() for one in names.split()]
+    return {old: f"{part}.{new or old}" if new or not sign else part for part, old, sign, new in moved}
+
+
+FORMER_MEMBERS: Final = former_members(
+    consumers="pending unread unread_by_log",
+    course="course_start=start deletes_at_ms oldest_message_ms rule_config sealed_at_ms",
+    dependents="delete_dependents=delete dependents=find unread_dependents=unread",
+    hold="end_hold=end held_until_ms hold_due hold_status=status holds renew_hold=renew unheld_segments",
+    identities="absences contradiction is_present log_identities=read own_ends tells_absences= "
+    "tells_logs_apart=",
+    archivable="keeps_out=is_all",
+    process="checkpoint flush_now flush_paths progress running_pid signs_of_a_run",
+    removal="deleted removes_files_later=",
+    replicas="contexts has_replicas= range_sha256",
+    shield="end_force shield_need=need",
+    tasks="background_tasks=look check_deleted_topics delete_left_over",
+    user="is_used_by_us=is_ours used_by=clause",
+)
+"""What stores had as members of their own before version 0.3, and where it is now."""
+
+
+def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
+    """Make sure that a package isn't written for a contract that would leave a part of it unasked.
+
+    :param package: a class of it, or an object.
+    :param former: by name of a member, what it is now.
+    :raises TypeError: it defines one.
+    """
+    for one in package.__mro__ if isinstance(package, type) else (package, *type(package).__mro__):
+        own = getattr(one, "__dict__", {})
+        for name in former.keys() & {*own, *own.get("__annotations__", ())}:
+            # What has kept its name was a method, and is an object.
+            if former[name].partition(".")[0] != name or isfunction(own.get(name)):
+                of = one if isinstance(one, type) else type(one)
+                raise TypeError(f"{of.__qualname__} defines {name}, which is {former[name]} since 0.3")
+
+
 class LockedStore(Protocol):
     """A store that nobody else changes: locked, or held beside its running broker."""
 
@@ -292,14 +632,76 @@ class LockedStore(Protocol):
         ...
 
 
-class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
+class BrokerStore(ABC):
     """One store, with the broker's own settings and rules.
 
-    Only ``delete_segments``, ``delete_dependents`` and, beside a running broker, ``renew_hold`` and
-    ``end_hold`` change it.
+    Only ``delete_segments``, ``dependents.delete``, ``tasks.delete_left_over`` and, beside a running broker,
+    ``hold`` change it. What only some stores have is an object of its own; None: this store has none.
     """
 
     __slots__ = ()
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        refuse_former_members(cls, FORMER_MEMBERS)
+
+    @property
+    def hold(self) -> StoreHold | None:
+        """Return what keeps its running broker from deleting."""
+        return None
+
+    @property
+    def identities(self) -> IdentifiedLogs | None:
+        """Return what it knows of which logs it has."""
+        return None
+
+    @property
+    def consumers(self) -> StoreConsumers | None:
+        """Return who waits for its messages."""
+        return None
+
+    @property
+    def course(self) -> StoreCourse | None:
+        """Return what goes when by its broker's rules."""
+        return None
+
+    @property
+    def process(self) -> StoreProcess | None:
+        """Return what its broker's process tells of itself."""
+        return None
+
+    @property
+    def shield(self) -> StoreShield | None:
+        """Return what second names of its segments have to be measured by."""
+        return None
+
+    @property
+    def dependents(self) -> StoreDependents | None:
+        """Return the files that are of no use without their segments."""
+        return None
+
+    @property
+    def user(self) -> StoreUser | None:
+        """Return which other process has its lock; None: none, by its files.
+
+        :raises OSError: a file can't be read.
+        """
+        return None
+
+    @property
+    def removal(self) -> LaterRemoval | None:
+        """Return what tells of deletions whose files stay for a while; None: a deleted segment's are gone."""
+        return None
+
+    @property
+    def replicas(self) -> StoreReplicas | None:
+        """Return what its logs have in common with their replicas."""
+        return None
+
+    @property
+    def tasks(self) -> BackgroundTasks | None:
+        """Return what its broker does in the background beside taking messages."""
+        return None
 
     def renewed(self, memory: HoldMemory) -> BrokerStore | None:
         """Return the store by its settings and its broker as they are by now; asked before each step.
@@ -312,7 +714,7 @@ class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
         """
         return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """End connections to a running broker; the store may be used after it, which connects again."""
 
     @property
@@ -359,24 +761,6 @@ class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
         """
         return self.snapshot(now_ms)
 
-    @property
-    def used_by(self) -> str:
-        """Return the store's lock and which other process has it now, as a clause; "": none, by its files.
-
-        :raises OSError: a file can't be read.
-        """
-        return ""
-
-    @property
-    def is_used_by_us(self) -> bool:
-        """Return whether another of our runs has the lock of :attr:`used_by`, and gives it up by itself.
-
-        False, as by default: none has, or nobody can tell.
-
-        :raises OSError: a file can't be read.
-        """
-        return False
-
     def sealed_files(self) -> tuple[Segment, ...]:
         """Return the sealed segments that are there, whatever is missing between them. Never to delete by.
 
@@ -386,7 +770,7 @@ class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
         """
         return tuple(segment for log in self.snapshot(0).logs for segment in log.sealed)
 
-    def check_manageable(self) -> None:
+    def check_manageable(self) -> None:  # noqa: B027
         """Make sure that it may be archived and get an identity.
 
         :raises BadInputError: it is a part of a store, which is only looked at.
@@ -397,53 +781,8 @@ class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
 
         :raises OSError: a file can't be read.
         """
-        return Archivable(tuple(segment for log in snapshot.logs for segment in log.sealed))
-
-    @property
-    def keeps_out(self) -> bool:
-        """Return whether :meth:`archivable` may keep sealed segments out."""
-        return type(self).archivable is not BrokerStore.archivable
-
-    def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        """Return what is known of segments beside their files; asked of those that are about to be archived.
-
-        By default there is nothing to know.
-
-        :raises StorageEngineError: it can't be told; says of which log.
-        :raises OSError: a file can't be read.
-        """
-        return {}
-
-    @property
-    def has_replicas(self) -> bool:
-        """Return whether its logs have an identity that their replicas share."""
-        return type(self).range_sha256 is not BrokerStore.range_sha256
-
-    def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
-        """Return the SHA-256, in hex, of a log's bytes at the offsets [first, end), whatever files have them.
-
-        Only who gives logs an identity that their replicas share, has to tell. None, as by default: there are
-        no such bytes, or offsets can't be found in files.
-
-        :param segments: of one log, oldest first.
-        :raises OSError: a file can't be read.
-        """
-        return None
-
-    @property
-    def tells_logs_apart(self) -> bool:
-        """Return whether :meth:`contradiction` can show anything, so that all receipts of a log are read."""
-        return False
-
-    def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
-        """Return what shows that a log isn't the one that receipts are of, though its name and its segments'
-        offsets may be the same; "": nothing does, as by default.
-
-        :param receipts: of this log, of any of its offsets.
-        :raises StorageEngineError: it can't be told.
-        :raises OSError: a file can't be read.
-        """
-        return ""
+        sealed = tuple(segment for log in snapshot.logs for segment in log.sealed)
+        return Archivable(sealed, is_all=True)
 
     def watch(self, now_ms: int) -> Watch:
         """The causes that hold now by clock and disks alone, for who waits for one; reads no segment."""
@@ -467,77 +806,6 @@ class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
         """Decide, for every segment, whether it goes and why. Pure."""
         ...
 
-    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
-        """Return when sealed segments were written to last, by what they hold themselves; only where that is
-        cheap.
-
-        :raises OSError: a file can't be read.
-        """
-        return {}
-
-    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
-        """Return when the broker's rules may delete each sealed segment for its age, from now on.
-
-        Older ones of its log are taken for gone by then. None: never; a segment that is left out: not known.
-        """
-        return {}
-
-    def rule_config(self) -> Mapping[str, str]:
-        """Return the broker's own settings as texts, for the ``rules`` of its kind; only they may read them.
-
-        They may have secrets among them.
-        """
-        return {}
-
-    def course_start(self, snapshot: StoreSnapshot) -> CourseStart | None:
-        """Return what a simulation of this store starts from; None: not known, or it can't be simulated.
-
-        Its ingest is as the segments' last writes tell it; who has samples of the store knows better.
-
-        :raises OSError: a file can't be read.
-        """
-        return None
-
-    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
-        """Return when the oldest message was stored, in milliseconds since the epoch; None: it can't be told.
-
-        :raises OSError: a file can't be read.
-        """
-        return None
-
-    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
-        """Return what the broker has taken and still has to deliver or to decide; what can't be read is
-        unknown.
-        """
-        return ()
-
-    def unread(
-        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
-    ) -> Unread:
-        """Return what consumers have not read of the messages below these offsets; most messages first.
-
-        By default it is unknown.
-
-        :param new_min_offsets: by the name of the log; of other logs nothing goes.
-        :param deleted: the broker has deleted them already, so that its queues may lack entries of them;
-            the error names whose, and the rows count the others.
-        :raises BadInputError: positions or queues that can't be read.
-        :raises StoreBusyError: files change while they are read.
-        :raises BrokerError: a running broker can't be asked, and its files don't tell either.
-        """
-        return Unread(error="the broker doesn't say who consumes")
-
-    def unread_by_log(
-        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
-    ) -> Mapping[str, Unread]:
-        """Return the answer of :meth:`unread` for each log alone.
-
-        By default it is asked log by log; a store of many logs takes its consumers' positions once.
-
-        :raises StorageEngineError: as :meth:`unread`, where that is so for all logs.
-        """
-        return {log: self.unread(snapshot, {log: offset}) for log, offset in new_min_offsets.items()}
-
     @abstractmethod
     def lock(self) -> AbstractContextManager[LockedStore]:
         """Keep the broker, and everybody else who asks, from changing the store.
@@ -546,23 +814,13 @@ class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
         """
         ...
 
-    def check_lock(self) -> None:
+    def check_lock(self) -> None:  # noqa: B027
         """Make sure that what :meth:`lock` took keeps the broker away still. By default it does.
 
         :raises ChangedUnderUsError: it doesn't.
         """
 
-    def signs_of_a_run(self, directories: Collection[Path]) -> tuple[Path, ...]:
-        """Return the files by which it shows that the broker has run, for an undo that fits only before that.
-
-        They change, come or go as soon as it starts. (), as by default: an undo fits afterwards, too.
-
-        :param directories: those that files are deleted from.
-        :raises OSError: a directory can't be read.
-        """
-        return ()
-
-    def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
+    def check_deletable(self, is_replicated: Callable[[], bool]) -> None:  # noqa: B027
         """Make sure that nothing beyond the store forbids a deletion. By default nothing does.
 
         :param is_replicated: whether a lake has receipts of another store with a log of the same identity.
@@ -589,89 +847,45 @@ class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
         """
         ...
 
-    @property
-    def removes_files_later(self) -> bool:
-        """Return whether files of deleted segments stay until the running broker gets round to them."""
-        return False
 
-    def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId]:
-        """Return which of these segments are deleted: by default those whose own file is gone.
+def hold_of(store: BrokerStore) -> StoreHold:
+    """Return a store's hold, or what stands for none."""
+    return store.hold or StoreHold()
 
-        :raises BrokerError: a running broker has to say it, and can't be asked.
-        """
-        return frozenset(one.id for one in segments if not os.path.lexists(one.facts.path))
 
-    def shield_need(self) -> ShieldNeed:
-        """Return how large a shield has to be beside this broker, and whether there may be one; measures
-        disks.
-        """
-        disk_bytes, used_percent = smallest_and_fullest(self.snapshot(0).log_disks)
-        return ShieldNeed(disk_bytes=disk_bytes, used_percent=used_percent)
+def consumers_of(store: BrokerStore) -> StoreConsumers:
+    """Return who waits for a store's messages, or what stands for none."""
+    return store.consumers or StoreConsumers()
 
-    def end_force(self) -> Drift | None:
-        """Set back what lets a running broker delete whatever its age, where we may and it is no emergency.
 
-        :return: what was found and what was done about it; None: nothing lets it, or none runs.
-        :raises BrokerError: the broker can't be asked, or doesn't take the setting.
-        """
-        return None
+def course_of(store: BrokerStore) -> StoreCourse:
+    """Return what goes when of a store, or what stands for none."""
+    return store.course or StoreCourse()
 
-    def running_pid(self) -> int | None:
-        """The process of the running broker, which maps the store's files; None: none runs, or not here."""
-        return None
 
-    def progress(self, now_ms: int) -> BrokerProgress | None:
-        """Return how far a running broker is with flush, dispatch, index and checkpoint; None: none runs."""
-        return None
+def flush_paths(store: BrokerStore, snapshot: StoreSnapshot) -> tuple[Path, ...]:
+    """Return a store's files and directories whose state matters to a start of its broker."""
+    if (paths := process_of(store).flush_paths(snapshot)) is not None:
+        return paths
+    active = (s for log in snapshot.logs for s in log.segments if s.state is SegmentState.ACTIVE)
+    return (*(Path(file.path) for segment in active for file in segment.files), *store.data_paths)
 
-    def flush_now(self) -> FlushedStore | None:
-        """Take log, queues and checkpoint of a store of our own engine to disk.
 
-        None, as by default: a broker writes it, which does so by itself, or is stopped.
+def process_of(store: BrokerStore) -> StoreProcess:
+    """Return what a store's broker tells of its process, or what stands for none."""
+    return store.process or StoreProcess()
 
-        :raises StoreBusyError: somebody else has the store.
-        :raises BrokerError: the process that writes it can't be asked.
-        """
-        return None
 
-    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        """The files that point only below these offsets, by the broker's own rule.
+def is_present(store: BrokerStore, directory: Path) -> bool:
+    """Return whether one of a store's directories is what it was, as far as the store can tell."""
+    return directory.is_dir() if store.identities is None else store.identities.is_present(directory)
 
-        :param min_offsets: by the name of the log; what points into other logs stays.
-        """
-        return ()
 
-    @property
-    def unread_dependents(self) -> tuple[str, ...]:
-        """Return why files were left out of the last :meth:`dependents`: where they point can't be read."""
-        return ()
+def contradiction(store: BrokerStore, log: str, receipts: Sequence[Receipt]) -> str:
+    """Return what shows that a log isn't the one that receipts are of; "": nothing, or it can't be told."""
+    return "" if store.identities is None else store.identities.contradiction(log, receipts)
 
-    def delete_dependents(
-        self,
-        files: Sequence[DependentFile],
-        meanwhile: Callable[[], object],
-        remove: Remove = durable.unlink_in,
-    ) -> None:
-        """Delete them, in an order that is safe to be cut short; their directories are flushed.
 
-        A running broker does it by itself: then this waits for it, for a bounded time. Some may stay.
-
-        :param meanwhile: called now and then where it waits for a broker.
-        :param remove: as for ``delete_segments``.
-        """
-        for path in (Path(file.facts.path) for file in files):
-            directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                remove(path, directory)
-                os.fsync(directory)
-            finally:
-                os.close(directory)
-
-    def checkpoint(self) -> Mapping[str, int]:
-        """The values of the broker's checkpoint by name; empty when it has none."""
-        return {}
-
-    def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
-        """Files and directories whose state matters to a start of the broker after a cleanup."""
-        active = (s for log in snapshot.logs for s in log.segments if s.state is SegmentState.ACTIVE)
-        return (*(Path(file.path) for segment in active for file in segment.files), *self.data_paths)
+def contexts_of(store: BrokerStore, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
+    """Return what a store knows of segments beside their files."""
+    return {} if store.replicas is None else store.replicas.contexts(segments)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.store.store import FileFacts, SegmentId
@@ -75,22 +74,18 @@ class TaskLimits:
     unflushed_bytes: int
 
 
-class TaskedStore:
-    """A store whose broker has background tasks that are looked after; by default there are none."""
+class BackgroundTasks:
+    """The broker's tasks that are looked after; this class itself has none."""
 
     __slots__ = ()
 
-    def background_tasks(self, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, ...]:
+    def look(self, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, ...]:
         """Look how far each of the broker's tasks is. Reads only.
 
         :raises BrokerError: a running broker can't be asked.
         :raises OSError: a file can't be read.
         """
         return ()
-
-    def is_present(self, directory: Path) -> bool:
-        """Return whether one of the store's directories is what it was: no mount point without its disk."""
-        return directory.is_dir()
 
     def check_deleted_topics(self, topics: Collection[str]) -> tuple[str, ...]:
         """Make sure that a person's word that topics were deleted can be meant. Reads only.

@@ -1,9 +1,12 @@
-"""What people read of one kind of broker where the engine writes it, in that broker's own words."""
+"""What people read of one kind of broker where the engine writes it, in that broker's own words; and where
+what goes of its stores can be kept.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,7 @@ class BrokerWords:
     :param checks: by the name of an expectation, what to do when rows break it.
     :param dependents: heading of the files that went behind segments, as they pointed into them.
     :param queue: what the messages of a topic are divided into.
+    :param crash_sign: how its stores tell that their broker didn't stop cleanly.
     :param files_only: what serves segments that were restored alone, as sentences.
     """
 
@@ -28,4 +32,14 @@ class BrokerWords:
     checks: Mapping[str, str] = field(default_factory=dict)
     dependents: str = "Files that pointed into what went"
     queue: str = "queue"
+    crash_sign: str = "its files say so"
     files_only: str = "A broker serves them after a restore for its node: --for-store."
+
+
+class Aside(Enum):
+    """Where what goes of a store can be kept for a while."""
+
+    IN_STORE = auto()
+    """In our own directory within it, which its broker bears: what we delete, second names of segments."""
+    OUTSIDE = auto()
+    """Only what we delete, and in directories that a person names."""

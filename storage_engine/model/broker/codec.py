@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from storage_engine.model.proof.receipt import Receipt
+
+
+LoadBytes = Callable[[int, int], None]
+"""Makes bytes of a segment readable, from one place in it up to another; those before aren't any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +131,23 @@ class SegmentCodec(Protocol):
         :param context: of ``SegmentContext``, as the segment's store gave it.
         """
         ...
+
+    def decode_groups(
+        self, data: memoryview, base_offset: int, *, chunk_bytes: int, context: str, load: LoadBytes
+    ) -> Iterator[tuple[Iterator[pa.Table], tuple[Damage, ...]]]:
+        """Yield the rows of each range that :meth:`decode` yields, cut into the row groups of a data file.
+
+        By default the whole segment is loaded, and decoded a range at a time.
+
+        :param data: room for the whole segment.
+        :param load: makes parts of it readable.
+        """
+        from storage_engine.arrow.row_groups import cut_rows
+
+        load(0, len(data))
+        decoded = self.decode(data, base_offset, chunk_bytes=chunk_bytes, context=context)
+        # No name here holds on to rows while the next are made in their memory.
+        yield from starmap(lambda rows, damages: (cut_rows(rows), damages), decoded)
 
     def older_rows(self, rows: pa.Table) -> pa.Table:
         """Return decoded rows with the columns of lakes of a version below 3: by default all of them."""

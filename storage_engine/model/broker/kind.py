@@ -9,13 +9,20 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from contextlib import closing
+from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, StoreSettings
-from storage_engine.model.broker.broker_words import BrokerWords
+from storage_engine.model.broker.broker_store import (
+    BrokerStore,
+    FenceWatch,
+    StoreSettings,
+    former_members,
+    refuse_former_members,
+)
+from storage_engine.model.broker.broker_words import Aside, BrokerWords
 from storage_engine.model.report.diagnosis import BrokerDiagnosis
 
 if TYPE_CHECKING:
@@ -33,45 +40,292 @@ if TYPE_CHECKING:
     from storage_engine.model.store.store import StoreSnapshot
 
 
+@dataclass(frozen=True, slots=True)
+class RowTraits:
+    """What is known of segments' rows before their codec is loaded.
+
+    :param table: name of the lakes' table that has them; never changes.
+    :param task_modules: what a Spark task needs of the broker's package, loaded before workers fork.
+    :param offsets_count_bytes: as the codec's positions do; else offsets tell no size.
+    :param sets_times: the broker itself writes when it stored a message; else its producers may.
+    """
+
+    table: str = "messages"
+    task_modules: tuple[str, ...] = ()
+    offsets_count_bytes: bool = True
+    sets_times: bool = False
+
+
+class BrokerEngine(ABC):
+    """An engine of the package that writes a broker's stores in its place."""
+
+    @abstractmethod
+    def recover(
+        self, settings: StoreSettings, *, dry_run: bool, cut_messages: bool, whole_index: bool
+    ) -> StoreRecovery:
+        """Make a store clean whose broker did not stop cleanly, as that broker would when it starts.
+
+        :param dry_run: only say what would be done.
+        :param cut_messages: also where whole messages are lost by it.
+        :param whole_index: make an index of keys again however much of the log has to be read for it.
+        :raises BadInputError: it can't be done without the broker.
+        :raises StoreBusyError: the broker runs.
+        :raises CorruptFrameError: whole messages would be lost.
+        """
+        ...
+
+    @abstractmethod
+    def rebuild_queues(self, settings: StoreSettings) -> StoreRecovery:
+        """Make again from a store's log what its broker finds messages by.
+
+        :raises BadInputError: it can't be done without the broker.
+        :raises StoreBusyError: the broker runs.
+        :raises CorruptFrameError: the log is damaged; nothing was changed.
+        """
+        ...
+
+    @abstractmethod
+    def write_sample(self, request: SampleRequest) -> SampleStore:
+        """Write a store as a broker leaves it, to try things on.
+
+        :raises BadInputError: it can't be done without the broker, or where the request says.
+        """
+        ...
+
+    @abstractmethod
+    def serve(
+        self,
+        settings: StoreSettings,
+        topic: str | None,
+        lines: Iterable[bytes],
+        ends: threading.Event,
+        release: Release | None,
+    ) -> None:
+        """Write a store in place of a broker, and serve who asks for it, until it is told to end.
+
+        :param topic: each line becomes a message of it; None: nothing is read.
+        :param release: asked where the broker's rules let segments go; None: nothing is deleted.
+        :raises BadInputError: this package has no engine for it.
+        :raises StoreBusyError: somebody else has the store.
+        """
+        ...
+
+
+class RunningKind(ABC):
+    """What is asked of a running broker, and what a hold beside it rests on.
+
+    :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
+        client; "": a connection has its access key and its secret key.
+    """
+
+    client_connection: ClassVar[str] = ""
+
+    @abstractmethod
+    def ask(self, live: LiveBroker) -> RunningBroker:
+        """Ask a broker what it is.
+
+        :raises BrokerError: the broker can't be asked.
+        """
+        ...
+
+    def watch_fence(self, settings: StoreSettings) -> FenceWatch | None:
+        """Watch what a hold on a store rests on; None: on nothing. The store needn't be there yet."""
+        return None
+
+    def watch_store(self, settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch | None:
+        """Return what ``BrokerStore.watch`` does, for who may see nothing of a store but its running broker.
+
+        None: the store itself has to be opened. A broker that can't be asked is no error: the look isn't
+        ``known`` then.
+        """
+        return None
+
+    def open_to_make_room(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore | None:
+        """Open the store of a stopped broker whose disk is full, to delete what others of its cluster have.
+
+        None: this kind has no replicas that could be asked.
+
+        :param settings: how the cluster is reached, where one runs; the store's own broker doesn't.
+        :param memory: as of :meth:`Broker.open_store`.
+        :raises StoreNotFoundError: a directory of the store is missing.
+        """
+        return None
+
+
+class Inspecting(ABC):
+    """What a person is told of a store beside its logs, segments and disks."""
+
+    @abstractmethod
+    def inspect(
+        self,
+        settings: StoreSettings,
+        now_ms: int,
+        *,
+        messages: bool,
+        queues: bool,
+        snapshot: StoreSnapshot | None = None,
+    ) -> Inspection:
+        """Describe a store for a person.
+
+        :param messages: read every segment.
+        :param queues: list what leads consumers to messages.
+        :param snapshot: of a running broker's store; None: take one.
+        """
+        ...
+
+    def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
+        """Say of a store what only this kind of broker knows, also of one that can't be opened. Reads only.
+
+        By default there is nothing to say.
+
+        :param memory: what a journal remembers of a hold; None: nobody named a journal.
+        :raises StoreNotFoundError: there is no such store.
+        :raises BadInputError: what was given beside the broker's own settings is wrong.
+        :raises BrokerError: the store's broker runs by its settings, and can't be asked.
+        """
+        return BrokerDiagnosis()
+
+    def look_up(
+        self, settings: StoreSettings, topic: str, key: str, max_count: int | None
+    ) -> KeyLookup | None:
+        """Find messages by one of their keys: by the broker's own index, and as its log has them.
+
+        None: it has no such index.
+        """
+        return None
+
+    def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
+        """Return between which physical offsets the broker's index may lack messages; None: up to the end.
+
+        :raises BadInputError: there is no log.
+        """
+        return ()
+
+
+class Topics:
+    """What a kind of broker knows of topics by their names. This class itself knows nothing."""
+
+    def is_system(self, topic: str) -> bool:
+        """Return whether a topic is the broker's own. Unknown counts as that: wildcards match none."""
+        return True
+
+    @property
+    def are_logs(self) -> bool:
+        """Return whether each log has one topic; else they lie side by side in one log."""
+        return type(self).of_log is not Topics.of_log
+
+    def of_log(self, log: str) -> str | None:
+        """Return the only topic that a log's messages are of; None: it may have several."""
+        return None
+
+
+class ReceiptRules:
+    """What receipts of other files prove. This class itself: nothing but of equal bytes."""
+
+    def continues(self, left: Receipt, right: Receipt) -> bool:
+        """Return whether a segment that one replica archived goes on where another replica's ended.
+
+        Only who gives logs an identity that their replicas share, has to tell.
+
+        :param right: of the same log; it begins at the offset at which ``left`` ends.
+        """
+        return False
+
+    def same_companion(self, name: str, archived: bytes, found: bytes) -> bool:
+        """Return whether two contents of a segment's further file say the same. Here equal bytes do.
+
+        Some brokers write such a file again when they recover, and the same bytes of the segment are no
+        other segment then.
+
+        :param name: of the file.
+        """
+        return archived == found
+
+    def drops_companion(self, name: str) -> bool:
+        """Return whether the broker itself removes such a further file of a segment that stays. Here it
+        removes none.
+        """
+        return False
+
+
+class SettingNames:
+    """Names of a kind's own settings, as far as they are known."""
+
+    @property
+    def known(self) -> frozenset[str] | None:
+        """Its own names of the settings that decide anything here, for who types one; None: any may."""
+        return None
+
+    @property
+    def of_age(self) -> frozenset[str] | None:
+        """Its own names of the settings that say how long segments stay; None: any setting may.
+
+        Empty: a store's own files say it, and nobody names them beside it.
+        """
+        return None
+
+
+class Cleanups(Enum):
+    """When a store is deleted from."""
+
+    WHEN_DUE = auto()
+    """Also where a person begins a cleanup, or a schedule does."""
+    ON_REQUEST = auto()
+    """Only then."""
+    NEVER = auto()
+
+
+FORMER_MEMBERS: Final = former_members(
+    aside="has_shield= has_undo= undo_outside=",
+    cleanups="archives_at_seal= cleans_up= cleans_up_on_request=",
+    engine="has_engine= rebuild_queues recover serve write_sample",
+    inspection="diagnose inspect look_up unindexed",
+    receipts="continues drops_companion same_companion",
+    rows="offsets_count_bytes rows_table=table sets_times task_modules",
+    running="client_connection open_to_make_room running_broker=ask watch_fence watch_store",
+    settings="age_settings=of_age known_settings=known",
+    topics="has_logs_of_topics=are_logs is_system_topic=is_system topic_of_log=of_log",
+    words="crash_sign",
+)
+"""What kinds had as members of their own before version 0.3, and where it is now."""
+
+
 class Broker(ABC):
-    """A kind of broker. What only some kinds have, has a default.
+    """A kind of broker. What only some kinds have is an object of its own; None: this kind has none.
 
     :cvar name: in connections, receipts, lakes and journals; never changes.
     :cvar title: for people.
     :cvar words: what people read of its stores where the engine writes it.
+    :cvar rows: what is known of its segments' rows without its codec.
+    :cvar topics: what is known of them by their names.
+    :cvar receipts: what those of other files prove.
+    :cvar settings: names of its own settings.
+    :cvar aside: where what goes of its stores can be kept for a while; None: nowhere.
+    :cvar engine: what writes its stores in place of a broker; None: the broker alone does.
+    :cvar inspection: what tells more of a store than its logs, segments and disks.
+    :cvar running: what is asked of its running brokers; None: its stores are managed while it is stopped.
     :cvar is_default: stores and lakes that name no broker are of this kind, as all were once. Only this
         package's brokers may say so.
-    :cvar archives_at_seal: its stores are archived once segments are sealed, whatever a policy says.
-    :cvar has_engine: this package has an engine that writes its stores.
-    :cvar crash_sign: how its stores tell that their broker didn't stop cleanly.
-    :cvar has_undo: what is deleted of its stores can be set aside for a while, and brought back.
-    :cvar has_shield: segments can have a second name in its stores.
-    :cvar offsets_count_bytes: as its codec's positions do; else offsets tell no size.
-    :cvar sets_times: the broker itself writes when it stored a message; else its producers may.
-    :cvar undo_outside: it is set aside in directories that a person names, as none within a store will do.
-    :cvar rows_table: name of the lakes' table that has its segments' rows; never changes.
-    :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
-        client; "": a connection has its access key and its secret key.
     :cvar without_suites: suites of a validation that never find anything to check in its stores.
-    :cvar task_modules: what a Spark task needs of it, loaded before workers fork.
     """
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        refuse_former_members(cls, FORMER_MEMBERS)
 
     name: ClassVar[str]
     title: ClassVar[str]
     words: ClassVar[BrokerWords] = BrokerWords()
     is_default: ClassVar[bool] = False
-    archives_at_seal: ClassVar[bool] = False
-    has_engine: ClassVar[bool] = False
-    crash_sign: ClassVar[str] = "its files say so"
-    has_undo: ClassVar[bool] = True
-    has_shield: ClassVar[bool] = True
-    offsets_count_bytes: ClassVar[bool] = True
-    sets_times: ClassVar[bool] = False
-    undo_outside: ClassVar[bool] = False
-    rows_table: ClassVar[str] = "messages"
-    client_connection: ClassVar[str] = ""
+    topics: ClassVar[Topics] = Topics()
+    settings: ClassVar[SettingNames] = SettingNames()
+    receipts: ClassVar[ReceiptRules] = ReceiptRules()
+    rows: ClassVar[RowTraits] = RowTraits()
+    aside: ClassVar[Aside | None] = None
+    engine: ClassVar[BrokerEngine | None] = None
+    inspection: ClassVar[Inspecting | None] = None
+    running: ClassVar[RunningKind | None] = None
     without_suites: ClassVar[frozenset[str]] = frozenset()
-    task_modules: ClassVar[tuple[str, ...]] = ()
 
     # Segments
 
@@ -83,19 +337,6 @@ class Broker(ABC):
     @property
     def bodies(self) -> Bodies | None:
         """Reads payloads that producers compressed; None: there are none."""
-        return None
-
-    def is_system_topic(self, topic: str) -> bool:
-        """Return whether a topic is the broker's own. By default each may be one: wildcards match none."""
-        return True
-
-    @property
-    def has_logs_of_topics(self) -> bool:
-        """Return whether each of its logs has one topic; else they lie side by side in one log."""
-        return type(self).topic_of_log is not Broker.topic_of_log
-
-    def topic_of_log(self, log: str) -> str | None:
-        """Return the only topic that a log's messages are of; None: it may have several, as by default."""
         return None
 
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
@@ -117,31 +358,6 @@ class Broker(ABC):
         """Return where a segment lies, relative to the store's root, with ``/`` between names."""
         return f"{log}/{base_offset:020d}"
 
-    def continues(self, left: Receipt, right: Receipt) -> bool:
-        """Return whether a segment that one replica archived goes on where another replica's ended.
-
-        Only who gives logs an identity that their replicas share, has to tell.
-
-        :param right: of the same log; it begins at the offset at which ``left`` ends.
-        """
-        return False
-
-    def same_companion(self, name: str, archived: bytes, found: bytes) -> bool:
-        """Return whether two contents of a segment's further file say the same. By default equal bytes do.
-
-        Some brokers write such a file again when they recover, and the same bytes of the segment are no
-        other segment then.
-
-        :param name: of the file.
-        """
-        return archived == found
-
-    def drops_companion(self, name: str) -> bool:
-        """Return whether the broker itself removes such a further file of a segment that stays. By default it
-        removes none.
-        """
-        return False
-
     # Stores
 
     def default_name(self, root: Path) -> str:
@@ -151,33 +367,15 @@ class Broker(ABC):
         """
         return root.name
 
-    def cleans_up(self, live: LiveBroker | None) -> bool:
-        """Return whether a store may be held and deleted from; otherwise it is archived, proven and restored
-        alone.
+    def cleanups(self, live: LiveBroker | None) -> Cleanups:
+        """Return when a store is held and deleted from; otherwise it is archived, proven and restored alone.
+
+        A kind whose stopped stores aren't cleaned when a cleanup is due has segments archived once they are
+        sealed, whatever a policy says.
 
         :param live: the broker that runs on it; None: it is stopped.
         """
-        return True
-
-    def cleans_up_on_request(self, live: LiveBroker | None) -> bool:
-        """Return whether a store is deleted from where a person begins a cleanup, or a schedule does.
-
-        By default wherever :meth:`cleans_up` says so, of which cleanups begin by themselves when one is due.
-        """
-        return self.cleans_up(live)
-
-    @property
-    def known_settings(self) -> frozenset[str] | None:
-        """Its own names of the settings that decide anything here, for who types one; None: any may."""
-        return None
-
-    @property
-    def age_settings(self) -> frozenset[str] | None:
-        """Its own names of the settings that say how long segments stay; None: any setting may.
-
-        Empty: a store's own files say it, and nobody names them beside it.
-        """
-        return None
+        return Cleanups.WHEN_DUE
 
     @property
     def rules(self) -> BrokerRules | None:
@@ -210,19 +408,6 @@ class Broker(ABC):
         :raises BrokerError: the store's broker runs by its settings, and can't be asked.
         """
 
-    def open_to_make_room(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
-        """Open the store of a stopped broker whose disk is full, to delete what others of its cluster have.
-
-        :param settings: how the cluster is reached, where one runs; the store's own broker doesn't.
-        :param memory: as of :meth:`open_store`.
-        :raises BadInputError: this kind has no replicas that could be asked.
-        :raises StoreNotFoundError: a directory of the store is missing.
-        """
-        raise BadInputError(
-            f"{settings.root}: expected a node of a cluster with replicas, found {self.title}. Nothing was "
-            "changed. storage-engine clean makes room there."
-        )
-
     @abstractmethod
     def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
         """Gather what validation checks of a store. Judges nothing: a fault is a row, not an error.
@@ -230,112 +415,6 @@ class Broker(ABC):
         :raises StoreNotFoundError: there is no such store.
         :raises BrokerError: the store's broker runs, and can't be asked.
         """
-
-    def watch_store(self, settings: StoreSettings, now_ms: int) -> Watch:
-        """Return what ``BrokerStore.watch`` does, for who may see nothing of a store but its running broker.
-
-        A broker that can't be asked is no error: the look isn't ``known`` then.
-        """
-        with closing(self.open_store(settings, None)) as store:
-            return store.watch(now_ms)
-
-    def inspect(
-        self,
-        settings: StoreSettings,
-        now_ms: int,
-        *,
-        messages: bool,
-        queues: bool,
-        snapshot: StoreSnapshot | None = None,
-    ) -> Inspection:
-        """Describe a store for a person.
-
-        :param messages: read every segment.
-        :param queues: list what leads consumers to messages.
-        :param snapshot: of a running broker's store; None: take one.
-        """
-        from storage_engine.model.report.inspection import plain_inspection
-
-        if snapshot is None:
-            with closing(self.open_store(settings, None)) as store:
-                snapshot = store.snapshot(now_ms)
-        return plain_inspection(snapshot)
-
-    def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
-        """Say of a store what only this kind of broker knows, also of one that can't be opened. Reads only.
-
-        By default there is nothing to say.
-
-        :param memory: what a journal remembers of a hold; None: nobody named a journal.
-        :raises StoreNotFoundError: there is no such store.
-        :raises BadInputError: what was given beside the broker's own settings is wrong.
-        :raises BrokerError: the store's broker runs by its settings, and can't be asked.
-        """
-        return BrokerDiagnosis()
-
-    def look_up(self, settings: StoreSettings, topic: str, key: str, max_count: int | None) -> KeyLookup:
-        """Find messages by one of their keys: by the broker's own index, and as its log has them.
-
-        :raises BadInputError: it has none.
-        """
-        raise BadInputError(f"{settings.root}: expected a broker with an index of keys, found {self.title}.")
-
-    def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
-        """Return between which physical offsets the broker's index may lack messages; None: up to the end.
-
-        :raises BadInputError: there is no log.
-        """
-        return ()
-
-    def recover(
-        self, settings: StoreSettings, *, dry_run: bool, cut_messages: bool, whole_index: bool
-    ) -> StoreRecovery:
-        """Make a store clean whose broker did not stop cleanly, as that broker would when it starts.
-
-        :param dry_run: only say what would be done.
-        :param cut_messages: also where whole messages are lost by it.
-        :param whole_index: make an index of keys again however much of the log has to be read for it.
-        :raises BadInputError: it can't be done without the broker.
-        :raises StoreBusyError: the broker runs.
-        :raises CorruptFrameError: whole messages would be lost.
-        """
-        raise BadInputError(f"{settings.root}: stores of {self.title} are recovered by their broker alone.")
-
-    def rebuild_queues(self, settings: StoreSettings) -> StoreRecovery:
-        """Make again from a store's log what its broker finds messages by.
-
-        :raises BadInputError: it can't be done without the broker.
-        :raises StoreBusyError: the broker runs.
-        :raises CorruptFrameError: the log is damaged; nothing was changed.
-        """
-        raise BadInputError(f"{settings.root}: stores of {self.title} are recovered by their broker alone.")
-
-    def write_sample(self, request: SampleRequest) -> SampleStore:
-        """Write a store as a broker leaves it, to try things on.
-
-        :raises BadInputError: it can't be done without the broker, or where the request says.
-        """
-        raise BadInputError(
-            f"{request.directory}: stores of {self.title} are written by their broker alone. Nothing was "
-            "written."
-        )
-
-    def serve(
-        self,
-        settings: StoreSettings,
-        topic: str | None,
-        lines: Iterable[bytes],
-        ends: threading.Event,
-        release: Release | None,
-    ) -> None:
-        """Write a store in place of a broker, and serve who asks for it, until it is told to end.
-
-        :param topic: each line becomes a message of it; None: nothing is read.
-        :param release: asked where the broker's rules let segments go; None: nothing is deleted.
-        :raises BadInputError: this package has no engine for it.
-        :raises StoreBusyError: somebody else has the store.
-        """
-        raise BadInputError(f"{settings.root}: stores of {self.title} are written by their broker alone.")
 
     # Consumers
 
@@ -345,27 +424,3 @@ class Broker(ABC):
         :raises BadInputError: a store or settings that can't be read, a plan for another store.
         """
         return None
-
-    # Running brokers
-
-    def watch_fence(self, settings: StoreSettings) -> FenceWatch | None:
-        """Watch what a hold on a store rests on; None: on nothing. The store needn't be there yet."""
-        return None
-
-    def local_settings(self, settings: StoreSettings) -> StoreSettings:
-        """Return settings for what reads the store's files alone.
-
-        :raises BrokerError: the running broker can't be asked.
-        """
-        return settings
-
-    def running_broker(self, live: LiveBroker) -> RunningBroker:
-        """Ask a broker what it is.
-
-        :raises BadInputError: stores of this kind are managed while their broker is stopped.
-        :raises BrokerError: the broker can't be asked.
-        """
-        raise BadInputError(
-            f"{live.address}: expected a broker that can be asked while it runs, found {self.title}. Nothing "
-            "was changed. Stop it, and leave its address out."
-        )

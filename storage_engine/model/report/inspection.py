@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import count_text, exact_bytes_text
 from storage_engine.model.store.store import DiskUsage, StoreSnapshot
@@ -131,7 +132,7 @@ class StoreRecovery:
         if self.missing_messages:
             found.append(f"{count_text(self.missing_messages, 'message')} {would}put into queues.")
         if self.unindexed is not None:
-            found.append(f"{unindexed_text(*self.unindexed)} Or recover with --index all.")
+            found.append(Text(unindexed_text(*self.unindexed), " Or recover with --index all."))
         if not self.done:
             found.append(f"Behind the end lie {exact_bytes_text(self.cut_bytes)}. Nothing was changed.")
         return tuple(found)
@@ -139,7 +140,9 @@ class StoreRecovery:
 
 def unindexed_text(first_offset: int, end_offset: int) -> str:
     """Return what a person has to know of messages that lie between these offsets, without index entries."""
-    return (
-        f"Keys of messages below offset {end_offset} aren't found, from {first_offset} on: a crash took them "
-        "out of the index. storage-engine rebuild-queues, while the store is stopped, makes it whole again."
+    return Text(
+        f"Keys of messages below offset {end_offset} aren't found, from {first_offset} on: a crash took "
+        "them out of the index. ",
+        Command("rebuild-queues"),
+        ", while the store is stopped, makes it whole again.",
     )

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Protocol
+from typing import Final, Protocol
 
-from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store.store import Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,35 +239,3 @@ class Absence:
     is_right: bool
     why: str
     is_unknown: bool = False
-
-
-class IdentifiedLogs:
-    """What a store knows of which logs it has. By default nothing.
-
-    :cvar tells_absences: it can tell why a log isn't here; otherwise nothing is remembered of its logs.
-    """
-
-    __slots__ = ()
-
-    tells_absences: ClassVar[bool] = False
-
-    def log_identities(self, snapshot: StoreSnapshot) -> Mapping[str, LogIdentity]:
-        """Return which logs a snapshot has, by name.
-
-        :raises OSError: a file can't be read.
-        """
-        return {}
-
-    def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
-        """Say of logs that were seen before, and that aren't here, why that is.
-
-        :raises OSError: a file can't be read.
-        """
-        return {}
-
-    def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
-        """Return the ends of sealed segments behind which something is missing before the next one.
-
-        :raises OSError: a file can't be read.
-        """
-        return {}

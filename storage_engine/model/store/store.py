@@ -325,11 +325,13 @@ class Archivable:
     :param kept_out: why other sealed segments of a log stay out, for now or for good, by the log's name.
     :param refused: what is wrong with a log or not known of it, by name: nothing of it is archived until
         somebody mends that.
+    :param is_all: whatever is sealed, as this broker never keeps anything out.
     """
 
     segments: tuple[Segment, ...]
     kept_out: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    is_all: bool = False
 
 
 def room_of_disks(disks: Sequence[DiskUsage], percent: int) -> int | None:

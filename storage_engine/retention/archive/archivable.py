@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from storage_engine.commands import Command
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import count_text
@@ -185,14 +186,16 @@ def refuse_other_logs(context: Context, asked: Sequence[LakeProofs], segments: S
     :param asked: with all receipts of the logs, where these can be told apart.
     :raises LakeConflictError: one has the name of a log that is archived, and is another.
     """
-    if not context.broker.tells_logs_apart:
+    identities = context.broker.identities
+    if identities is None:
         return
     for log in dict.fromkeys(segment.log for segment in segments):
         rows = [row for proofs in asked for row in proofs.of_logs.get(log, ())]
-        why = context.broker.contradiction(log, rows)
+        why = identities.contradiction(log, rows)
         if why:
             raise LakeConflictError(
-                f"{context.store.root}: log {log}: expected the log that is archived, found another: {why}. "
-                f"{NOTHING} Find out what became of it; then storage-engine adopt STORE --log {log} --reason "
-                "WHY opens a new lineage of it, and what is archived stays under the old one."
+                f"{context.store.root}: log {log}: expected the log that is archived, found another: "
+                f"{why}. {NOTHING} Find out what became of it; then ",
+                Command("adopt", f"STORE --log {log} --reason WHY"),
+                " opens a new lineage of it, and what is archived stays under the old one.",
             )

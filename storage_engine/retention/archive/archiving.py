@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from storage_engine.commands import Text, join_texts
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import this_host
 from storage_engine.core.jsonable import to_jsonable
@@ -34,6 +35,8 @@ from storage_engine.lake.archive.threads import threads_for
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.storage.pace import pace_at
+from storage_engine.model.broker.broker_store import contexts_of, process_of
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.deleted_range import DELETION
 from storage_engine.model.proof.receipt import Receipt
@@ -138,9 +141,8 @@ def planned_segments(context: Context, run: Run) -> Planned:
 
 def look_at_archivable(context: Context) -> Listed | None:
     """Return what may be archived by now; None: whatever is sealed, as the broker keeps nothing out."""
-    if not context.broker.keeps_out:
-        return None
-    return list_segments(context)
+    listed = list_segments(context)
+    return None if listed.archivable.is_all else listed
 
 
 def to_archive(
@@ -342,16 +344,16 @@ def archive_planned(
         waiver = context.journal.find_waiver(run.plan_digest or "")
         if waiver is None:
             raise
-        return ArchiveResult((), waiver, str(error))
+        return ArchiveResult((), waiver, Text(error))
     notices = (
         *planned.gone.notices,
-        *(str(one.error) for one in planned.gone.refusals),
+        *(Text(one.error) for one in planned.gone.refusals),
         *planned.waiting,
-        *(f"log {log} was not archived: {why}" for log, why in failed.items()),
+        *(Text(f"log {log} was not archived: ", why) for log, why in failed.items()),
     )
-    waivable = [str(error) for error in failed.values() if isinstance(error, _WAIVABLE)]
+    waivable = [Text(error) for error in failed.values() if isinstance(error, _WAIVABLE)]
     waiver = context.journal.find_waiver(run.plan_digest or "") if waivable else None
-    why = "; ".join(waivable) if waiver else ""
+    why = join_texts("; ", waivable) if waiver else ""
     done = joined_results(turns)
     return replace(
         done,
@@ -449,7 +451,7 @@ def archive_somewhere(
             proofs = _read(context, candidates, read_files=read_files)
         if not proofs.asked:
             raise none_reachable([reason for _, reason in proofs.unreachable])
-        notices = (*(f"a lake could not be used: {failure}" for failure in failures), *proofs.outages)
+        notices = (*(Text("a lake could not be used: ", failure) for failure in failures), *proofs.outages)
         notices = (*notices, *unarchived_notices(proofs.permits, proofs.left_out(candidates)))
         refuse_other_logs(context, proofs.asked, candidates)
         wanted = choose(proofs)
@@ -461,7 +463,8 @@ def archive_somewhere(
         started_ns = time.monotonic_ns()
         try:
             # All of a turn may have gone away meanwhile.
-            receipts = archive_with(jobs) if jobs else ()
+            with pace_at(jobs[0].bytes_per_second if jobs else None).following(partial(_put_p99_ms, context)):
+                receipts = archive_with(jobs) if jobs else ()
         except (LakeUnavailableError, CommitStateUnknownError) as error:
             failures.append(error)
             proofs = None
@@ -487,10 +490,18 @@ def archive_somewhere(
         )
     if len(context.store.lakes) == 1:
         raise failures[0]
-    reasons = [str(failure) for failure in failures]
+    reasons: list[str] = [Text(failure) for failure in failures]
     if proofs is not None:
         reasons += [reason for _, reason in proofs.unreachable]
     raise none_reachable(reasons) from failures[-1]
+
+
+def _put_p99_ms(context: Context) -> float | None:
+    """Return how long a running broker's puts take; None: it doesn't say, or can't be asked."""
+    with suppress(StorageEngineError, OSError):
+        progress = process_of(context.broker).progress(clock_ms())
+        return None if progress is None else progress.put_p99_ms
+    return None
 
 
 def _faults(proofs: Proofs, segments: Sequence[Segment]) -> dict[str, str]:
@@ -569,7 +580,7 @@ def _read(context: Context, segments: Sequence[Segment], *, read_files: bool) ->
         slots(segments),
         known=known_heads(context.journal, context.record),
         read_files=read_files,
-        whole_logs=context.broker.tells_logs_apart,
+        whole_logs=context.broker.identities is not None,
     )
 
 
@@ -617,7 +628,7 @@ def _with_contexts(
     contexts: dict[SegmentId, SegmentContext] = {}
 
     def answer(segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        return context.broker.contexts(segments)
+        return contexts_of(context.broker, segments)
 
     for of_log in by_log(segments).values():
         left, answered = answer_for_left(of_log, answer)

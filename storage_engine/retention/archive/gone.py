@@ -9,6 +9,7 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import FileGoneError, GateRefusedError
 from storage_engine.journal.drift import hold_memory, record_drift
@@ -47,7 +48,7 @@ class Gone:
 _BROKERS = f"{UNPROVEN}: its broker may delete by its own rules"
 _NOBODYS = f"{UNPROVEN}: nothing of it should go"
 _PROVEN = "a lake proves them"
-_REMEDY = "Find out who deleted it; storage-engine verify names all that is lost."
+_REMEDY = Text("Find out who deleted it; ", Command("verify"), " names all that is lost.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +312,7 @@ def _notices(found: Iterable[Drift]) -> Iterator[str]:
 def _lost(context: Context, log: str, ranges: Iterable[Interval], path: str) -> Refusal:
     why = f"expected records of offsets {_text(ranges)} on disk or in a lake, found them in neither: LOST."
     said = refusal(log, FileGoneError(why), remedy=_REMEDY).said
-    error = f"{context.store.root}: log {log}: {why} Nothing was changed by this call. {_REMEDY}"
+    error = Text(f"{context.store.root}: log {log}: {why} Nothing was changed by this call. ", _REMEDY)
     return Refusal(said, FileGoneError(error, path=path))
 
 
@@ -338,14 +339,14 @@ def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> 
     if store.live is not None and store.live.deletes == WE_DELETE:
         return False
     if store.is_live and not store.cleans_up:
-        return not broker.holds(log)
+        return broker.hold is not None and not broker.hold.holds(log)
     if hold_memory(context.journal, context.record.store_id).load() is not None:
         return False
-    held_until_ms = broker.held_until_ms()
+    held_until_ms = None if broker.hold is None else broker.hold.held_until_ms()
     if held_until_ms is not None and held_until_ms > clock_ms():
         # By another journal, or by one that is lost.
         return False
-    return is_over or broker.is_live or (bool(broker.used_by) and not broker.is_used_by_us)
+    return is_over or broker.is_live or (broker.user is not None and not broker.user.is_ours)
 
 
 def _ranges(segments: Sequence[Segment]) -> Iterator[tuple[str, int, int]]:

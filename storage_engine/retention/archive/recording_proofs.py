@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from storage_engine.commands import Text
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.journal import Event, Phase, Run, Step
 from storage_engine.lake.archive.archive import SegmentJob
@@ -38,7 +39,7 @@ def record_topic_days(context: Context, lake: Lake, receipts: Sequence[Receipt])
             context.journal.save_topic_days(context.record.store_id, found)
     except Exception as error:
         # The segments are proven and recorded: whatever goes wrong here takes nothing of that back.
-        return f"bytes by topic and day were not recorded of what was archived: {error}"
+        return Text("bytes by topic and day were not recorded of what was archived: ", error)
     return ""
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 
+from storage_engine.commands import Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.exceptions import (
@@ -128,7 +129,7 @@ def archive_sealed(
             missing = find_missing_ranges(context, looks, listed, log_ids, known)
             went_unproven = record_missing(context, run, missing)
         except LakeUnavailableError as error:
-            went_unproven = GoneResult(notices=(f"what went is named by a later run: {error}",))
+            went_unproven = GoneResult(notices=(Text("what went is named by a later run: ", error),))
         else:
             if len(done) > 1:
                 remember_logs(context.store, context.journal, context.record, context.broker, listed.snapshot)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage_engine.brokers import find_broker, kind_option
+from storage_engine.commands import Text
 from storage_engine.core.clock import DAY_MS, jumped_forward_ms, read_clock
 from storage_engine.core.extras import SparkPair
 from storage_engine.core.jsonable import filled
@@ -288,17 +290,15 @@ def _ask_broker(store: ManagedStore, known: _Known, now_ms: int) -> tuple[Manage
 
     :return: the store as it can be looked at, and what was said.
     """
-    broker = find_broker(store.broker)
+    if (inspection := find_broker(store.broker).inspection) is None:
+        return store, BrokerDiagnosis()
+    diagnose = partial(inspection.diagnose, settings_of(store), known.memory, now_ms)
     try:
-        return store, ask(
-            store.broker,
-            "say what is wrong with its store",
-            lambda: broker.diagnose(settings_of(store), known.memory, now_ms),
-        )
+        return store, ask(store.broker, "say what is wrong with its store", diagnose)
     except (BrokerError, NotOnBrokerError) as error:
         if not store.is_live:
             raise
-        known.findings.append(Finding.urgent("broker-unreachable", str(error).removesuffix(".")))
+        known.findings.append(Finding.urgent("broker-unreachable", Text(error).removesuffix(".")))
         return _ask_broker(replace(store, live=None), known, now_ms)
 
 
@@ -436,7 +436,7 @@ def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
     except StorageEngineError as error:
         known.journal, known.unknown_proof = None, UnknownProof.JOURNAL
         known.findings.append(
-            Finding.warning("journal", f"the journal can't be read: {str(error).removesuffix('.')}")
+            Finding.warning("journal", Text("the journal can't be read: ", Text(error).removesuffix(".")))
         )
     return known
 
@@ -479,7 +479,9 @@ def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
         )
         mend = refused_by_last_archive(known.journal, known.record, known.unproven)
     except StorageEngineError as error:
-        known.findings.append(Finding.warning("proof-unknown", f"what the lake proves isn't known: {error}"))
+        known.findings.append(
+            Finding.warning("proof-unknown", Text("what the lake proves isn't known: ", error))
+        )
         return
     known.some_unasked = bool(notices) or any(one.refused for one in known.lakes)
     if looked.missing and known.journal and known.record and not known.some_unasked:

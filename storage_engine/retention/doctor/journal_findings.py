@@ -12,7 +12,7 @@ from storage_engine.brokers import find_broker
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import count_text, shortened
 from storage_engine.journal.records import Phase, Step
-from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.broker.broker_store import BrokerStore, course_of
 from storage_engine.model.course.course import SettingType
 from storage_engine.model.report.diagnosis import Finding
 from storage_engine.model.report.usage import DeletionHours, RetentionReport, hour_advice
@@ -66,7 +66,11 @@ def deletion_hours(kind: str, broker: BrokerStore) -> DeletionHours | None:
     setting = next((one.name for one in rules.settings if one.type is SettingType.HOURS), None)
     if setting is None:
         return None
-    hours = ask(kind, "tell its rules", lambda: rules.hours(rules.values(broker.rule_config())))
+    hours = ask(
+        kind,
+        "tell its rules",
+        lambda: rules.hours(rules.values(course_of(broker).rule_config())),
+    )
     return DeletionHours(setting, hours)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.brokers import store_called
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.jsonable import filled
 from storage_engine.core.wording import bytes_text, count_text, duration_text, time_text
@@ -96,7 +97,7 @@ def _look(
     try:
         info = describe(config)
     except StorageEngineError as error:
-        return CheckedLake(title, place, str(error), None, None, (), 0, disk, None, 0)
+        return CheckedLake(title, place, Text(error), None, None, (), 0, disk, None, 0)
     verified_at_ms, faults = _last_verified(store, info) if has_journal else (None, 0)
     own = [one for one in info.stores if record is not None and one.store_id == record.store_id]
     return filled(
@@ -238,7 +239,7 @@ def _of_properties(lake: CheckedLake) -> Iterator[Finding]:
             f"{', '.join(names[:_NAMED])}{more}, which another program follows and nothing here does",
             "take that out of the catalog server's configuration; what is needed belongs into the lake's own"
             if not owner
-            else "bring the table back to its place: storage-engine lake relocate"
+            else Text("bring the table back to its place: ", Command("lake relocate"))
             if names == ("location",)
             else f"remove it where nobody needs it: {table} in Spark",
         )
@@ -248,7 +249,7 @@ def _of_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms:
     if lake.refused:
         yield Finding.urgent(
             "lake-refused",
-            f"nothing can be archived into the {lake.title}: {lake.refused.removesuffix('.')}",
+            Text(f"nothing can be archived into the {lake.title}: ", lake.refused.removesuffix(".")),
         )
         return
     yield from _of_properties(lake)
@@ -262,14 +263,17 @@ def _of_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms:
             "archive-rule",
             f"rule {rule.rule_id[:SHOWN_CHARACTERS]} of the {lake.title}, by which {rule.scope.text} is not "
             "archived, isn't in this store's journal: all of it is archived",
-            f"record it there: storage-engine lake keep --lake {shlex.join([lake.location, *words])} "
-            "--archive no, with --journal URL where the journal isn't in the lake's directory",
+            Text(
+                "record it there: ",
+                Command("lake keep", f"--lake {shlex.join([lake.location, *words])} --archive no"),
+                ", with --journal URL where the journal isn't in the lake's directory",
+            ),
         )
     if lake.copy_of is not None:
         yield Finding.warning(
             "lake-copy",
             f"the {lake.title} {lake.location} is a copy of lake {lake.copy_of}, and proves nothing",
-            "name that lake; if it is gone for good: storage-engine lake promote",
+            Text("name that lake; if it is gone for good: ", Command("lake promote")),
         )
     if lake.broker and lake.broker != broker:
         yield Finding.urgent(
@@ -281,7 +285,7 @@ def _of_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms:
         yield Finding.urgent(
             "lake-faults",
             f"the last check of the {lake.title} found {count_text(lake.faults, 'fault')} in it",
-            "see them: storage-engine verify",
+            Text("see them: ", Command("verify")),
         )
     elif lake.segments and (
         lake.verified_at_ms is None or now_ms - lake.verified_at_ms > _LONG_UNVERIFIED_MS
@@ -290,7 +294,7 @@ def _of_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms:
         yield Finding.note(
             "lake-unverified",
             f"the {lake.title} was {when} verified",
-            "do it regularly: storage-engine verify",
+            Text("do it regularly: ", Command("verify")),
         )
     yield from _of_disk(lake, unproven_bytes)
 
@@ -317,7 +321,7 @@ def place_findings(store: ManagedStore, data_paths: Sequence[Path]) -> Iterator[
                 "lake-nested",
                 f"the lake {lake.location} lies inside {around}: nothing is archived into it, and nothing is "
                 "released on its proof",
-                "move its directory to another disk, and run storage-engine lake relocate",
+                Text("move its directory to another disk, and run ", Command("lake relocate")),
             )
     shared = shared_disks(store, data_paths)
     if not shared:

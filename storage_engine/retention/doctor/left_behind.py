@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.host import is_this_host
 from storage_engine.core.wording import bytes_text, count_text, time_text
@@ -39,14 +40,14 @@ def shield_findings(found: ShieldSummary | None, *, running: bool | None) -> Ite
             "shield",
             f"{count_text(len(found.gone), 'segment')} gone from the log, the first from offset "
             f"{found.gone[0]} on, lie in the shield; whether a lake has them was not asked here",
-            "archive what no lake has, and have the others go: storage-engine shield",
+            Text("archive what no lake has, and have the others go: ", Command("shield")),
         )
     elif found.links and not running:
         yield Finding.note(
             "shield",
             f"a shield was left behind: {count_text(found.links, 'segment')} have a second name "
             f"({bytes_text(found.kept_bytes)}), and deleting them frees no space",
-            "remove it once they are archived: storage-engine shield",
+            Text("remove it once they are archived: ", Command("shield")),
         )
     elif found.notices:
         yield Finding.warning("shield", found.notices[0])
@@ -85,7 +86,7 @@ def stamp_findings(stamp: Stamp | None, real_root: str) -> Iterator[Finding]:
     yield Finding.note(
         "moved",
         f"its stamp was written on {there}: this store was moved, or is a copy",
-        "if it was moved, and nobody manages the other one: storage-engine move NAME",
+        Text("if it was moved, and nobody manages the other one: ", Command("move NAME")),
     )
 
 
@@ -120,7 +121,7 @@ def look_at_remains(
         found += stamp_findings(stamp, store.real_root)
         found += replaced_findings(missing_stamps(store.real_root))
     except StoreIdentityError as error:
-        found.append(Finding.warning("stamp", str(error)))
+        found.append(Finding.warning("stamp", Text(error)))
     return tuple(found), stamp
 
 
@@ -140,14 +141,14 @@ def hold_findings(hold: HoldStatus | None) -> Iterator[Finding]:
         yield Finding.warning("not-held", alarm.removesuffix("."))
     if hold.unheld:
         what = f"not held at this moment: {named_in_short(sorted(hold.unheld))}"
-        yield Finding.warning("not-held", what, "hold it: storage-engine hold")
+        yield Finding.warning("not-held", what, Text("hold it: ", Command("hold")))
     if hold.held:
         for notice in hold.notices:
             yield Finding.note("hold", notice.removesuffix("."))
         return
-    why = f" ({hold.notices[0].removesuffix('.')})" if hold.notices else ""
-    what = f"the store isn't held, so its broker deletes by its own rules{why}"
-    yield Finding.warning("not-held", what, "hold it: storage-engine hold")
+    why = Text(" (", hold.notices[0].removesuffix("."), ")") if hold.notices else ""
+    what = Text("the store isn't held, so its broker deletes by its own rules", why)
+    yield Finding.warning("not-held", what, Text("hold it: ", Command("hold")))
 
 
 def hold_end_findings(hold: HoldStatus | None, unproven: str, now_ms: int) -> Iterator[Finding]:
@@ -158,7 +159,7 @@ def hold_end_findings(hold: HoldStatus | None, unproven: str, now_ms: int) -> It
     if hold is None or not hold.is_half_over(now_ms):
         return
     severity = Severity.URGENT if unproven and (hold.ends_at_ms or 0) <= now_ms + DAY_MS else Severity.WARNING
-    advice = "find out why nobody renews it: storage-engine hold; archive: storage-engine archive"
+    advice = Text("find out why nobody renews it: ", Command("hold"), "; archive: ", Command("archive"))
     yield Finding(severity, "hold-ends", hold_end_text(hold, unproven), advice)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text, shortened, time_text
 from storage_engine.model.broker.broker_store import Pending
@@ -29,7 +30,7 @@ def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
             severity,
             "consumers-unknown",
             f"what consumers lose {_when(found)} isn't known: {reason_of(unread.error)}",
-            "look closer: storage-engine lag",
+            Text("look closer: ", Command("lag")),
         )
     known = [row for row in unread.rows if row.messages is not None]
     if known:
@@ -42,7 +43,7 @@ def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
             f"{count_text(len(groups), 'group')} {'loses' if len(groups) == 1 else 'lose'} "
             f"{count_text(sum(count for _, count in groups), 'unread message')} {_when(found)}: "
             f"{listed}{more}",
-            "let them catch up, or archive first, which keeps them readable; details: storage-engine lag",
+            Text("let them catch up, or archive first, which keeps them readable; details: ", Command("lag")),
         )
     unknown = sorted({row.group for row in unread.rows if row.messages is None})
     if unknown:
@@ -50,7 +51,7 @@ def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
             "consumers-unknown",
             f"in some {unit}s {count_text(len(unknown), 'group')} never committed an offset, and may need "
             f"what goes {_when(found)}: {named_in_short([shortened(one, _NAME_WIDTH) for one in unknown])}",
-            "find out whether they are in use: storage-engine lag",
+            Text("find out whether they are in use: ", Command("lag")),
         )
 
 
@@ -166,18 +167,18 @@ def unproven_findings(
     span = _span(segments, found, running)
     if unproven is None:
         proven = f"are proven in no lake that was named; {span}"
-        make_options = f" --lake DIRECTORY{kind_option}" if kind_option else ""
+        make_options = f"--lake DIRECTORY{kind_option}" if kind_option else ""
         advice = (
             f"this store was archived before; name its lake: --lake {shlex.quote(stamped_lakes[0])}"
             if stamped_lakes
-            else f"make a lake and archive them: storage-engine init-lake{make_options}"
+            else Text("make a lake and archive them: ", Command("init-lake", make_options))
         )
         yield Finding.warning("unproven", f"{told} {_plural(proven, len(segments))}", advice)
         return
     where = "no lake that could be asked" if some_unasked else "no lake"
     text = _plural(f"are proven in {where}; {span}", len(segments))
     severity = _urgency(segments, found, running)
-    yield Finding(severity, "unproven", f"{told} {text}", "archive them: storage-engine archive")
+    yield Finding(severity, "unproven", f"{told} {text}", Text("archive them: ", Command("archive")))
 
 
 def touched_findings(count: int) -> Iterator[Finding]:
@@ -186,7 +187,7 @@ def touched_findings(count: int) -> Iterator[Finding]:
         yield Finding.note(
             "touched",
             touched_text(count),
-            "a cleanup does it before it deletes them; to do it now: storage-engine archive",
+            Text("a cleanup does it before it deletes them; to do it now: ", Command("archive")),
         )
 
 

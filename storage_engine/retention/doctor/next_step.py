@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.wording import count_text, time_text
 from storage_engine.model.report.diagnosis import Finding
 
-_IN_DAG = re.compile(r"storage-engine (?:archive|clean --manual|clean)(?![\w-])")
+_IN_DAG = (Command("archive"), Command("clean --manual"), Command("clean"))
 """What the DAG does in Airflow."""
 LOOK_FIRST = "--broker-conf FILE --dry-run"
 """Options of a cleanup that shows what goes by the broker's own settings."""
@@ -27,7 +27,9 @@ def unknown_proof_finding(why: UnknownProof, sealed_count: int) -> Finding:
     """Return what says that proof is unknown, which is not the same as none."""
     advice = {
         UnknownProof.JOURNAL: "put the journal right first, or bring it back from a backup",
-        UnknownProof.STORE: "bring the journal back, or make the store known again: storage-engine archive",
+        UnknownProof.STORE: Text(
+            "bring the journal back, or make the store known again: ", Command("archive")
+        ),
     }
     what = f"which of {count_text(sealed_count, 'sealed segment')} a lake proves isn't known: {why.value}"
     return Finding.warning("proof-unknown", what, advice[why])
@@ -35,12 +37,12 @@ def unknown_proof_finding(why: UnknownProof, sealed_count: int) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """:param command: "" where there is none to type now.
+    """:param command: of this shell, or another as it is typed; "" where there is none to type now.
     :param why: what it does, or what to wait for.
     :param options: as typed, which follow those of the store.
     """
 
-    command: str
+    command: Command | str
     why: str
     options: str = ""
 
@@ -97,44 +99,44 @@ class State:
 def next_step(state: State) -> NextStep:
     """Decide which command fits."""
     if state.refused:
-        return NextStep("storage-engine doctor", "again, once the first finding is put right")
+        return NextStep(Command("doctor"), "again, once the first finding is put right")
     if not state.has_lake and state.stamped_lakes:
         return NextStep(
-            f"storage-engine doctor STORE --lake {shlex.quote(state.stamped_lakes[0])}",
+            Command("doctor", f"STORE --lake {shlex.quote(state.stamped_lakes[0])}"),
             "looks at what is archived, too",
         )
     if not state.has_lake:
         return NextStep(
-            f"storage-engine init-lake --lake DIRECTORY{state.kind_option}",
+            Command("init-lake", f"--lake DIRECTORY{state.kind_option}"),
             "makes a lake; choose a disk that isn't the broker's",
         )
     if state.other_lake:
         return _in_other_lake(state)
     if state.unknown_proof is UnknownProof.JOURNAL and not state.lake_refused:
-        return NextStep("storage-engine doctor", "again, once the journal can be read")
+        return NextStep(Command("doctor"), "again, once the journal can be read")
     if state.unknown_proof is UnknownProof.STORE and not state.retention_dag:
-        return NextStep("storage-engine archive", "makes the store known again, with what is proven of it")
+        return NextStep(Command("archive"), "makes the store known again, with what is proven of it")
     if state.lake_refused or (state.unproven is None and state.unknown_proof is None):
-        return NextStep("storage-engine lake info", "says what is wrong with the lake")
+        return NextStep(Command("lake info"), "says what is wrong with the lake")
     if state.retention_dag:
         return _in_airflow(state)
     if state.unproven:
         return NextStep(
-            "storage-engine archive",
+            Command("archive"),
             f"copies {count_text(state.unproven, 'segment')} into the lake, with proof",
         )
     if state.refused_logs:
         told = count_text(state.refused_logs, "log")
         return NextStep("", f"mend what keeps {told} out of the lake, as said above; then archive again")
     if not state.cleans_up:
-        return NextStep("storage-engine plan STORE", "shows what its broker deletes, and why the rest stays")
+        return NextStep(Command("plan", "STORE"), "shows what its broker deletes, and why the rest stays")
     if state.crashed and not state.running:
         return NextStep("", "start the broker and stop it cleanly: nothing is cleaned before that")
     if state.due:
         return _clean(state)
     if state.replicas_elsewhere:
         return NextStep(
-            "storage-engine clean",
+            Command("clean"),
             f"deletes {count_text(state.replicas_elsewhere, 'proven segment')}, where a person knows that "
             "all other nodes are stopped",
             "--replicas-stopped REASON",
@@ -149,7 +151,7 @@ def _in_other_lake(state: State) -> NextStep:
         )
     if state.other_lake in state.stamped_lakes:
         return NextStep(
-            f"storage-engine doctor STORE --lake {shlex.quote(state.other_lake)}",
+            Command("doctor", f"STORE --lake {shlex.quote(state.other_lake)}"),
             "looks at the lake that has this store's history",
         )
     return NextStep("", f"find the lake that has this store's history, and name it: {state.other_lake}")
@@ -162,7 +164,8 @@ def in_airflow(finding: Finding, dag_id: str, *, known: bool) -> Finding:
     :param known: Airflow has it.
     """
     way = f"airflow dags trigger {dag_id}" if known else f"the DAG {dag_id}, once Airflow knows it"
-    return replace(finding, advice=_IN_DAG.sub(way, finding.advice))
+    advice = Text(finding.advice)
+    return replace(finding, advice=Text(*(way if part in _IN_DAG else part for part in advice.parts)))
 
 
 def _in_airflow(state: State) -> NextStep:
@@ -181,20 +184,20 @@ def _clean(state: State) -> NextStep:
     told = count_text(state.due, "proven segment")
     if state.running and not state.is_live:
         return NextStep(
-            f"storage-engine doctor STORE --lake DIRECTORY {state.live_option}".rstrip(),
+            Command("doctor", f"STORE --lake DIRECTORY {state.live_option}".rstrip()),
             "a broker runs on the store, so every command has to know it",
         )
     if state.assumes_defaults:
         return NextStep(
-            "storage-engine clean",
+            Command("clean"),
             f"shows what may go: by the broker's defaults, which were assumed, {told}",
             LOOK_FIRST,
         )
     if state.due_by_rules:
         going = count_text(state.due_by_rules, "proven segment")
-        return NextStep("storage-engine clean", f"deletes {going}, and checks what is left")
+        return NextStep(Command("clean"), f"deletes {going}, and checks what is left")
     why = f"deletes {told}, and checks what is left"
-    return NextStep("storage-engine clean --manual", f"{why}. {state.by_hand}" if state.by_hand else why)
+    return NextStep(Command("clean --manual"), f"{why}. {state.by_hand}" if state.by_hand else why)
 
 
 def _later(state: State) -> NextStep:

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from storage_engine.brokers import store_called
+from storage_engine.commands import Text
 from storage_engine.core.host import ANY_HOST, is_this_host
 from storage_engine.core.jsonable import filled
 from storage_engine.core.wording import reason_text
@@ -105,7 +106,7 @@ def overview(base: ManagedStore, lakes: Sequence[LakeConfig], now_ms: int) -> Ov
     try:
         known = reader.stores()
     except JournalUnavailableError as error:
-        missing = str(error)
+        missing = Text(error)
     found = [_by_journal(reader, row, base, infos, now_ms) for row in known]
     ids = {row.store_id for row in known}
     others = dict.fromkeys(store.store_id for info in infos for store in info.stores)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import duration_text, time_text
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
@@ -180,8 +181,11 @@ def _missing_and_paused(dags: Sequence[DagFacts]) -> Iterator[Finding]:
             _severity(missing),
             "dag-missing",
             f"Airflow knows no DAG {named_in_short([dag.dag_id for dag in missing])}",
-            "make Airflow parse the DAG files: start it, or airflow dags reserialize; where the files or the "
-            "store's entry are missing: storage-engine init --airflow --conn-id ID",
+            Text(
+                "make Airflow parse the DAG files: start it, or airflow dags reserialize; where the files "
+                "or the store's entry are missing: ",
+                Command("init", "--airflow --conn-id ID"),
+            ),
         )
     paused = [dag.dag_id for dag in dags if dag.known and dag.paused]
     if paused:

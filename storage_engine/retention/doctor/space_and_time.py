@@ -11,10 +11,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import bytes_text, count_text, duration_text, reason_text, time_text
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.broker.broker_store import BrokerStore, Pending
+from storage_engine.model.broker.broker_store import (
+    BrokerStore,
+    Pending,
+    consumers_of,
+    course_of,
+    hold_of,
+)
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import Cause, PlanRequest, Reason, Urgency
@@ -219,12 +226,12 @@ def take_figures(
     :raises OSError: a file can't be read.
     """
     snapshot = take_glance(broker, now_ms, kind)
-    deletes_at = broker.deletes_at_ms(snapshot, now_ms)
+    deletes_at = course_of(broker).deletes_at_ms(snapshot, now_ms)
     plan = propose(broker, snapshot, now_ms, PlanRequest())
     leaving, span_ms = _leaving(snapshot, deletes_at, plan.to_delete, now_ms)
     oldest_ms = None
     with suppress(OSError):
-        oldest_ms = broker.oldest_message_ms(snapshot)
+        oldest_ms = course_of(broker).oldest_message_ms(snapshot)
     return Figures(
         now_ms=now_ms,
         snapshot=snapshot,
@@ -236,10 +243,10 @@ def take_figures(
         going=plan.to_delete,
         leaving=leaving,
         leaves_in_ms=span_ms,
-        pending=broker.pending(snapshot),
+        pending=consumers_of(broker).pending(snapshot),
         unread=_unread(broker, snapshot, leaving),
         archivable=take_archivable(broker, snapshot),
-        hold=broker.hold_status(now_ms) if broker.is_live else None,
+        hold=hold_of(broker).status(now_ms) if broker.is_live else None,
         replicas_elsewhere=sum(one.reason is Reason.REPLICAS_ELSEWHERE for one in plan.decisions),
     )
 
@@ -275,7 +282,7 @@ def _unread(broker: BrokerStore, snapshot: StoreSnapshot, leaving: Sequence[Segm
     if not ends:
         return Unread()
     try:
-        return broker.unread(snapshot, ends)
+        return consumers_of(broker).unread(snapshot, ends)
     except (StorageEngineError, OSError) as error:
         return Unread(error=reason_text(error))
 
@@ -421,8 +428,8 @@ def deletion_text(found: Figures) -> str:
 
 def _room(found: Figures) -> str:
     if found.going:
-        return "archive and delete with proof: storage-engine clean; or add space"
-    return "add space, or delete with proof: storage-engine clean"
+        return Text("archive and delete with proof: ", Command("clean"), "; or add space")
+    return Text("add space, or delete with proof: ", Command("clean"))
 
 
 def _used(found: Figures) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.model.broker.live import RunningBroker
 from storage_engine.model.hold import Drift, DueRange, HoldStatus, WatchLook
@@ -63,10 +64,11 @@ def watching_text(look: WatchLook) -> str:
     """Return what a watch says that nothing keeps from looking."""
     if not look.runs_out_at_ms:
         return "watching"
-    return (
-        f"watching; the hold was not renewed in time and ends by itself {time_text(look.runs_out_at_ms)}: "
-        f"{count_text(look.fenced, 'fenced segment')} and all younger ones are the broker's to delete then. "
-        "Renew it: storage-engine hold"
+    return Text(
+        "watching; the hold was not renewed in time and ends by itself "
+        f"{time_text(look.runs_out_at_ms)}: {count_text(look.fenced, 'fenced segment')} and all younger "
+        "ones are the broker's to delete then. Renew it: ",
+        Command("hold"),
     )
 
 
@@ -99,7 +101,7 @@ def drift_text(drift: Drift) -> str:
     place = ""
     if drift.start_offset >= 0:
         place = f" {drift.log} [{drift.start_offset}, {drift.end_offset})"
-    return f"{drift.kind.value}{place}: {drift.detail}"
+    return Text(f"{drift.kind.value}{place}: ", drift.detail)
 
 
 def due_alarms(status: HoldStatus, now_ms: int) -> Iterator[str]:
@@ -111,5 +113,7 @@ def due_alarms(status: HoldStatus, now_ms: int) -> Iterator[str]:
     yield from (due_text(one, now_ms) for one in ordered[:_MOST_ALARMS])
     if more := ordered[_MOST_ALARMS:]:
         size = bytes_text(sum(one.size_bytes for one in more))
-        yield f"the same of {count_text(len(more), 'more log')}, {size}: storage-engine hold lists them"
+        yield Text(
+            f"the same of {count_text(len(more), 'more log')}, {size}: ", Command("hold"), " lists them"
+        )
     yield from status.alarms

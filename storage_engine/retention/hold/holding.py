@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from storage_engine.commands import Text, join_texts
 from storage_engine.core.clock import HOUR_MS, clock_ms
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import reason_text
@@ -16,6 +17,7 @@ from storage_engine.exceptions import GateRefusedError, StorageEngineError, Stor
 from storage_engine.journal.drift import drift_since_renewal, hold_memory, untold_mends
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.reading.deletions import GONE
+from storage_engine.model.broker.broker_store import hold_of
 from storage_engine.model.hold import Drift, HoldStatus
 from storage_engine.model.report.validation import Where
 from storage_engine.model.settings.policy import ArchiveMode
@@ -56,7 +58,7 @@ def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int
         return HoldStatus(False, left_to_broker=True, described="nothing of it is archived (archive: off)")
     proven, unknown = _proven(context, measured)
     margin_ms = context.store.policy.archive_margin_hours * HOUR_MS
-    status = context.broker.hold_due(proven, margin_ms, now_ms)
+    status = hold_of(context.broker).hold_due(proven, margin_ms, now_ms)
     # With what a look found that ended before it could tell.
     found = (*drift_since_renewal(context.journal, context.record), *status.disturbances)
     marked = with_rules_word(context, replace(status, disturbances=tuple(dict.fromkeys(found))))
@@ -72,7 +74,7 @@ def _proven(
         measured = measured or measure_lag(context)
     except (StorageEngineError, OSError) as error:
         said = reason_text(error).removesuffix(".")
-        return {}, (f"what the lakes prove isn't known, so that nothing counts as proven: {said}",)
+        return {}, (Text("what the lakes prove isn't known, so that nothing counts as proven: ", said),)
     every = (segment for log in measured.snapshot.logs for segment in log.segments)
     segments = [segment for segment in every if segment.id in measured.archivable]
     unproven, broken = measured.unproven, _broken(context, measured.proofs)
@@ -165,7 +167,7 @@ def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance 
         if context.broker.is_live and _is_protected(context):
             unproven = check_unproven(context, acceptance, now_ms)
         record_intent(context, unproven, acceptance)
-        status = context.broker.end_hold(now_ms)
+        status = hold_of(context.broker).end(now_ms)
         record_hold_drift(context, status)
         record_result(context)
     # Behind that: a watch makes links for a held store only.
@@ -193,7 +195,7 @@ def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
     status, _ = _renewed(context, run, now_ms)
     notices = (*status.notices, *status.alarms, *alarms_of(context, status))
     if not status.held:
-        raise GateRefusedError("; ".join(notices))
+        raise GateRefusedError(join_texts("; ", notices))
     return notices
 
 
@@ -231,27 +233,27 @@ def _try_to_renew(
     context: Context, run: Run | None, now_ms: int, measured: MeasuredLag | None
 ) -> tuple[HoldStatus, bool]:
     if not context.broker.is_live:
-        return context.broker.renew_hold(now_ms), False
+        return hold_of(context.broker).renew(now_ms), False
     # First, under this run: what only the renewal finds is recorded by that.
-    record_hold_drift(context, context.broker.hold_status(now_ms), run)
+    record_hold_drift(context, hold_of(context.broker).status(now_ms), run)
     done = untold_mends(context.journal, context.record)
     try:
         # Two of our processes must not change the same files and settings at a time.
         with context.journal.lease(context.record.store_id, waits=False):
             if context.store.cleans_up:
-                status = context.broker.renew_hold(now_ms)
+                status = hold_of(context.broker).renew(now_ms)
             else:
                 status = hold_what_is_due(context, measured, now_ms)
             record_hold_drift(context, status, run)
             return replace(status, disturbances=(*done, *status.disturbances)), True
     except StoreBusyError as error:
-        status = context.broker.hold_status(now_ms)
+        status = hold_of(context.broker).status(now_ms)
         if status.left_to_broker:
             # Nothing was judged, so that nothing says that it is well.
-            said = (f"what goes soon wasn't looked for: {error}",)
+            said = (Text("what goes soon wasn't looked for: ", error),)
             told = drift_since_renewal(context.journal, context.record)
             return replace(status, disturbances=told, alarms=said), False
-        notices = (*status.notices, f"the hold was only looked at: {error}")
+        notices = (*status.notices, Text("the hold was only looked at: ", error))
         found = (*done, *status.disturbances)
         return replace(status, disturbances=found, notices=notices), False
 

@@ -11,12 +11,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.drift import hold_memory
 from storage_engine.journal.journal import Event, Journal, Phase, Step, StoreRecord
-from storage_engine.model.broker.broker_store import BrokerStore, UnheldSegments
+from storage_engine.model.broker.broker_store import BrokerStore, UnheldSegments, course_of, hold_of
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.settings.policy import ArchiveMode
@@ -40,7 +41,7 @@ def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple
     :raises OSError: a file can't be read.
     """
     snapshot, until_ms = measured.snapshot, now_ms + context.store.policy.archive_margin_hours * HOUR_MS
-    moments = context.broker.deletes_at_ms(snapshot, now_ms)
+    moments = course_of(context.broker).deletes_at_ms(snapshot, now_ms)
     going = {
         segment.id: (at_ms, segment)
         for log in snapshot.logs
@@ -120,7 +121,7 @@ class UnprovenSegments:
 def unheld_by(broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments:
     """Ask a store's broker what goes by a moment if the store is held no more from now on."""
     try:
-        return broker.unheld_segments(now_ms, until_ms)
+        return hold_of(broker).unheld_segments(now_ms, until_ms)
     except (StorageEngineError, OSError) as error:
         return UnheldSegments((), (f"what its broker deletes ({_clause(error)})",))
 
@@ -146,7 +147,7 @@ def unproven_of(
 
 
 def _clause(error: object) -> str:
-    return str(error).replace(" Nothing was changed.", "").removesuffix(".")
+    return Text(error).without(" Nothing was changed.").removesuffix(".")
 
 
 def _unproven_by(context: Context, now_ms: int, until_ms: int) -> UnprovenSegments:
@@ -159,11 +160,14 @@ def refusal(left: UnprovenSegments, acceptance: Acceptance | None) -> str:
     if left.count <= (0 if acceptance is None else acceptance.at_most):
         return ""
     expected = "no segment" if acceptance is None else f"at most {acceptance.at_most}"
-    remedy = "Archive them: storage-engine archive" if left.segments else "Mend what keeps it from being told"
-    return (
-        f"expected {expected} that its broker deletes within a day and no lake proves once it isn't held, "
-        f"found {left.text}. Nothing was changed. {remedy}. To leave it to the broker all the same: "
-        f"--leave-unproven {left.count} --reason TEXT."
+    remedy = (
+        Text("Archive them: ", Command("archive")) if left.segments else "Mend what keeps it from being told"
+    )
+    return Text(
+        f"expected {expected} that its broker deletes within a day and no lake proves once it isn't "
+        f"held, found {left.text}. Nothing was changed. ",
+        remedy,
+        f". To leave it to the broker all the same: --leave-unproven {left.count} --reason TEXT.",
     )
 
 
@@ -175,7 +179,7 @@ def check_unproven(context: Context, acceptance: Acceptance | None, now_ms: int)
     """
     left = _unproven_by(context, now_ms, now_ms + DAY_MS)
     if why := refusal(left, acceptance):
-        raise GateRefusedError(f"{context.store.real_root}: {why}")
+        raise GateRefusedError(f"{context.store.real_root}: ", why)
     return left
 
 
@@ -191,15 +195,17 @@ def check_hold_of_other_journal(
     if hold_memory(journal, record.store_id).load() is not None:
         return
     with closing(open_store(store)) as broker:
-        held_until_ms = broker.held_until_ms()
+        held_until_ms = None if broker.hold is None else broker.hold.held_until_ms()
         if held_until_ms is None or held_until_ms <= now_ms:
             return
         unheld = unheld_by(broker, now_ms, now_ms + DAY_MS)
         left = unproven_of(store, journal, record, unheld)
     if why := refusal(left, acceptance):
         raise GateRefusedError(
-            f"{store.real_root}: another journal holds the store until {time_text(held_until_ms)}, and this "
-            f"one renews no such hold: {why} Or unmanage it by that journal first."
+            f"{store.real_root}: another journal holds the store until {time_text(held_until_ms)}, and "
+            "this one renews no such hold: ",
+            why,
+            " Or unmanage it by that journal first.",
         )
 
 
@@ -209,7 +215,7 @@ def end_alarms(context: Context, status: HoldStatus | None, now_ms: int) -> tupl
         return ()
     until_ms = (status.deletes_from_ms or status.ends_at_ms) + DAY_MS
     said = hold_end_text(status, _unproven_by(context, now_ms, until_ms).text)
-    return (f"{said}. Renew it: storage-engine hold; or archive: storage-engine archive",)
+    return (Text(f"{said}. Renew it: ", Command("hold"), "; or archive: ", Command("archive")),)
 
 
 def record_intent(context: Context, left: UnprovenSegments | None, acceptance: Acceptance | None) -> None:

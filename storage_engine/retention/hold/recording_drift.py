@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from storage_engine.commands import Text
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.drift import WATCH_RUN, record_drift
@@ -54,7 +55,7 @@ def _unproven_text(record: StoreRecord, store: ManagedStore, one: Drift) -> str:
             spans += proven_of_log(lake, record, one.log, one.log_id, (one.start_offset, one.end_offset))
         except (StorageEngineError, OSError) as error:
             unasked.append(
-                f"the lake at {config.location} can't be asked: {reason_text(error).removesuffix('.')}"
+                Text(f"the lake at {config.location} can't be asked: ", reason_text(error).removesuffix("."))
             )
     gaps = subtract_intervals(one.start_offset, one.end_offset, merge_intervals(spans))
     missing = [f"[{first}, {end})" for first, end in gaps]

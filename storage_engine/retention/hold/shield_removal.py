@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from storage_engine.commands import Command, Text, join_texts
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.lake.storage.pace import pace_at
+from storage_engine.model.broker.broker_store import hold_of
 from storage_engine.model.settings.policy import ArchiveMode, archive_limit
 from storage_engine.retention.hold.leaving_unproven import (
     Acceptance,
@@ -38,7 +40,7 @@ def remove_shield_of(store: ManagedStore, acceptance: Acceptance | None = None) 
     with opened(store) as context:
         make_removable(context)
         unproven, now_ms = None, clock_ms()
-        if context.broker.is_live and not context.broker.hold_status(now_ms).held:
+        if context.broker.is_live and not hold_of(context.broker).status(now_ms).held:
             unproven = check_unproven(context, acceptance, now_ms)
         record_intent(context, unproven, acceptance)
         left = remove_all(context)
@@ -54,16 +56,18 @@ def make_removable(context: Context) -> None:
     """
     store, said = context.store, ""
     if _alone(store) and store.policy.archive is not ArchiveMode.OFF:
-        said = " ".join(f"{notice}." for notice in tend_shield(store, tends=True).notices)
+        said = join_texts(" ", (Text(notice, ".") for notice in tend_shield(store, tends=True).notices))
     left = [seen for seen in _alone(store) if not _is_accepted(context, seen)]
     _refuse_written(store.real_root, [seen for seen in left if seen.place is Place.IN_LOG])
     if left:
         raise GateRefusedError(
-            f"{store.real_root}: expected a shield whose segments are all in the log or proven in a lake, "
-            f"found {count_text(len(left), 'segment')} that only the shield has, "
-            f"{_at_offset(left)}. Nothing was deleted. {said} Have the lake take them, or "
-            "accept what is lost of them (storage-engine accept-loss), or move their files out of "
-            f"{shield_path(store.real_root)}, and run this again."
+            f"{store.real_root}: expected a shield whose segments are all in the log or proven in a "
+            f"lake, found {count_text(len(left), 'segment')} that only the shield has, "
+            f"{_at_offset(left)}. Nothing was deleted. ",
+            said,
+            " Have the lake take them, or accept what is lost of them (",
+            Command("accept-loss"),
+            f"), or move their files out of {shield_path(store.real_root)}, and run this again.",
         )
 
 

@@ -109,7 +109,7 @@ def check_archive_rule(lake: Lake, scope: Scope) -> None:
             f"archive: expected a lake of a broker whose logs or rows are of topics, found one of "
             f"{broker.title}, whose logs are archived whole. Nothing was changed. Leave the rule out."
         )
-    if broker is not None and broker.is_system_topic(scope.topic):
+    if broker is not None and broker.topics.is_system(scope.topic):
         raise BadInputError(
             f"archive: expected a topic that people write to, found {scope.topic!r}, which is the broker's "
             "own and is always archived. Nothing was changed. Leave the rule out."
@@ -181,7 +181,7 @@ def _streams(
         topics = list(_topics_of(row, counted.get(slot, ())))
         for topic, size_bytes, last_ms in topics:
             newest_ms = age_begins_ms(
-                broker_sets_times=broker.sets_times and topic != "",
+                broker_sets_times=broker.rows.sets_times and topic != "",
                 last_ms=last_ms,
                 first_proven_at_ms=first_proven[row.identity],
             )
@@ -189,7 +189,7 @@ def _streams(
                 # It goes with the last of the others.
                 newest_ms = None
             yield ArchivedStream(
-                Stream(row.store_id, names, row.log, topic, broker.is_system_topic(topic)),
+                Stream(row.store_id, names, row.log, topic, broker.topics.is_system(topic)),
                 size_bytes,
                 row.data_file_bytes * size_bytes // max(1, in_file[row.data_file]),
                 newest_ms,
@@ -209,7 +209,7 @@ def _topics_of(row: Receipt, counted: Sequence[SlotTopic]) -> Iterator[tuple[str
     if row.streams is None:
         for topic in counted:
             yield topic.topic, topic.size_bytes, (topic.newest_day + 1) * DAY_MS - 1
-        of_log = find_broker(row.broker).topic_of_log(row.log)
+        of_log = find_broker(row.broker).topics.of_log(row.log)
         if not counted and row.root is not None and of_log is not None:
             yield of_log, row.size_bytes, row.last_store_timestamp_ms
         return

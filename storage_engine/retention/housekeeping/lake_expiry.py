@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms, jumped_forward_ms, read_clock
 from storage_engine.core.long_work import told
 from storage_engine.core.wording import bytes_text, count_text, duration_text
@@ -114,7 +115,7 @@ def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = Fals
         if journal_url is not None and not dry_run:
             keep_forecast(journal_url, forecast_lake(lake, journal_url, read_acts(lake), None), clock_ms())
     except StorageEngineError as error:
-        return (f"not all expired that the lake's rules no longer keep: {error}",)
+        return (Text("not all expired that the lake's rules no longer keep: ", error),)
     return (done.text,) if done.text else ()
 
 
@@ -291,7 +292,7 @@ def _with_earlier_files(
     }:
         waiting |= more
         leaving = {segment: file for segment, file in leaving.items() if file not in waiting}
-    detail = "gc has yet to take another file that has its rows: run storage-engine gc --delete"
+    detail = Text("gc has yet to take another file that has its rows: run ", Command("gc", "--delete"))
     return (
         tuple(
             ExpiryVerdict(it.segment, ExpiryReason.SHARED, detail)
@@ -340,7 +341,7 @@ def _look(lake: Lake, journal_url: str | None, gone: Sequence[str], rewrite: Rew
                 heads = journalled_heads(journal, store_id)
                 elsewhere += (policies_of(acts) for _, acts in acts_elsewhere(heads, [lake]))
         except StorageEngineError as error:
-            stores[store_id] = StoreContent(f"not all is known of it: {error}")
+            stores[store_id] = StoreContent(Text("not all is known of it: ", error))
             kept.add(store_id)
             continue
         stores[store_id] = content
@@ -480,18 +481,18 @@ def _streams(
         topics = [(it["name"], it["last_ms"], it["bytes"]) for it in listed]
     elif row.root is not None and len({it.topic for it in counted}) == 1:
         topics = [(counted[0].topic, row.last_store_timestamp_ms, row.size_bytes)]
-    elif row.root is not None and is_named and (of_log := broker.topic_of_log(row.log)) is not None:
+    elif row.root is not None and is_named and (of_log := broker.topics.of_log(row.log)) is not None:
         topics = [(of_log, row.last_store_timestamp_ms, row.size_bytes)]
-    elif row.root is not None and broker.sets_times and not row.message_count:
+    elif row.root is not None and broker.rows.sets_times and not row.message_count:
         # A broker that stores all topics in one log names none where it has no message.
         topics = [("", None, row.size_bytes)]
     else:
         return None
     return tuple(
         SegmentStream(
-            Stream(row.store_id, names, row.log, topic, broker.is_system_topic(topic)),
+            Stream(row.store_id, names, row.log, topic, broker.topics.is_system(topic)),
             age_begins_ms(
-                broker_sets_times=broker.sets_times and topic != "",
+                broker_sets_times=broker.rows.sets_times and topic != "",
                 last_ms=last_ms,
                 first_proven_at_ms=first_proven_at_ms,
             ),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage_engine.brokers import store_called
+from storage_engine.commands import Text
 from storage_engine.core import durable
 from storage_engine.core.clock import DAY_MS, clock_ms, jumped_forward_ms, read_clock
 from storage_engine.core.host import this_host
@@ -210,7 +211,7 @@ def _empty(keeper: Keeper, now_ms: int, dry_run: bool) -> tuple[str, ...]:
     try:
         return empty_expired(keeper, now_ms, dry_run=dry_run)
     except StoreBusyError as error:
-        return (f"no quarantine of store {_called(keeper.record)} was emptied: {error}",)
+        return (Text(f"no quarantine of store {_called(keeper.record)} was emptied: ", error),)
 
 
 def _called(record: StoreRecord) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from storage_engine.core.wording import count_text, reason_text, time_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog.config import CATALOG_FILE, DESCRIPTION, LakeConfig
-from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.broker.broker_store import BrokerStore, consumers_of
 from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.model.settings.policy import ArchiveMode, LagPolicy
 from storage_engine.model.store.store import Segment, SegmentState, StoreSnapshot
@@ -49,7 +49,7 @@ def find_shielded_unread(broker: BrokerStore, snapshot: StoreSnapshot) -> Shield
             log = run[-1].log
             before = replace(snapshot, logs=(replace(logs[log], segments=run),))
             with package_errors(snapshot.broker, "tell what consumers have not read"):
-                found.append(broker.unread(before, {log: run[-1].end_offset}, deleted=True))
+                found.append(consumers_of(broker).unread(before, {log: run[-1].end_offset}, deleted=True))
     except (StorageEngineError, OSError) as error:
         return ShieldedUnread(error=reason_text(error))
     return shielded_unread(found)
@@ -143,7 +143,7 @@ def find_unread(
     begin = {log.name: log.min_offset for log in snapshot.logs}
     if any(offset > begin.get(log, -1) for log, offset in new_min_offsets.items()):
         try:
-            found = broker.unread(snapshot, new_min_offsets)
+            found = consumers_of(broker).unread(snapshot, new_min_offsets)
         except (StorageEngineError, OSError) as error:
             found = Unread(error=reason_text(error))
     return replace(
@@ -164,7 +164,7 @@ def find_unread_by_log(
     :param new_min_offsets: by the name of the log.
     """
     try:
-        return broker.unread_by_log(snapshot, new_min_offsets)
+        return consumers_of(broker).unread_by_log(snapshot, new_min_offsets)
     except (StorageEngineError, OSError) as error:
         return dict.fromkeys(new_min_offsets, Unread(error=reason_text(error)))
 

@@ -25,7 +25,14 @@ from storage_engine.exceptions import BadInputError, ReceiptError, StoreBusyErro
 from storage_engine.journal.journal import Event, Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.storage.pace import pace_at
-from storage_engine.model.broker.broker_tasks import BrokerTask, LeftFile, LeftOver, TaskLimits
+from storage_engine.model.broker.broker_store import is_present
+from storage_engine.model.broker.broker_tasks import (
+    BackgroundTasks,
+    BrokerTask,
+    LeftFile,
+    LeftOver,
+    TaskLimits,
+)
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import SegmentId
@@ -58,7 +65,7 @@ def check_topic_words(store: AnyStore, run_key: str, words: Mapping[str, str]) -
     context = open_context(store)
     if not words or _has_begun(context, run_key):
         return ()
-    return context.broker.check_deleted_topics(tuple(words))
+    return (context.broker.tasks or BackgroundTasks()).check_deleted_topics(tuple(words))
 
 
 def _has_begun(context: Context, run_key: str) -> bool:
@@ -112,7 +119,7 @@ def settle_removals(context: Context, run: Run, tasks: Collection[str], lease: L
 def settle_alone(context: Context, run: Run, tasks: Collection[str], now_ms: int) -> Notes:
     """Settle where nothing else is to be removed: what keeps from it is told, and ends nothing."""
     broker = context.broker
-    if broker.is_live or broker.used_by:
+    if broker.is_live or broker.user:
         why = "its broker runs"
     else:
         try:
@@ -151,7 +158,7 @@ def _flushed(context: Context, event: Event, lacking: Collection[Path]) -> str:
     home = max((one for one in context.data_paths if path.is_relative_to(one)), key=_depth, default=None)
     if home is None:
         return f"{path} is in no directory of the store any more"
-    if not context.broker.is_present(home):
+    if not is_present(context.broker, home):
         return f"{home} isn't what it was: is its disk mounted?"
     if home in lacking:
         return f"{home} lacks the store's stamp: was its disk replaced?"
@@ -252,7 +259,7 @@ def run_broker_tasks(
 def _look(context: Context, now_ms: int) -> tuple[BrokerTask, ...]:
     policy = context.store.policy
     limits = TaskLimits(policy.checkpoint_alarm_seconds * 1000, policy.flush_alarm_bytes)
-    return context.broker.background_tasks(now_ms, limits)
+    return (context.broker.tasks or BackgroundTasks()).look(now_ms, limits)
 
 
 def _done(context: Context, run: Run) -> dict[str, TaskResult]:
@@ -401,7 +408,8 @@ def _remove(context: Context, run: Run, task: str, left: LeftOver, unproven: str
     }
     context.journal.record(run, Step.BROKER_TASK, Phase.INTENT, [(left.what, said)], lease=lease)
     with package_errors(context.store.broker, "remove what it left", MAY_BE_DONE):
-        context.broker.delete_left_over(left, lambda: context.journal.renew(lease))
+        tasks = context.broker.tasks or BackgroundTasks()
+        tasks.delete_left_over(left, lambda: context.journal.renew(lease))
     context.journal.record(
         run, Step.BROKER_TASK, Phase.RESULT, [(left.what, {"size_bytes": left.size_bytes})]
     )

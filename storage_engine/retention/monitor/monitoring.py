@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import count_text, reason_text, time_text, unexpected
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.drift import drift_since_renewal
+from storage_engine.model.broker.broker_store import course_of
 from storage_engine.model.course.course import CourseStart, RuleLevels
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.lag import ArchiveLag, GroupLag
@@ -51,7 +53,7 @@ def record_rules(context: Context, snapshot: StoreSnapshot, now_ms: int) -> Cour
     :raises StorageEngineError: the rules can't be told, or not be recorded.
     :raises OSError: a file can't be read.
     """
-    start = context.broker.course_start(snapshot)
+    start = course_of(context.broker).start(snapshot)
     found = rules_of(context, snapshot, None if start is None else start.time_zone, now_ms)
     context.journal.save_rules(context.record.store_id, found)
     return start
@@ -74,7 +76,7 @@ def rules_of(
         return {"settings": {}, "levels": levels, "windows": None, "unsupported": ""}
 
     def tell() -> tuple[dict[str, str], RuleLevels, tuple[int, ...], str]:
-        config = context.broker.rule_config()
+        config = course_of(context.broker).rule_config()
         values = rules.values(config)
         return values, rules.levels(values), rules.hours(values), rules.unsupported(config)
 
@@ -118,7 +120,7 @@ def _told(errors: list[str], what: str, tell: Callable[[], Any]) -> Any:
         return tell()
     except Exception as error:
         known = isinstance(error, (StorageEngineError, OSError))
-        errors.append(f"{what} is not known: {error if known else unexpected(error)}")
+        errors.append(Text(f"{what} is not known: ", error if known else unexpected(error)))
         return None
 
 
@@ -199,7 +201,7 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
         try:
             status = hold(context, run_key=run_key).status
         except GateRefusedError as error:
-            alarms.append(f"the store can't be held: {error}")
+            alarms.append(Text("the store can't be held: ", error))
         else:
             told = sensed.hold.disturbances if sensed.hold else ()
             new = tuple(one for one in status.disturbances if one not in told)
@@ -207,7 +209,7 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
                 alarms += alarms_of(context, replace(status, disturbances=new))
             if not status.is_well:
                 what = "not all of the store is held" if status.held else "the store isn't held"
-                alarms += [f"{what}: {notice}" for notice in (*status.notices, *status.alarms)]
+                alarms += [Text(f"{what}: ", notice) for notice in (*status.notices, *status.alarms)]
     alarms += _shield_alarms(context)
     measured, behind = _archive_lag(context, sensed.sensed_at_ms)
     alarms += behind
@@ -264,7 +266,7 @@ def _hold_due(
     except (StorageEngineError, OSError) as error:
         # It may have found what went before it failed.
         went = HoldStatus(False, disturbances=drift_since_renewal(context.journal, context.record))
-        said = (f"what goes soon can't be held: {reason_text(error)}", *alarms_of(context, went))
+        said = (Text("what goes soon can't be held: ", reason_text(error)), *alarms_of(context, went))
         return None, (*said, *_expiry_alarms(context, measured))
     told = () if result.renewed else _expiry_alarms(context, measured)
     return result.status, (*alarms_of(context, result.status), *due_alarms(result.status, clock_ms()), *told)
@@ -282,7 +284,7 @@ def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | Non
         measured = measure_lag(context)
         context.journal.add_archive_lag(context.record.store_id, sensed_at_ms, measured.lag)
     except (StorageEngineError, OSError) as error:
-        return None, (f"archive lag is not known: {reason_text(error)}",)
+        return None, (Text("archive lag is not known: ", reason_text(error)),)
     return measured, measured.lag.alarms(policy)
 
 
@@ -331,7 +333,7 @@ def _findings(context: Context) -> tuple[Finding, ...]:
     except Exception as error:
         # Whatever it is: what was found so far has to be kept, and alarms have to be told.
         known = isinstance(error, (StorageEngineError, OSError))
-        told = str(error).removesuffix(".") if known else unexpected(error)
+        told = Text(error).removesuffix(".") if known else unexpected(error)
         return (Finding.warning("unreadable", told),)
 
 
@@ -343,5 +345,5 @@ def _shield_alarms(context: Context) -> tuple[str, ...]:
     try:
         result = tend_shield(context)
     except (StorageEngineError, OSError) as error:
-        return (f"the shield can't be tended: {reason_text(error)}",)
+        return (Text("the shield can't be tended: ", reason_text(error)),)
     return result.notices if result.gone or result.given_up else ()

@@ -94,7 +94,7 @@ def ends_of_segments(
     :raises OSError: a file can't be read.
     """
     proven: dict[SegmentId, int] = {}
-    if measured is not None and context.broker.tells_absences:
+    if measured is not None and context.broker.identities is not None:
         proofs = measured.proofs
 
         def rows_of(segment_id: SegmentId) -> Iterator[Receipt]:
@@ -185,7 +185,7 @@ def _of_replicas(
     :raises LakeUnavailableError: a lake can't be read any more.
     """
     lost = [one for one in ranges if one.where is Place.LOST or one.is_missing]
-    if not lost or not context.broker.has_replicas:
+    if not lost or context.broker.replicas is None:
         return ()
     lineages = {one.log: one.lineage for one in lost}
     store_id = context.record.store_id

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.own_directory import WATCH_WAIT_SECONDS
 from storage_engine.core.wording import reason_text, unexpected
@@ -32,7 +33,7 @@ from storage_engine.model.broker.broker_store import Beating, FenceWatch
 from storage_engine.model.hold import Drift
 from storage_engine.model.settings.policy import GENTLE_BYTES_PER_SECOND, ArchiveMode, ShieldMode
 from storage_engine.retention.hold.hold_text import watching_text
-from storage_engine.retention.store.brokers import open_to_look, settings_of
+from storage_engine.retention.store.brokers import fence_watch, open_to_look
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.links import drop_links, make_links, note_digest
@@ -248,22 +249,22 @@ class ShieldWatch:
 
     def _end_force(self) -> None:
         with closing(open_to_look(self._store)) as broker:
-            found = broker.end_force()
+            found = None if broker.shield is None else broker.shield.end_force()
         if found is not None and found.detail not in self._said:
             self._said.add(found.detail)
             self._found.append(found)
 
     def _cannot_tend(self, why: str) -> None:
         self._has_failed = True
-        self._say_once(f"the shield can't be tended: {why}")
+        self._say_once(Text("the shield can't be tended: ", why))
 
     def _cannot_ask(self, why: str) -> None:
-        self._say_once(f"whether the broker deletes by force can't be asked, or ended: {why}")
+        self._say_once(Text("whether the broker deletes by force can't be asked, or ended: ", why))
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
-            self._say(f"{self._store.root}: {text}")
+            self._say(Text(f"{self._store.root}: ", text))
 
 
 RETRY_SECONDS: Final = 60.0
@@ -418,8 +419,8 @@ class Recorder(threading.Thread):
             except Exception as error:
                 # Whatever it is: nobody else would record what the watches mend from now on.
                 known = isinstance(error, StorageEngineError | OSError)
-                why = str(error) if known else unexpected(error)
-                self._say_once(f"{store.root}: what was mended can't be recorded yet: {why}")
+                why = Text(error) if known else unexpected(error)
+                self._say_once(Text(f"{store.root}: what was mended can't be recorded yet: ", why))
                 with self._changed:
                     # Another store's journal may be well.
                     self._waiting.rotate(-len(found))
@@ -461,11 +462,11 @@ def _fence_watch(store: ManagedStore) -> FenceWatch:
     """
     :raises BadInputError: no hold of the store's broker rests on anything that can be watched.
     """
-    broker = find_broker(store.broker)
-    if (fence := broker.watch_fence(settings_of(store))) is None:
+    if (fence := fence_watch(store)) is None:
+        title = find_broker(store.broker).title
         raise BadInputError(
-            f"{store.root}: expected a store whose hold can be watched, found one of {broker.title}. Nothing "
-            "was changed. Leave it out of the watch."
+            f"{store.root}: expected a store whose hold can be watched, found one of {title}. Nothing was "
+            "changed. Leave it out of the watch."
         )
     return fence
 
@@ -490,7 +491,7 @@ class StoreWatch(threading.Thread):
         self._say = say
         self._said = ""
         self._silent = ""
-        self._changes = FileChanges(lambda text: say(f"{store.root}: {text}"))
+        self._changes = FileChanges(lambda text: say(Text(f"{store.root}: ", text)))
         self._ends = False
 
     def end(self) -> None:
@@ -507,7 +508,7 @@ class StoreWatch(threading.Thread):
                     self._alarm(reason_text(error))
                 except Exception as error:
                     # Whatever it is, a watch that ends with it would be missed by nobody.
-                    self._alarm(f"the watch has failed and begins again: {unexpected(error)}")
+                    self._alarm(Text("the watch has failed and begins again: ", unexpected(error)))
                 self._pause(_STAND_BY_SECONDS)
         finally:
             self._changes.close()
@@ -570,7 +571,7 @@ class StoreWatch(threading.Thread):
             yield reason_text(error)
         except Exception as error:
             # Whatever it is, what comes after it in the same look must not wait for its mend.
-            yield f"a part of the watch has failed, and is tried again: {unexpected(error)}"
+            yield Text("a part of the watch has failed, and is tried again: ", unexpected(error))
         else:
             self._tell(found)
 
@@ -593,7 +594,7 @@ class StoreWatch(threading.Thread):
 
     def _say_once(self, text: str) -> None:
         if text != self._said:
-            self._say(f"{self._store.root}: {text}")
+            self._say(Text(f"{self._store.root}: ", text))
         self._said = text
 
 

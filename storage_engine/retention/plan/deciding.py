@@ -16,7 +16,7 @@ from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.collector import no_collection
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, FileGoneError
-from storage_engine.model.broker.broker_store import BrokerStore, Pending
+from storage_engine.model.broker.broker_store import BrokerStore, Pending, PendingKind, course_of
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.settings.policy import LagPolicy, PendingPolicy, Policy
@@ -62,7 +62,7 @@ def find_dependents(
 
 def unread_dependents_notices(broker: BrokerStore) -> tuple[str, ...]:
     """Say which files were left out when dependents were found last: they stay, as they can't be read."""
-    unread = [*map(str, broker.unread_dependents)]
+    unread = [] if broker.dependents is None else [*map(str, broker.dependents.unread)]
     if not unread:
         return ()
     more = f", and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
@@ -208,6 +208,7 @@ def decide(
     kind: str,
     policy: Policy,
     hold_back: HoldBack | None = None,
+    take: Callable[[BrokerStore, int, str], StoreSnapshot] = take_snapshot,
 ) -> Decided:
     """Decide what goes and why. Reads only.
 
@@ -218,9 +219,10 @@ def decide(
     :param kind: the broker's name.
     :param used_percents: levels to assume, by path; other disks are measured.
     :param hold_back: cuts the plan once more, as by what consumers still have to read.
+    :param take: takes the snapshot; who only looks takes a glance.
     :raises BadInputError: a store that can't be planned or cleaned up, or a path that is none of its disks.
     """
-    snapshot = with_disk_levels(take_snapshot(broker, now_ms, kind), used_percents or {})
+    snapshot = with_disk_levels(take(broker, now_ms, kind), used_percents or {})
     plan = propose(broker, snapshot, now_ms, request)
     pending = pending_by(broker, snapshot, policy.pending_policy)
     plan = cut_by_policy(plan, pending, policy, now_ms, sealed_by(broker, snapshot, policy))
@@ -256,7 +258,7 @@ def sealed_by(broker: BrokerStore, snapshot: StoreSnapshot, policy: Policy) -> M
     """Return when segments were written to last by what they hold; nothing is read where nobody asks."""
     if policy.minimum_retention_hours is None:
         return {}
-    return broker.sealed_at_ms(snapshot)
+    return course_of(broker).sealed_at_ms(snapshot)
 
 
 def pending_by(
@@ -265,7 +267,12 @@ def pending_by(
     """Return what a broker still has to deliver or to decide; nothing is read where nobody asks."""
     if pending_policy is PendingPolicy.IGNORE:
         return ()
-    return broker.pending(snapshot)
+    if broker.consumers is not None:
+        return broker.consumers.pending(snapshot)
+    said = "the broker doesn't say what it still has to deliver"
+    # A warning with each plan would say nothing: where it counts, it is unknown.
+    is_asked = pending_policy is PendingPolicy.BLOCK
+    return tuple(Pending(kind, None, error=said) for kind in PendingKind if is_asked)
 
 
 def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided: Decided) -> None:

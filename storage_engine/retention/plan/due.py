@@ -14,6 +14,7 @@ from storage_engine.core.clock import HOUR_MS, clock_ms
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.model.broker.broker_store import hold_of, process_of
 from storage_engine.model.hold import BrokerProgress, HoldStatus
 from storage_engine.model.plan.plan import Cause, Plan, PlanRequest, Reason, Trigger
 from storage_engine.model.store.store import DiskUsage
@@ -67,7 +68,7 @@ def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | Non
         raise BadInputError(f"{error} Its hold: {'; '.join(hold.notices)}") from error
     triggers, notices = take_triggers(context.broker, snapshot, now_ms, request or PlanRequest())
     levels = snapshot.disks
-    progress = context.broker.progress(now_ms)
+    progress = process_of(context.broker).progress(now_ms)
     context.sample(snapshot, now_ms, progress=progress)
     return SenseResult(
         context.name,
@@ -86,7 +87,7 @@ def look_at_hold(context: Context, now_ms: int) -> HoldStatus | None:
     """Record drift of a hold and return its status; None where no broker runs."""
     if not context.broker.is_live:
         return None
-    status = context.broker.hold_status(now_ms)
+    status = hold_of(context.broker).status(now_ms)
     record_hold_drift(context, status)
     return with_lakes_word(context, status)
 

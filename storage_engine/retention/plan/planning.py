@@ -149,7 +149,7 @@ def _refuse_missing_directories(context: Context, snapshot: StoreSnapshot) -> No
     :raises StoreNotFoundError: a directory that had segments at the last plan is another disk's.
     """
     last = context.journal.last_result(context.record.store_id, Step.PLAN)
-    if last is None or context.broker.tells_absences:
+    if last is None or context.broker.identities is not None:
         return
     run = context.journal.run(context.record.store_id, last.run_key)
     done, _ = releases(context.journal.events(run, Step.RELEASE))

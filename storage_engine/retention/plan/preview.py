@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 
+from storage_engine.commands import Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import ShieldError
 from storage_engine.model.plan.plan import Plan, PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.spark_from import SparkUse, archive_place, lag_place
 from storage_engine.retention.plan.deciding import Decided, HoldBack, check_quarantine, decide
+from storage_engine.retention.store.broker_answers import take_glance
 from storage_engine.retention.store.brokers import open_to_look
 from storage_engine.retention.store.managed_store import ManagedStore, archive_threads_of
 from storage_engine.shield.index import shield_path
@@ -42,6 +44,7 @@ def preview(
             kind=store.broker,
             policy=store.policy,
             hold_back=hold_back,
+            take=take_glance,
         )
         check_quarantine(store, broker.data_paths, decided)
     if decided.plan.to_delete and store.policy.archive is not ArchiveMode.OFF and store.may_have_journal:
@@ -57,7 +60,7 @@ def preview(
         shielded = shield_notices(store.real_root, decided.plan.to_delete)
     except ShieldError as error:
         # A run refuses that; what it would do may be looked at.
-        shielded = (str(error),)
+        shielded = (Text(error),)
     return replace(decided, plan=replace(decided.plan, notices=(*decided.plan.notices, *shielded)))
 
 

@@ -13,6 +13,7 @@ from storage_engine.brokers import find_broker
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.nearest import meant
 from storage_engine.exceptions import BadInputError
+from storage_engine.model.broker.broker_store import course_of
 from storage_engine.model.course.course import Advice, BrokerRules, Course, CourseStart, Ingest, RuleLevels
 from storage_engine.model.course.daily_hours import ingest_from
 from storage_engine.retention.store.broker_answers import take_glance
@@ -154,12 +155,12 @@ def _start(
     """Return the settings in effect, what the course starts from, and what tells its ingest."""
     samples, topic_bytes = _journalled(store, now_ms)
     with closing(open_to_look(store)) as opened:
-        config = opened.rule_config()
+        config = course_of(opened).rule_config()
         why = rules.unsupported(config)
         if why:
             raise BadInputError(f"{store.root}: expected a store that can be simulated, but {why}.")
         snapshot = take_glance(opened, now_ms, store.broker)
-        start = opened.course_start(snapshot)
+        start = course_of(opened).start(snapshot)
         if start is None:
             raise BadInputError(
                 f"{store.root}: expected a disk that is known and a log with segments, found none. "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from storage_engine.brokers import find_broker
@@ -12,7 +14,7 @@ from storage_engine.journal.journal import Journal
 from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.model.broker.broker_store import Watch
 from storage_engine.retention.store.broker_answers import ask
-from storage_engine.retention.store.brokers import settings_of
+from storage_engine.retention.store.brokers import fence_watch, open_store, settings_of
 from storage_engine.retention.store.managed_store import ManagedStore
 
 
@@ -31,7 +33,7 @@ def is_watched_here(store: ManagedStore) -> bool:
     """Return whether a running broker's store lies on this machine, so that its hold can be watched."""
     if not store.is_live or not Path(store.root).is_dir():
         return False
-    if find_broker(store.broker).watch_fence(settings_of(store)) is None:
+    if fence_watch(store) is None:
         return False
     try:
         _check_is_here(store)
@@ -61,6 +63,11 @@ def watch(store: ManagedStore, now_ms: int | None = None) -> Watch:
     :return: beside a broker that can't be asked, a look that isn't ``known``.
     :raises BadInputError: settings that can't be used, or no such store.
     """
-    broker = find_broker(store.broker)
+    running, live = find_broker(store.broker).running, store.live
     at_ms = clock_ms() if now_ms is None else now_ms
-    return ask(store.broker, "look at clock and disks", lambda: broker.watch_store(settings_of(store), at_ms))
+    if running is not None and live is not None:
+        look = partial(running.watch_store, settings_of(store), live, at_ms)
+        if (seen := ask(store.broker, "look at clock and disks", look)) is not None:
+            return seen
+    with closing(open_store(store)) as opened:
+        return opened.watch(at_ms)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from storage_engine.commands import Command
 from storage_engine.core.clock import HOUR_MS, clock_ms
 from storage_engine.core.host import this_host, user_name
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
@@ -246,7 +247,7 @@ def note_question(context: Context, run: Run, consent: Consent) -> None:
     known = {one.subject for one in journal.events(run, Step.APPROVAL)}
     at_shell = any(one.realm is Realm.SHELL for one in starters_of(journal, run))
     if consent.refuses and at_shell and digest not in known:
-        link = f"storage-engine approve STORE --digest {digest}"
+        link = str(Command("approve", f"STORE --digest {digest}"))
         record_question(journal, run, PlanQuestion(digest, consent.why, clock_ms(), None, link))
 
 
@@ -277,10 +278,11 @@ def require_consent(context: Context, run: Run, consent: Consent) -> None:
     digest = approved_plan(run).digest
     raise NotApprovedError(
         f"{context.store.real_root}: expected that a second person has approved plan {digest}, as "
-        f"{consent.why}; found that {consent.lacks}. Nothing was deleted; what is archived stays so. Of a "
-        "run at the shell, have another account run storage-engine approve STORE --digest "
-        f"{digest}, then run the same again, with --run-key {run.run_key}; of a run in Airflow, have another "
-        "user answer its task approve, which a DAG has whose store names approvers in the option stores."
+        f"{consent.why}; found that {consent.lacks}. Nothing was deleted; what is archived stays so. Of "
+        "a run at the shell, have another account run ",
+        Command("approve", f"STORE --digest {digest}"),
+        f", then run the same again, with --run-key {run.run_key}; of a run in Airflow, have another user "
+        "answer its task approve, which a DAG has whose store names approvers in the option stores.",
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from storage_engine.brokers import same_companions, store_called
+from storage_engine.commands import Command, Text, join_texts
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import (
@@ -141,12 +142,12 @@ class Proofs:
     @property
     def notices(self) -> tuple[str, ...]:
         """Lakes that could not be asked, as sentences."""
-        return tuple(f"a lake could not be asked: {reason}" for _, reason in self.unreachable)
+        return tuple(Text("a lake could not be asked: ", reason) for _, reason in self.unreachable)
 
     @property
     def outages(self) -> tuple[str, ...]:
         """Those of ``notices`` with which a run need not end."""
-        wrong = {f"a lake could not be asked: {reason}" for reason in self.wrong_lakes}
+        wrong = {Text("a lake could not be asked: ", reason) for reason in self.wrong_lakes}
         return tuple(notice for notice in self.notices if notice not in wrong)
 
     def unproven(self, segments: Sequence[Segment]) -> list[Segment]:
@@ -248,7 +249,7 @@ class Proofs:
                 return Verdict(
                     decision, Passage.PROVEN, cover.receipts[0], said, cover.receipts, cover.sha256
                 )
-        doubts = "; ".join([*dict.fromkeys(verdict.detail for verdict in found), *self.notices])
+        doubts = join_texts("; ", [*dict.fromkeys(verdict.detail for verdict in found), *self.notices])
         known, faults = (self.asked[0].of(slot), self.asked[0].faults) if self.asked else ((), {})
         unarchived = self.permits.clause_of_log(planned.log)
         without = judge(
@@ -322,9 +323,9 @@ def read_proofs(
             whole = to_delete or whole_chain
             asked.append(_read(lake, record, wanted, known, whole, read_files, whole_logs, looked))
         except LakeUnavailableError as error:
-            unreachable.append((config, str(error)))
+            unreachable.append((config, Text(error)))
             if isinstance(error, LakeIdentityError):
-                wrong_lakes.append(str(error))
+                wrong_lakes.append(Text(error))
     acts = read_own_acts(record.real_path)
     all_asked = [proofs.lake for proofs in asked]
     permits = read_permits(all_asked, record, known) if not unreachable else NO_PERMITS
@@ -376,7 +377,7 @@ def reachable_lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
             _refuse_same(lake, lakes)
             lakes.append(lake)
         except LakeUnavailableError as error:
-            unreachable[config.location] = str(error)
+            unreachable[config.location] = Text(error)
     if not lakes:
         raise none_reachable(list(unreachable.values()))
     return lakes, unreachable
@@ -399,7 +400,7 @@ def without_older(
                 known.check(lake, store_id)
             left.append(lake)
         except LakeUnavailableError as error:
-            reasons[lake.location] = str(error)
+            reasons[lake.location] = Text(error)
     if lakes and not left:
         raise none_reachable(list(reasons.values()))
     return left, reasons
@@ -409,11 +410,10 @@ def none_reachable(reasons: Sequence[str]) -> LakeUnavailableError:
     """The error for a store none of whose lakes can be used."""
     if len(reasons) == 1:
         return LakeUnavailableError(reasons[0])
-    listed = "; ".join(
-        f"({name}) {reason}" for name, reason in zip(("first", "second"), reasons, strict=True)
-    )
+    named = zip(("first", "second"), reasons, strict=True)
     return LakeUnavailableError(
-        f"Expected one of the store's two lakes to be reachable, found neither. Nothing was deleted. {listed}"
+        "Expected one of the store's two lakes to be reachable, found neither. Nothing was deleted. ",
+        join_texts("; ", (Text(f"({name}) ", reason) for name, reason in named)),
     )
 
 
@@ -438,9 +438,11 @@ def _refuse_copy(lake: Lake) -> None:
     original = copy_of(lake.segments())
     if original is not None:
         raise LakeIdentityError(
-            f"lake {lake.location}: expected a lake to archive into, found a copy of lake {original}, which "
-            "proves nothing for a release. Nothing in it was changed. Name that lake, or a second lake of "
-            "its own; if that lake is gone for good, run storage-engine lake promote on the copy."
+            f"lake {lake.location}: expected a lake to archive into, found a copy of lake {original}, "
+            "which proves nothing for a release. Nothing in it was changed. Name that lake, or a "
+            "second lake of its own; if that lake is gone for good, run ",
+            Command("lake promote"),
+            " on the copy.",
         )
 
 
@@ -467,7 +469,7 @@ def _read(
     try:
         known.check(lake, record.store_id, whole=whole_chain)
     except ReceiptError as error:
-        return LakeProofs(lake, rows, reasons(chain_faults(found, str(error))), of_logs)
+        return LakeProofs(lake, rows, reasons(chain_faults(found, Text(error))), of_logs)
     depth = Depth.FILES if read_files else Depth.SIZES
     return LakeProofs(lake, rows, broken_receipts(lake, found, depth, looked), of_logs)
 

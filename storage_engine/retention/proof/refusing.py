@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from storage_engine.commands import Text, join_texts
 from storage_engine.core.wording import count_text, shortened
 from storage_engine.exceptions import LakeIdentityError, LogsRefusedError, StorageEngineError
 from storage_engine.model.plan.plan import Decision, LogPlan, Plan, Reason
@@ -59,7 +60,7 @@ def refusal(log: str, error: Exception, nothing: str = "", remedy: str = "") -> 
     :param nothing: the sentence of its message that says what was deleted; the remedy stands behind it.
     :param remedy: another one, for a run that is over.
     """
-    why, _, known = str(error).partition(f" {nothing} " if nothing else "\0")
+    why, _, known = Text(error).partition(f" {nothing} " if nothing else "\0")
     said = RefusedLog(log, type(error).__name__, why, remedy or known or MEND)
     return Refusal(said, error)
 
@@ -132,7 +133,8 @@ def refuse_in_plan(plan: Plan, errors: Mapping[str, Exception]) -> Plan:
         if (error := errors.get(log.log)) is None:
             return log.decisions
         return [
-            Decision(one.segment, Reason.REFUSED, str(error)) if one.deletes else one for one in log.decisions
+            Decision(one.segment, Reason.REFUSED, Text(error)) if one.deletes else one
+            for one in log.decisions
         ]
 
     return plan.each_log(decide) if errors else plan
@@ -148,7 +150,7 @@ def refused_by_plan(plan: Plan) -> tuple[RefusedLog, ...]:
 
 def log_text(refused: RefusedLog) -> str:
     """Say why a log was refused, and what to do."""
-    return f"log {refused.log} was refused: {refused.why} {refused.remedy}"
+    return Text(f"log {refused.log} was refused: ", refused.why, " ", refused.remedy)
 
 
 _AFTER_RELEASE = "What the other logs lost is done and recorded. The next run plans the refused logs again."
@@ -162,8 +164,8 @@ def ending_error(refused: str, wrong_lakes: Sequence[str]) -> StorageEngineError
     :param wrong_lakes: why lakes of the store aren't what they should be, each with what to do.
     """
     if refused:
-        return LogsRefusedError(" ".join((refused, *wrong_lakes)))
-    return LakeIdentityError(" ".join(wrong_lakes)) if wrong_lakes else None
+        return LogsRefusedError(join_texts(" ", (refused, *wrong_lakes)))
+    return LakeIdentityError(join_texts(" ", wrong_lakes)) if wrong_lakes else None
 
 
 def archive_error(
@@ -187,4 +189,4 @@ def refused_text(run_key: str, root: str, refused: Sequence[RefusedLog], after: 
     if (more := len(refused) - LOGS_SHOWN) > 0:
         said.append(f"So were {count_text(more, 'more log')}, which report.json names.")
     said.append(after)
-    return " ".join(said)
+    return join_texts(" ", said)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import ShieldError
 from storage_engine.lake.coverage.coverage import LocalSpan, ReleasedSpan
@@ -14,7 +15,7 @@ from storage_engine.model.store.known_logs import Lineages
 from storage_engine.model.store.store import Segment
 from storage_engine.shield.seen import SeenLink, Shield, digest_of, look_at_shield
 
-COMMAND = "storage-engine shield"
+COMMAND = Command("shield")
 WAY_OUT = "Nothing waits for this file once a person has moved it out of the shield (mv)"
 """For what can be neither archived nor told to be in a lake."""
 
@@ -126,7 +127,7 @@ def shield_summary(root: str | os.PathLike[str]) -> ShieldSummary | None:
             notices=tuple(_notices(shield, (), None)),
         )
     except ShieldError as error:
-        return ShieldSummary(0, 0, (), (str(error),))
+        return ShieldSummary(0, 0, (), (Text(error),))
 
 
 def shield_notices(
@@ -154,10 +155,11 @@ def _notices(shield: Shield, going: Sequence[Segment], asked: AskedGone | None) 
             lake = f" and in no lake that could be asked ({'; '.join(asked.unreachable)})"
         else:
             lake = " and not in the lake yet"
-        yield (
+        yield Text(
             f"{_segments(kept)} gone from the log, from offset {kept[0].link.base_offset} on, "
-            f"{'is' if len(kept) == 1 else 'are'} in the shield{lake}: their space comes "
-            f"back once they are archived, which a watch does, and {COMMAND}"
+            f"{'is' if len(kept) == 1 else 'are'} in the shield{lake}: their space comes back once they "
+            "are archived, which a watch does, and ",
+            COMMAND,
         )
     yield from (changed_text(seen) for seen in shield.left_log if not seen.is_same)
     inodes = {(segment.facts.device, segment.facts.inode) for segment in going}
@@ -187,4 +189,4 @@ def kept_text(root: str | os.PathLike[str], segment: Segment) -> str:
     slot = segment.id
     if not any(seen.link.slot == slot and _has_its_bytes(root, seen) for seen in look_at_shield(root).gone):
         return ""
-    return f" The shield has its bytes: a watch archives them, and so does {COMMAND}."
+    return Text(" The shield has its bytes: a watch archives them, and so does ", COMMAND, ".")

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from storage_engine.commands import Command
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import ChangedUnderUsError, LakeConflictError
 from storage_engine.lake.coverage.local_spans import is_same_companion
@@ -104,10 +105,10 @@ def _check_file(
     if sha256 != expected and not says_the_same():
         raise LakeConflictError(
             f"{path}: expected SHA-256 {expected}, which its receipt proves, found {sha256}. "
-            f"{otherwise} If the broker recovered from a crash and wrote these offsets again, run "
-            "storage-engine adopt to open a new lineage, with --conn-id if it is a store of Airflow; of "
-            f"several logs, --log {shlex.quote(log)} opens it for this one alone. Otherwise find out "
-            "who changed the file."
+            f"{otherwise} If the broker recovered from a crash and wrote these offsets again, run ",
+            Command("adopt"),
+            " to open a new lineage, with --conn-id if it is a store of Airflow; of several logs, --log "
+            f"{shlex.quote(log)} opens it for this one alone. Otherwise find out who changed the file.",
         )
     found = FileFacts.of(path)
     if found != facts and not read_own_acts(root).same_file(found, facts):

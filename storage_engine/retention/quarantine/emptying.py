@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command, Text, join_texts
 from storage_engine.core.clock import clock_ms, jumped_forward_ms, read_clock
 from storage_engine.core.wording import bytes_text, count_text, duration_text, reason_text, time_text
 from storage_engine.exceptions import LakeMissingError, StorageEngineError, StoreBusyError
@@ -21,6 +22,7 @@ from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.acts.act_files import read_held_stores, read_store_names
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
 from storage_engine.model.keep.rules import Hold
 from storage_engine.model.plan.plan import Cause, PlanRequest
@@ -72,7 +74,7 @@ def tend_quarantines(context: Context, request: PlanRequest, now_ms: int) -> tup
     try:
         return (*empty_expired(keeper, now_ms), *_empty_for_space(keeper, context, request, now_ms))
     except StoreBusyError as error:
-        return (f"no quarantine was emptied: {error}",)
+        return (Text("no quarantine was emptied: ", error),)
 
 
 def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tuple[str, ...]:
@@ -121,7 +123,7 @@ def _would_be_emptied(one: Quarantine, now_ms: int, held: str = "") -> str:
     """
     why = _over(one) if _is_over(one, now_ms) else "space is short"
     if held:
-        return f"the quarantine of run {one.run_key} would stay, though {why}: {held}"
+        return Text(f"the quarantine of run {one.run_key} would stay, though {why}: ", held)
     if one.stayed_at_ms is None:
         return f"the quarantine of run {one.run_key} would be emptied: {why}"
     return (
@@ -175,7 +177,7 @@ def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
             return f"the quarantine of run {run_key} was emptied by another run meanwhile"
         if reason := _reason_to_stay(keeper, run, one, lease):
             record_stays(journal, run, one, reason, now_ms, lease)
-            return f"the quarantine of run {run_key} stays, though {why}: {reason}"
+            return Text(f"the quarantine of run {run_key} stays, though {why}: ", reason)
         if one.state is not QuarantineState.EMPTYING:
             journal.record(run, Step.EMPTY_QUARANTINE, Phase.INTENT, [(WHOLE, {"detail": why})], lease=lease)
         gone = Contents()
@@ -186,15 +188,15 @@ def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
                 raise _HeldError(reason)
 
         # Set aside outside of its store, a file goes at once, as its broker would have it.
-        before_steps = None if find_broker(keeper.record.broker).undo_outside else look
+        before_steps = None if find_broker(keeper.record.broker).aside is Aside.OUTSIDE else look
         try:
             for place in one.places:
                 look()
                 gone += remove(place, before_steps)
         except _HeldError as held:
             # A person's word since it began: what is left stays, and the next run asks again.
-            record_stays(journal, run, one, str(held), now_ms, lease)
-            return f"the rest of the quarantine of run {run_key} stays, though {why}: {held}"
+            record_stays(journal, run, one, Text(held), now_ms, lease)
+            return Text(f"the rest of the quarantine of run {run_key} stays, though {why}: ", held)
         journal.renew(lease)
         said = {"detail": why, "files": gone.files, "size_bytes": gone.size_bytes, "at_ms": clock_ms()}
         journal.record(run, Step.EMPTY_QUARANTINE, Phase.RESULT, [(WHOLE, said)])
@@ -211,7 +213,7 @@ class _HeldError(Exception):
 def _reason_to_stay(keeper: Keeper, run: Run, one: Quarantine, lease: Lease) -> str:
     """Return why a quarantine is not emptied, and what to do; "" where it is."""
     if one.state is QuarantineState.UNDOING:
-        return f"its undo was begun. Run storage-engine undo {one.run_key} again, which ends it"
+        return Text("its undo was begun. Run ", Command("undo", one.run_key), " again, which ends it")
     missing = [place.directory for place in one.places if not has_manifest(place)]
     if missing and not _may_lack_manifests(keeper, run, one):
         return f"{missing[0]} isn't there. Check that its disk is mounted"
@@ -220,9 +222,11 @@ def _reason_to_stay(keeper: Keeper, run: Run, one: Quarantine, lease: Lease) -> 
             return (
                 f"{unproven}. It may be the last copy, and some of the run's is gone: copy out what you need"
             )
-        return (
-            f"{unproven}. It may be the last copy: bring it back with storage-engine undo {one.run_key}, and "
-            "archive it again"
+        return Text(
+            unproven,
+            ". It may be the last copy: bring it back with ",
+            Command("undo", one.run_key),
+            ", and archive it again",
         )
     return _held(keeper)
 
@@ -240,7 +244,9 @@ def _held(keeper: Keeper) -> str:
             if isinstance(error, LakeMissingError) and config.location not in {it.location for it in known}:
                 # Nothing of the store was ever archived there, and nobody holds it there.
                 continue
-            return f"whether a hold of lake {config.location} covers it can't be told: {reason_text(error)}"
+            return Text(
+                f"whether a hold of lake {config.location} covers it can't be told: ", reason_text(error)
+            )
         if holds:
             return _holding(config.location, holds[0])
     try:
@@ -253,9 +259,10 @@ def _held(keeper: Keeper) -> str:
 
 
 def _holding(location: str, hold: Hold) -> str:
-    return (
-        f"lake {location} holds {hold.scope.text}, by {hold.person}: {hold.reason}. "
-        f"storage-engine lake keep --lift {hold.hold_id[:SHOWN_CHARACTERS]} ends that"
+    return Text(
+        f"lake {location} holds {hold.scope.text}, by {hold.person}: {hold.reason}. ",
+        Command("lake keep", f"--lift {hold.hold_id[:SHOWN_CHARACTERS]}"),
+        " ends that",
     )
 
 
@@ -295,8 +302,8 @@ def _unproven(keeper: Keeper, run: Run, one: Quarantine, looked: Callable[[], No
             proofs.asked, keeper.record.store_id, release, looked
         ):
             log, base_offset = slot
-            reasons = "; ".join(proofs.notices) or "no valid receipt in a lake"
-            return f"{log}/{base_offset:020d} isn't proven in the lake any more ({reasons})"
+            reasons = join_texts("; ", proofs.notices) or "no valid receipt in a lake"
+            return Text(f"{log}/{base_offset:020d} isn't proven in the lake any more (", reasons, ")")
     return ""
 
 

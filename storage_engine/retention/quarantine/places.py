@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.brokers import find_broker, store_around
+from storage_engine.commands import Command, Text
 from storage_engine.core import durable
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.core.wording import bytes_text, reason_text
 from storage_engine.exceptions import BadInputError, QuarantineError
+from storage_engine.model.broker.broker_words import Aside
 from storage_engine.retention.quarantine.tree import MANIFEST, Place, contents, opened
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.report_files import report_name, short_hash
@@ -31,7 +33,7 @@ def bases(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[Path, ...]:
 
     :param data_paths: where its broker writes.
     """
-    if find_broker(store.broker).undo_outside:
+    if find_broker(store.broker).aside is Aside.OUTSIDE:
         return tuple(dict.fromkeys(_real(Path(path)) for path in store.policy.undo_directories))
     root = Path(store.real_root)
     own = [path for path in map(_real, data_paths) if path != root]
@@ -62,7 +64,7 @@ def choose_places(
     :raises BadInputError: for some directory there is no place on its file system, or a directory that a
         person named can't be one.
     """
-    outside = find_broker(store.broker).undo_outside
+    outside = find_broker(store.broker).aside is Aside.OUTSIDE
     if outside:
         check_undo_directories(store, data_paths)
     candidates = dict.fromkeys((*(Path(place.base) for place in known), *bases(store, data_paths)))
@@ -200,8 +202,12 @@ def unknown_text(one: QuarantineLook) -> tuple[str, str]:
     what = f"{bytes_text(one.size_bytes)} that run {one.run_key or 'unknown'} set aside"
     return (
         f"{what} lie in {one.directory}, and the journal doesn't know it: nothing empties it",
-        "with the journal of that run, storage-engine undo brings it back; to take it away, once verify says "
-        f"that the lake has it: rm -r {shlex.quote(one.directory)}",
+        Text(
+            "with the journal of that run, ",
+            Command("undo"),
+            " brings it back; to take it away, once verify says that the lake has it: rm -r "
+            f"{shlex.quote(one.directory)}",
+        ),
     )
 
 

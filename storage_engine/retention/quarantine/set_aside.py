@@ -10,12 +10,15 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from storage_engine.brokers import find_broker
+from storage_engine.commands import Command
 from storage_engine.core import durable
 from storage_engine.core.clock import HOUR_MS
-from storage_engine.exceptions import QuarantineError, RunStateError
+from storage_engine.exceptions import BadInputError, QuarantineError, RunStateError
 from storage_engine.journal.journal import Run
 from storage_engine.journal.tables.leases import Lease
-from storage_engine.model.broker.broker_store import Remove
+from storage_engine.model.broker.broker_store import Remove, process_of
+from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.store.store import FileFacts
 from storage_engine.retention.proof.deletion_checks import check_inside
 from storage_engine.retention.quarantine.places import choose_places
@@ -45,9 +48,11 @@ def refuse_after_a_run(run: Run, quarantine: Quarantine) -> None:
     for path, known in quarantine.signs.items():
         if found[path] != known:
             raise QuarantineError(
-                f"{path}: expected it as run {run.run_key!r} found it, {known}, found {found[path]}: the "
-                "store's broker has run since, or somebody changed its files. Nothing was changed. What is "
-                "archived comes back into another directory by storage-engine restore."
+                f"{path}: expected it as run {run.run_key!r} found it, {known}, found {found[path]}: "
+                "the store's broker has run since, or somebody changed its files. Nothing was changed. "
+                "What is archived comes back into another directory by ",
+                Command("restore"),
+                ".",
             )
 
 
@@ -101,7 +106,7 @@ def remover(
     places = () if known is None else known.places
     chosen = choose_places(context.store, data_paths, context.record.store_id, run.run_key, paths, places)
     new = [place for place in dict.fromkeys(chosen.values()) if place not in places]
-    signs = signs_of(context.broker.signs_of_a_run(list(chosen))) if new else {}
+    signs = _signs(context, list(chosen)) if new else {}
     for place in dict.fromkeys(chosen.values()):
         if place in new:
             record_place(
@@ -118,6 +123,19 @@ def remover(
             signs = {}
         make_place(place, _manifest(context, run, now_ms, until_ms))
     return lambda path, directory: move_in(chosen[path.parent], path, directory)
+
+
+def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
+    """
+    :raises BadInputError: an undo would fit only before the broker starts, and nothing tells whether it has.
+    """
+    process, kind = context.broker.process, find_broker(context.store.broker)
+    if process is None and kind.aside is Aside.OUTSIDE:
+        raise BadInputError(
+            f"{context.store.root}: expected a store that shows whether its broker has run, found one of "
+            f"{kind.title}. Nothing was deleted. Leave undo_window_hours and undo_directories empty."
+        )
+    return signs_of(process_of(context.broker).signs_of_a_run(directories))
 
 
 def frees_nothing(found: Quarantine | None) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.long_work import told
@@ -39,7 +40,7 @@ from storage_engine.retention.quarantine.tree import Place, move_back, remove_em
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.managed_store import ManagedStore
 
-_ELSEWHERE = "What is archived comes back into another directory by storage-engine restore."
+_ELSEWHERE = Text("What is archived comes back into another directory by ", Command("restore"), ".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +144,14 @@ def _kept(context: Context, run: Run) -> Quarantine:
     if found is None:
         raise RunStateError(
             f"run {run.run_key!r}: expected one that has set something aside, found none: it deleted "
-            f"nothing, or its policy had no undo_window_hours. Nothing was changed. {_ELSEWHERE}"
+            "nothing, or its policy had no undo_window_hours. Nothing was changed. ",
+            _ELSEWHERE,
         )
     if found.state in (QuarantineState.EMPTYING, QuarantineState.EMPTIED):
         raise QuarantineError(
             f"run {run.run_key!r}: expected its quarantine, found it emptied at "
-            f"{time_text(found.state_at_ms)} ({found.detail}). Nothing was changed. {_ELSEWHERE}"
+            f"{time_text(found.state_at_ms)} ({found.detail}). Nothing was changed. ",
+            _ELSEWHERE,
         )
     if found.state is QuarantineState.UNDO_ENDED:
         raise QuarantineError(found.detail)
@@ -199,8 +202,9 @@ def _check_bytes(
             lies = place.directory.joinpath(*place.names(path))
             if (found := digest(str(lies), Reading(advance, renew))) != one.sha256:
                 raise QuarantineError(
-                    f"{lies}: expected SHA-256 {one.sha256}, which its receipt proves, found {found}: it was "
-                    f"written to since. Nothing was changed. {_ELSEWHERE}"
+                    f"{lies}: expected SHA-256 {one.sha256}, which its receipt proves, found {found}: "
+                    "it was written to since. Nothing was changed. ",
+                    _ELSEWHERE,
                 )
 
 
@@ -239,19 +243,22 @@ def _still_aside(
             raise QuarantineError(
                 f"run {run.run_key!r}: expected {path} in its quarantine, found "
                 f"{'nothing there' if here is None else 'another file at its old place'}. Nothing was "
-                f"changed. Somebody emptied or moved it, or brought files back by hand. {_ELSEWHERE}"
+                "changed. Somebody emptied or moved it, or brought files back by hand. ",
+                _ELSEWHERE,
             )
         if here is not None:
             raise QuarantineError(
-                f"{path}: expected no file where run {run.run_key!r} deleted one, found one: it was written "
-                f"since. Nothing was changed. {_ELSEWHERE}"
+                f"{path}: expected no file where run {run.run_key!r} deleted one, found one: it was "
+                "written since. Nothing was changed. ",
+                _ELSEWHERE,
             )
         if not _same(facts, there):
             raise QuarantineError(
                 f"{place.directory.joinpath(*place.names(path))}: expected the file that went, of "
                 f"{facts.size_bytes} bytes, inode {facts.inode} and mtime {facts.mtime_ns} ns, found "
                 f"{there.st_size} bytes, inode {there.st_ino} and mtime {there.st_mtime_ns} ns: it was "
-                f"touched or copied since. Nothing was changed. {_ELSEWHERE}"
+                "touched or copied since. Nothing was changed. ",
+                _ELSEWHERE,
             )
         found[facts.path] = place
     return found
@@ -274,8 +281,9 @@ def _check_log(
     """
     if gone := sorted({one.log for one in aside} - {log.name for log in logs}):
         raise QuarantineError(
-            f"{context.store.real_root}: expected log {gone[0]}, from which run {run.run_key!r} deleted, "
-            f"found none. Nothing was changed. {_ELSEWHERE}"
+            f"{context.store.real_root}: expected log {gone[0]}, from which run {run.run_key!r} "
+            "deleted, found none. Nothing was changed. ",
+            _ELSEWHERE,
         )
     for log in logs:
         mine = [one for one in aside if one.log == log.name]
@@ -289,11 +297,13 @@ def _check_log(
         why = (
             f"run {later[-1]} deleted more since. Nothing was changed. Undo the newest run first"
             if later and begin > end
-            else f"the store has gone on since. Nothing was changed. {_ELSEWHERE.rstrip('.')}"
+            else Text("the store has gone on since. Nothing was changed. ", _ELSEWHERE.removesuffix("."))
         )
         raise QuarantineError(
             f"{context.store.real_root}: expected log {log.name} to begin at {end}, where run "
-            f"{run.run_key!r} left it, found {begin}: {why}."
+            f"{run.run_key!r} left it, found {begin}: ",
+            why,
+            ".",
         )
 
 
@@ -344,7 +354,8 @@ def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents:
             expected, found = f"a file behind {last}", first or "none"
         raise QuarantineError(
             f"{directory}: expected {expected}, as run {run.run_key!r} left it, found {found}: it was "
-            f"removed or begun again since. Nothing was changed. {_ELSEWHERE}"
+            "removed or begun again since. Nothing was changed. ",
+            _ELSEWHERE,
         )
 
 

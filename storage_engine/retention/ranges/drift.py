@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
@@ -45,7 +46,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.unnamed_lakes import lakes_unasked
 
 _MOST_NAMED = 10
-_VERIFY = "storage-engine verify names each"
+_VERIFY = Text(Command("verify"), " names each")
 
 
 def loss_alarms(ranges: Iterable[OffsetRange], recorded: Sequence[tuple[Drift, int]]) -> tuple[str, ...]:
@@ -59,13 +60,13 @@ def loss_alarms(ranges: Iterable[OffsetRange], recorded: Sequence[tuple[Drift, i
     more = found[_MOST_NAMED:]
     if not more:
         return named
-    said = f"{count_text(len(more), 'more range')} neither on disk nor in a lake; {_VERIFY}"
-    return (*named, f"{DriftKind.SEGMENT_GONE.value}: {said}")
+    said = Text(f"{count_text(len(more), 'more range')} neither on disk nor in a lake; ", _VERIFY)
+    return (*named, Text(f"{DriftKind.SEGMENT_GONE.value}: ", said))
 
 
 def _text(one: OffsetRange) -> str:
     where = f"{one.log} [{one.start_offset}, {one.end_offset}) is {one.where.value.upper()}"
-    return f"{DriftKind.SEGMENT_GONE.value}: {one.detail.removesuffix('.')}. {where}."
+    return Text(f"{DriftKind.SEGMENT_GONE.value}: ", one.detail.removesuffix("."), f". {where}.")
 
 
 def _is_recorded(one: OffsetRange, recorded: Sequence[tuple[Drift, int]]) -> bool:
@@ -190,7 +191,7 @@ def gone_ranges(
                 broken.update(faults)
             lakes.append(lake)
         except LakeUnavailableError as error:
-            unreachable[config.location] = str(error)
+            unreachable[config.location] = Text(error)
     proven = (*{row.identity: row for row in rows}.values(), *expired)
     released = (
         *wanted,

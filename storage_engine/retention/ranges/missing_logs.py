@@ -10,15 +10,16 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import RunStateError
 from storage_engine.journal.journal import Journal, Step, StoreRecord
 from storage_engine.lake.coverage.coverage import ReleasedSpan, lost_ranges
-from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.broker.broker_store import BrokerStore, IdentifiedLogs
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
 from storage_engine.model.report.validation import RangeStatus
-from storage_engine.model.store.known_logs import Absence, LogIdentity
+from storage_engine.model.store.known_logs import Absence
 from storage_engine.model.store.store import StoreSnapshot
 from storage_engine.retention.proof.kept_rows import KeptRows
 from storage_engine.retention.ranges.drift import gone_ranges, span_of_missing
@@ -34,7 +35,9 @@ from storage_engine.retention.ranges.seen_logs import (
 )
 from storage_engine.retention.store.managed_store import ManagedStore
 
-_ADVICE = "see why: storage-engine verify; then bring it back, or accept the loss: storage-engine accept-loss"
+_ADVICE = Text(
+    "see why: ", Command("verify"), "; then bring it back, or accept the loss: ", Command("accept-loss")
+)
 
 
 def missing_findings(
@@ -115,11 +118,11 @@ def remember_logs(
     :raises StorageEngineError: the journal can't be read or written.
     :raises OSError: a file can't be read.
     """
-    if not broker.tells_absences:
+    if (identities := broker.identities) is None:
         return
     known = _known(store, journal, record)
-    here = _here(record, broker, snapshot, known)
-    found = remembered(known, here, _absences(broker, absent_logs(known, here)))
+    here = logs_of_snapshot(snapshot, identities.read(snapshot), record.lineages, known)
+    found = remembered(known, here, _absences(identities, absent_logs(known, here)))
     if found != known:
         keep_logs(store.journal_url, record.store_id, found)
 
@@ -132,11 +135,11 @@ def missing_logs(
     :raises StorageEngineError: the journal can't be read.
     :raises OSError: a file can't be read.
     """
-    if not broker.tells_absences:
+    if (identities := broker.identities) is None:
         return ()
     known = _known(store, journal, record)
-    here = _here(record, broker, snapshot, known)
-    absences = _absences(broker, absent_logs(known, here))
+    here = logs_of_snapshot(snapshot, identities.read(snapshot), record.lineages, known)
+    absences = _absences(identities, absent_logs(known, here))
     found = missing_ranges(known, here, absences)
     return tuple(one for one in found if one.lineage == record.lineage_of(one.log))
 
@@ -154,8 +157,8 @@ def present_logs(broker: BrokerStore, snapshot: StoreSnapshot) -> dict[str, str]
 
     :raises OSError: a file can't be read.
     """
-    identities = broker.log_identities(snapshot)
-    return {log: one.log_id for log, one in identities.items()}
+    identities = broker.identities
+    return {} if identities is None else {log: one.log_id for log, one in identities.read(snapshot).items()}
 
 
 def _known(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[SeenLog, ...]:
@@ -168,17 +171,7 @@ def _known(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[
     return () if plan is None else logs_of_plan(plan)
 
 
-def _here(
-    record: StoreRecord,
-    broker: BrokerStore,
-    snapshot: StoreSnapshot,
-    known: tuple[SeenLog, ...],
-) -> tuple[SeenLog, ...]:
-    identities = broker.log_identities(snapshot)
-    return logs_of_snapshot(snapshot, identities, record.lineages, known)
-
-
-def _absences(broker: BrokerStore, absent: Iterable[SeenLog]) -> dict[SeenLog, Absence]:
+def _absences(identities: IdentifiedLogs, absent: Iterable[SeenLog]) -> dict[SeenLog, Absence]:
     """Ask why logs aren't here: of several of one name one after the other."""
     found: dict[SeenLog, Absence] = {}
     left = list(absent)
@@ -186,8 +179,7 @@ def _absences(broker: BrokerStore, absent: Iterable[SeenLog]) -> dict[SeenLog, A
         batch: dict[str, SeenLog] = {}
         for one in left:
             batch.setdefault(one.log, one)
-        identities: dict[str, LogIdentity] = {log: one.identity for log, one in batch.items()}
-        said = broker.absences(identities)
+        said = identities.absences({log: one.identity for log, one in batch.items()})
         found |= {one: said.get(log, _NOTHING_TOLD) for log, one in batch.items()}
         left = [one for one in left if batch[one.log] is not one]
     return found

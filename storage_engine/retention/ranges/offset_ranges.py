@@ -55,11 +55,11 @@ def own_ends(
     :raises StorageEngineError: the broker's package can't tell.
     :raises OSError: a file can't be read.
     """
-    if not broker.tells_absences:
+    if (identities := broker.identities) is None:
         return {}
     known = _sealed(broker, snapshot)
     unread = [one for segment_id, one in known.items() if segment_id not in proven]
-    found = broker.own_ends(unread)
+    found = identities.own_ends(unread)
     ends = {**proven, **found}
     return {one: ends[one] for one in known if one in ends and ends[one] < known[one].end_offset}
 

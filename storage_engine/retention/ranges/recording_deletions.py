@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from storage_engine.commands import Text
 from storage_engine.core.untrusted import MALFORMED
 from storage_engine.core.wording import reason_text, time_text
 from storage_engine.exceptions import BadInputError, LakeIdentityError, StorageEngineError
@@ -49,7 +50,7 @@ def _record(context: Context, run: Run) -> Iterator[str]:
         reader = JournalReader(context.store.journal_url)
         runs = read_deleting_runs(reader, store_id)
     except (StorageEngineError, OSError, *MALFORMED) as error:
-        yield f"what runs deleted could not be read from the journal: {reason_text(error)}"
+        yield Text("what runs deleted could not be read from the journal: ", reason_text(error))
         return
     if not runs:
         return
@@ -64,7 +65,7 @@ def _record(context: Context, run: Run) -> Iterator[str]:
         return
     except (StorageEngineError, OSError) as error:
         why = reason_text(error)
-        yield f"{context.store.root}: what the last deletion came to could not be stamped: {why}"
+        yield Text(f"{context.store.root}: what the last deletion came to could not be stamped: ", why)
         return
     yield differs or _stamp(context, run, digest)
 
@@ -78,7 +79,7 @@ def write_deletions(lakes: Iterable[LakeConfig], journal_url: str, record: Store
         reader = JournalReader(journal_url)
         runs = read_deleting_runs(reader, record.store_id)
     except (StorageEngineError, OSError, *MALFORMED) as error:
-        return (f"what runs deleted could not be read from the journal: {reason_text(error)}",)
+        return (Text("what runs deleted could not be read from the journal: ", reason_text(error)),)
     return tuple(_write_into(lakes, reader, record, runs, record.name)) if runs else ()
 
 
@@ -96,9 +97,10 @@ def _write_into(
             if (lake := _open(config)) is not None and lake.broker == record.broker:
                 rows += yield from _write_rows(lake, reader, record.store_id, runs, store_name)
         except (StorageEngineError, OSError) as error:
-            yield (
-                f"lake {config.location}: what runs deleted could not be written into its table deletions, "
-                f"and will be by the next run: {reason_text(error)}"
+            yield Text(
+                f"lake {config.location}: what runs deleted could not be written into its table "
+                "deletions, and will be by the next run: ",
+                reason_text(error),
             )
     return rows
 
@@ -108,7 +110,7 @@ def _stamp(context: Context, run: Run, digest: RunDigest) -> str:
         missing = stamp_store(context, run, (), digest)
     except (StorageEngineError, OSError) as error:
         why = reason_text(error)
-        return f"{context.store.root}: what the last deletion came to could not be stamped: {why}"
+        return Text(f"{context.store.root}: what the last deletion came to could not be stamped: ", why)
     return f"{missing}: only the journal tells what the last deletion came to" if missing else ""
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from storage_engine.brokers import store_called
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.long_work import told
@@ -98,7 +99,7 @@ def _findings(
         yield Finding(
             Status.WARNING,
             "table deletions",
-            f"could not be read: {error}",
+            Text("could not be read: ", error),
             "Nothing rests on it. Where it is lost the store's next run makes it again from the journal.",
         )
     sources: dict[RunDigest, list[str]] = {}
@@ -239,9 +240,10 @@ def _listed(clauses: Iterable[str]) -> str:
 
 
 _PROVEN = (Where.BOTH, Status.OK)
-_ADOPT = (
-    "Archive it. Where that is refused, as it is the archived store again, run storage-engine adopt first: "
-    "its log goes on otherwise than the archived one."
+_ADOPT = Text(
+    "Archive it. Where that is refused, as it is the archived store again, run ",
+    Command("adopt"),
+    " first: its log goes on otherwise than the archived one.",
 )
 
 
@@ -361,7 +363,10 @@ def verify_store(
         ]
     missing = tuple(
         Finding(
-            Status.WARNING, f"lake {location}", f"could not be verified: {why}", "Verify when it is back."
+            Status.WARNING,
+            f"lake {location}",
+            Text("could not be verified: ", why),
+            "Verify when it is back.",
         )
         for location, why in unreachable.items()
     )
@@ -389,7 +394,7 @@ def _with_journal(
     except JournalUnavailableError as error:
         if missing_sqlite_file(journal_url):
             return result
-        detail = f"what it knows of deletions was not compared: {str(error).removesuffix('.')}"
+        detail = Text("what it knows of deletions was not compared: ", Text(error).removesuffix("."))
         unasked = Finding(Status.WARNING, "journal", detail, "Verify when it can be read.")
         return replace(result, findings=(*result.findings, unasked))
 

@@ -18,7 +18,13 @@ from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import reason_text
 from storage_engine.journal.journal import Phase, Run, Step
-from storage_engine.model.broker.broker_store import FlushedStore, StorePositions, positions_of
+from storage_engine.model.broker.broker_store import (
+    FlushedStore,
+    StorePositions,
+    flush_paths,
+    positions_of,
+    process_of,
+)
 from storage_engine.model.hold import BrokerProgress
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.hold.progress_alarms import progress_alarms
@@ -65,17 +71,18 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.CHECKPOINT):
         now_ms = clock_ms()
-        flushed = context.broker.flush_now()
+        flushed = process_of(context.broker).flush_now()
         if flushed is not None:
             result = _flushed(context, run_key, now_ms, flushed)
             context.save(run, Step.CHECKPOINT, result, started_ns)
             return result
-        progress = context.broker.progress(now_ms)
+        progress = process_of(context.broker).progress(now_ms)
         if progress is not None:
             result = _measured(context, run_key, now_ms, progress)
             context.save(run, Step.CHECKPOINT, result, started_ns)
             return result
-        paths = dict.fromkeys(str(path) for path in context.broker.flush_paths(context.snapshot(now_ms)))
+        snapshot = context.snapshot(now_ms)
+        paths = dict.fromkeys(str(path) for path in flush_paths(context.broker, snapshot))
         paths.update(
             dict.fromkeys(file.facts.path.rpartition("/")[0] for file in deleted_dependents(context, run))
         )
@@ -106,7 +113,7 @@ def _flush(paths: Iterable[str]) -> Iterator[str]:
 
 def _flushed(context: Context, run_key: str, now_ms: int, found: FlushedStore) -> CheckpointResult:
     """Return what a flush of a store of our own engine came to."""
-    progress = context.broker.progress(now_ms)
+    progress = process_of(context.broker).progress(now_ms)
     checkpoint = found.after.checkpoint
     alarms = progress_alarms(progress, context.store.policy)
     notices = _look_at(checkpoint, {}, now_ms)

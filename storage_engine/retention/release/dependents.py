@@ -86,7 +86,8 @@ def _clean(context: Context, run: Run, logs: Collection[str]) -> DependentsResul
         facts = [file.facts for file in files]
         remove = remover(context, run, facts, held.lease, clock_ms(), begin=False)
         with package_errors(context.store.broker, "delete what depends on segments", MAY_BE_DONE):
-            context.broker.delete_dependents(files, lambda: context.journal.renew(held.lease), remove)
+            if (dependents := context.broker.dependents) is not None:
+                dependents.delete(files, lambda: context.journal.renew(held.lease), remove)
         _record_results(context, run)
         if not context.broker.is_live:
             check_kept(held.snapshot)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from storage_engine.commands import Command, Text
 from storage_engine.core import durable
 from storage_engine.core.clock import jumped_forward_ms, read_clock
 from storage_engine.core.jsonable import to_jsonable
@@ -206,8 +207,9 @@ def _unproven(plan: Plan, verdicts: Sequence[Verdict], proofs: Proofs) -> list[R
     what_now = _what_now(proofs)
     error = GateRefusedError(
         "Expected every segment to be proven in the lake before one is deleted; nothing was deleted. "
-        + "; ".join(said.values())
-        + f". {what_now}, or let a person waive plan {plan.digest}."
+        f"{'; '.join(said.values())}. ",
+        what_now,
+        f", or let a person waive plan {plan.digest}.",
     )
     by_log: dict[str, list[Verdict]] = {}
     for verdict in refused:
@@ -244,10 +246,11 @@ def _kept_in(plan: Plan) -> Callable[[str], str]:
 def _what_now(proofs: Proofs) -> str:
     if not any(lake.faults for lake in proofs.asked):
         return "Archive them"
-    return (
-        "Archive them again, which puts a new data file in the place of one that is lost or damaged; where "
-        "another engine has put rows into other files, run storage-engine verify --level bytes --renew, "
-        "which proves them there"
+    return Text(
+        "Archive them again, which puts a new data file in the place of one that is lost or damaged; "
+        "where another engine has put rows into other files, run ",
+        Command("verify --level bytes --renew"),
+        ", which proves them there",
     )
 
 

@@ -30,7 +30,7 @@ from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError, StorageEngineError
 from storage_engine.journal.journal import Phase, Run, Step, StoreRecord
 from storage_engine.journal.tables.leases import Lease
-from storage_engine.model.broker.broker_store import Remove
+from storage_engine.model.broker.broker_store import Remove, flush_paths, process_of
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import Decision, DependentFile, Plan, Reason, of_only_log
 from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
@@ -213,7 +213,9 @@ def deleted_of(context: Context, segments: Sequence[Segment]) -> frozenset[Segme
 
     :raises BrokerError: a running broker has to say it, and can't be asked.
     """
-    return context.broker.deleted(segments)
+    if context.broker.removal is not None:
+        return context.broker.removal.deleted(segments)
+    return frozenset(one.id for one in segments if not os.path.lexists(one.facts.path))
 
 
 def left_of(context: Context, segments: Sequence[Segment]) -> tuple[Segment, ...]:
@@ -221,7 +223,7 @@ def left_of(context: Context, segments: Sequence[Segment]) -> tuple[Segment, ...
 
     :raises BrokerError: as :func:`deleted_of`.
     """
-    if not context.broker.removes_files_later:
+    if context.broker.removal is None:
         return tuple(segments)
     deleted = deleted_of(context, segments)
     return tuple(segment for segment in segments if segment.id not in deleted)
@@ -477,14 +479,14 @@ def _went(going: Sequence[Decision], judged: Judged) -> bool:
 
 
 def _unseen(context: Context, segments: Sequence[Segment]) -> dict[str, str]:
-    pid = context.broker.running_pid()
+    pid = process_of(context.broker).running_pid()
     return unseen_writes(context.record.real_path, segments, pid)
 
 
 def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
     """Make durable what an earlier run unlinked before it was killed: after a power loss its segment could
     come back in one directory, while a younger one, in another, is gone for good."""
-    for path in context.broker.flush_paths(snapshot):
+    for path in flush_paths(context.broker, snapshot):
         if path.is_dir():
             durable.fsync_path(path)
 
@@ -593,7 +595,7 @@ def _delete(
 def _log_ids(context: Context, snapshot: StoreSnapshot, verdicts: Sequence[Verdict]) -> Mapping[str, str]:
     """Return the identities of logs that go without a receipt, as far as they can be told."""
     logs = {one.segment.log for one in verdicts if one.passage is Passage.NOT_ARCHIVED}
-    if logs and context.broker.tells_absences:
+    if logs and context.broker.identities is not None:
         with suppress(StorageEngineError, OSError):
             identities = present_logs(context.broker, snapshot)
             return {log: identities[log] for log in logs & identities.keys()}

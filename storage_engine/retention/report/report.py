@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from storage_engine.commands import Text
 from storage_engine.core.jsonable import filled, from_jsonable, to_jsonable
 from storage_engine.journal.journal import Event, Phase, Run, Step, Waiver
 from storage_engine.journal.reading.deletions import GONE
@@ -481,7 +482,7 @@ def _while(
 ) -> Iterator[str]:
     """Return what was noticed then, and wasn't ``known`` before."""
     notices = result.notices if result else ()
-    yield from (f"while {what}: {notice}" for notice in notices if notice not in known)
+    yield from (Text(f"while {what}: ", notice) for notice in notices if notice not in known)
 
 
 def read_lakes(context: Context, run: Run) -> InLakes:
@@ -498,7 +499,7 @@ def read_lakes(context: Context, run: Run) -> InLakes:
     known = known_heads(context.journal, context.record)
     proofs = read_proofs(context.store.lakes, context.record, set(wanted), known=known)
     if not proofs.asked:
-        unknown = (f"what is archived is unknown: {reason}" for _, reason in proofs.unreachable)
+        unknown = (Text("what is archived is unknown: ", reason) for _, reason in proofs.unreachable)
         return (), tuple(wanted), tuple(unknown), ()
     found = {key: (lake, row) for lake in reversed(proofs.asked) for key in wanted for row in lake.of(key)}
     archived = tuple(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command, Text, join_texts
 from storage_engine.core.wording import (
     UNCHANGED,
     bytes_text,
@@ -19,6 +20,7 @@ from storage_engine.core.wording import (
     store_text,
     time_text,
 )
+from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.lag import PositionsFrom, QueueLag
 from storage_engine.model.plan.plan import Reason
 from storage_engine.retention.hold.hold_text import drift_text, hold_text
@@ -35,7 +37,7 @@ _NAME_WIDTH = 60
 
 def report_text(report: Report) -> str:
     """Render a report."""
-    return "\n".join(map(printable, _lines(report))) + "\n"
+    return join_texts("\n", (Text(line).each(printable) for line in _lines(report))) + "\n"
 
 
 def _lines(report: Report) -> Iterator[str]:
@@ -45,7 +47,7 @@ def _lines(report: Report) -> Iterator[str]:
         yield report.approval
     yield from _refused(report)
     for line in (*report.unread_lines, *report.alarms):
-        yield f"WARNING {line}"
+        yield Text("WARNING ", line)
     yield f"Began {time_text(report.began_at_ms)}, ended {time_text(report.finished_at_ms) or 'not yet'}"
     yield from report.ran
     yield from _cause(report)
@@ -106,7 +108,7 @@ def question_body(report: Report, why: str, link: str) -> str:
         *(f"{_named(report, row.log, row.base_offset)}: {row.reason.value}, {row.detail}" for row in going),
     ]
     text = "\n\n".join(map(printable, lines))
-    more = f"\n\n… all of it: storage-engine runs {report.run_key}, and {link}"
+    more = Text("\n\n… all of it: ", Command("runs", report.run_key), f", and {link}")
     if len(text.encode()) <= _QUESTION_BYTES:
         return text
     return text.encode()[: _QUESTION_BYTES - len(more.encode())].decode(errors="ignore") + more
@@ -120,7 +122,7 @@ def outcome_text(outcome: Outcome) -> str:
 
 
 def _refused(report: Report) -> Iterator[str]:
-    yield from (f"FAILED {reason}" for reason in report.wrong_lakes)
+    yield from (Text("FAILED ", reason) for reason in report.wrong_lakes)
     for one in report.refused[:LOGS_SHOWN]:
         yield f"FAILED {log_text(one)}"
     if (more := len(report.refused) - LOGS_SHOWN) > 0:
@@ -156,7 +158,7 @@ def _hold(report: Report) -> Iterator[str]:
 
 
 def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
-    body = [f"  {line}" for line in lines]
+    body = [Text("  ", line) for line in lines]
     if body:
         yield ""
         yield title
@@ -258,8 +260,8 @@ def _quarantine(report: Report) -> Iterator[str]:
         f"{time_text(found.until_ms)}, or until space is the cause of a run"
     )
     yield from (str(place.directory) for place in found.places)
-    until = ", before its broker starts" if find_broker(report.broker).undo_outside else ""
-    yield f"storage-engine undo {report.run_key} brings all of it back{until}"
+    until = ", before its broker starts" if find_broker(report.broker).aside is Aside.OUTSIDE else ""
+    yield Text(Command("undo", report.run_key), f" brings all of it back{until}")
 
 
 def _lag(report: Report) -> Iterator[str]:
@@ -275,7 +277,7 @@ def _lag(report: Report) -> Iterator[str]:
     if lag.source.positions is PositionsFrom.BROKER:
         yield "positions: as the running broker had them"
     for notice in lag.source.notices:
-        yield f"WARNING {notice}"
+        yield Text("WARNING ", notice)
     if lag.logs is not None:
         yield f"measured in {count_text(lag.logs, 'log')}; of other logs it is unknown"
     if lag.lost_messages:

@@ -17,9 +17,26 @@ from stat import S_ISREG
 from types import NoneType
 from typing import Any, Final, NoReturn, TypeVar, cast
 
+from storage_engine.commands import Text
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import BadInputError, BrokerPackageError, FileGoneError, StorageEngineError
-from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.broker.broker_store import (
+    FORMER_MEMBERS,
+    BrokerStore,
+    IdentifiedLogs,
+    LaterRemoval,
+    StoreConsumers,
+    StoreCourse,
+    StoreDependents,
+    StoreHold,
+    StoreProcess,
+    StoreReplicas,
+    StoreShield,
+    StoreUser,
+    process_of,
+    refuse_former_members,
+)
+from storage_engine.model.broker.broker_tasks import BackgroundTasks
 from storage_engine.model.plan.plan import (
     Decision,
     DependentFile,
@@ -124,6 +141,7 @@ _ASKED: Final = f"Asking changed nothing. {MEND}"
 MAY_BE_DONE: Final = f"A part of it may be done, which the next run finds out. {MEND}"
 _INT: Final[Set[type]] = frozenset({int})
 _TEXT: Final[Set[type]] = frozenset({str})
+_SENTENCE: Final[Set[type]] = frozenset({str, Text})
 _MAYBE_INT: Final[Set[type]] = frozenset({int, NoneType})
 SNAPSHOT: Final[Types] = {
     "root": _TEXT,
@@ -139,7 +157,7 @@ DISK: Final[Types] = {
     "used_percent": _MAYBE_INT,
     "total_bytes": _MAYBE_INT,
     "usable_bytes": _MAYBE_INT,
-    "error": _TEXT,
+    "error": _SENTENCE,
     "device": _MAYBE_INT,
 }
 LOG: Final[Types] = {"segments": {tuple}, "max_offset": _INT, "dispatched_offset": _INT}
@@ -167,7 +185,7 @@ PLAN: Final[Types] = {
     "logs": {tuple},
     "notices": {tuple},
 }
-DECISION: Final[Types] = {"segment": {Segment}, "reason": {Reason}, "detail": _TEXT}
+DECISION: Final[Types] = {"segment": {Segment}, "reason": {Reason}, "detail": _SENTENCE}
 
 
 def check_all(things: Sequence[Any], of: type, where: Callable[[Any], str]) -> None:
@@ -197,68 +215,79 @@ def refuse(where: str, expected: str, found: str = "", then: str = UNCHANGED) ->
 T = TypeVar("T")
 
 QUESTIONS: Final[Mapping[str, str]] = {
-    "absences": "tell why logs aren't here",
     "archivable": "tell what may be archived",
     "archive_only": "tell whether it may be deleted from",
-    "background_tasks": "tell how far its tasks are",
     "check_deletable": "say whether its segments may be deleted",
-    "check_deleted_topics": "tell which topics are there",
     "check_lock": "look at its lock",
     "check_manageable": "say whether its store may be archived",
-    "checkpoint": "read its checkpoint",
-    "contexts": "tell what it knows of segments beside their files",
-    "contradiction": "tell whether a log is the archived one",
-    "course_start": "say what a simulation starts from",
+    "consumers.pending": "tell what it still has to deliver",
+    "consumers.unread": "tell what consumers have not read",
+    "consumers.unread_by_log": "tell what consumers have not read of each log",
+    "course.deletes_at_ms": "tell when it deletes",
+    "course.oldest_message_ms": "tell when its oldest message was stored",
+    "course.rule_config": "tell its rules",
+    "course.sealed_at_ms": "tell when segments were written to last",
+    "course.start": "say what a simulation starts from",
     "data_paths": "tell where it writes",
-    "deleted": "tell what is deleted",
-    "deletes_at_ms": "tell when it deletes",
-    "dependents": "list what depends on segments",
-    "end_force": "end a forced deletion",
-    "end_hold": "end its hold",
-    "flush_now": "flush its store",
-    "flush_paths": "tell what has to be flushed",
+    "dependents.find": "list what depends on segments",
+    "dependents.unread": "tell what it left out of segments' dependents",
     "glance": "tell what its store is",
-    "has_replicas": "tell whether its logs have replicas",
-    "held_until_ms": "tell until when it is held",
-    "hold_due": "hold what goes soon",
-    "hold_status": "tell what is held",
-    "holds": "tell what it holds",
+    "hold.end": "end its hold",
+    "hold.held_until_ms": "tell until when it is held",
+    "hold.hold_due": "hold what goes soon",
+    "hold.holds": "tell what it holds",
+    "hold.renew": "hold its store",
+    "hold.status": "tell what is held",
+    "hold.unheld_segments": "tell what it deletes of a store that isn't held",
+    "identities.absences": "tell why logs aren't here",
+    "identities.contradiction": "tell whether a log is the archived one",
+    "identities.is_present": "tell its directories",
+    "identities.own_ends": "tell where segments end",
+    "identities.read": "tell which logs it has",
     "is_live": "tell whether its broker runs",
-    "is_present": "tell its directories",
-    "is_used_by_us": "tell who uses its store",
-    "keeps_out": "tell whether it keeps segments out",
-    "log_identities": "tell which logs it has",
     "max_delete_batch": "tell how much it deletes at once",
-    "oldest_message_ms": "tell when its oldest message was stored",
-    "own_ends": "tell where segments end",
-    "pending": "tell what it still has to deliver",
     "plan": "plan for its store",
-    "progress": "tell how far it is",
-    "range_sha256": "read a range of offsets",
-    "removes_files_later": "tell whether files go later",
-    "renew_hold": "hold its store",
+    "process.checkpoint": "read its checkpoint",
+    "process.flush_now": "flush its store",
+    "process.flush_paths": "tell what has to be flushed",
+    "process.progress": "tell how far it is",
+    "process.running_pid": "tell its process",
+    "process.signs_of_a_run": "tell by which files it shows that its broker has run",
+    "removal.deleted": "tell what is deleted",
     "renewed": "open its store again",
-    "rule_config": "tell its rules",
-    "running_pid": "tell its process",
-    "sealed_at_ms": "tell when segments were written to last",
+    "replicas.contexts": "tell what it knows of segments beside their files",
+    "replicas.range_sha256": "read a range of offsets",
     "sealed_files": "list its sealed files",
-    "shield_need": "tell how large a shield has to be",
-    "signs_of_a_run": "tell by which files it shows that its broker has run",
+    "shield.end_force": "end a forced deletion",
+    "shield.need": "tell how large a shield has to be",
     "snapshot": "tell what its store is",
-    "tells_absences": "tell whether it says why logs are not here",
-    "tells_logs_apart": "tell whether it tells logs apart",
+    "tasks.check_deleted_topics": "tell which topics are there",
+    "tasks.look": "tell how far its tasks are",
     "triggers": "tell which causes hold",
-    "unheld_segments": "tell what it deletes of a store that isn't held",
-    "unread": "tell what consumers have not read",
-    "unread_by_log": "tell what consumers have not read of each log",
-    "unread_dependents": "tell what it left out of segments' dependents",
-    "used_by": "tell who uses its store",
+    "user.clause": "tell who uses its store",
+    "user.is_ours": "tell who uses its store",
     "watch": "look at clock and disks",
 }
 """What a store is asked, and what it is then to do, as in "expected its package to <do>". What locks it or
 deletes isn't among them: what is known of the store after an error, the caller says.
 """
-_CHANGING: Final = frozenset({"end_force", "end_hold", "flush_now", "hold_due", "renew_hold"})
+PARTS: Final[Mapping[str, type]] = {
+    "consumers": StoreConsumers,
+    "course": StoreCourse,
+    "dependents": StoreDependents,
+    "hold": StoreHold,
+    "identities": IdentifiedLogs,
+    "process": StoreProcess,
+    "removal": LaterRemoval,
+    "replicas": StoreReplicas,
+    "shield": StoreShield,
+    "tasks": BackgroundTasks,
+    "user": StoreUser,
+}
+"""What only some stores have: objects that are asked likewise."""
+_CHANGING: Final = frozenset(
+    {"hold.end", "hold.hold_due", "hold.renew", "process.flush_now", "shield.end_force"}
+)
 """Those that change files, or settings of the running broker."""
 
 _MAX_OFFSET: Final = (1 << 63) - 1
@@ -299,22 +328,36 @@ def ask(broker: str, doing: str, question: Callable[[], T]) -> T:
         return question()
 
 
-class _AskedStore:
-    """A store of a package, whose errors in answers to ``QUESTIONS`` are one kind."""
+class _Asked:
+    """A store of a package, or a part of it, whose errors in answers to ``QUESTIONS`` are one kind.
 
-    __slots__ = ("_broker", "_store")
+    :param name: of the part, with a full stop behind it; "": it is the store.
+    """
 
-    def __init__(self, store: BrokerStore, broker: str) -> None:
-        self._store, self._broker = store, broker
+    __slots__ = ("_asked", "_broker", "_name")
+
+    def __init__(self, asked: object, broker: str, name: str = "") -> None:
+        self._asked, self._broker, self._name = asked, broker, name
 
     def __getattr__(self, name: str) -> Any:
-        doing = QUESTIONS.get(name)
+        question = f"{self._name}{name}"
+        if question in PARTS:
+            return self._part(name)
+        doing = QUESTIONS.get(question)
         if doing is None:
-            return getattr(self._store, name)
-        then = MAY_BE_DONE if name in _CHANGING else _ASKED
+            return getattr(self._asked, name)
+        then = MAY_BE_DONE if question in _CHANGING else _ASKED
         with package_errors(self._broker, doing, then):
-            answer = getattr(self._store, name)
+            answer = getattr(self._asked, name)
         return partial(_ask_with, self._broker, doing, then, answer) if callable(answer) else answer
+
+    def _part(self, name: str) -> _Asked | None:
+        with package_errors(self._broker, f"tell whether it has {name}", _ASKED):
+            part = getattr(self._asked, name)
+        if part is not None and not isinstance(part, PARTS[name]):
+            where = f"broker {self._broker}: {name}"
+            refuse(where, f"type {PARTS[name].__name__}, or None", f"{part!r:.400}", _ASKED)
+        return None if part is None else _Asked(part, self._broker, f"{name}.")
 
 
 def _ask_with(
@@ -329,8 +372,11 @@ def asked(store: BrokerStore, broker: str) -> BrokerStore:
     """Return a store whose answers come, or are a :class:`BrokerPackageError`.
 
     :param broker: its name.
+    :raises BrokerPackageError: it is written for an older contract.
     """
-    return cast(BrokerStore, _AskedStore(store, broker))
+    with package_errors(broker, "open its store"):
+        refuse_former_members(store, FORMER_MEMBERS)
+    return cast(BrokerStore, _Asked(store, broker))
 
 
 def answer_for_left(
@@ -522,7 +568,7 @@ def _check_said(triggers: object, notices: object, where: str) -> None:
 def take_checkpoint(store: BrokerStore) -> tuple[Mapping[str, int], tuple[str, ...]]:
     """Return what a store's checkpoint says, and why that isn't known; (): it is. No deletion rests on it."""
     try:
-        return store.checkpoint(), ()
+        return process_of(store).checkpoint(), ()
     except BrokerPackageError:
         raise
     except (BadInputError, FileGoneError, OSError) as error:
@@ -610,11 +656,11 @@ def list_dependents(
     :param snapshot: of the store as it is.
     :param min_offsets: by name, where logs are to begin.
     :raises BrokerPackageError: the package names something else.
-    :raises StorageEngineError: as ``BrokerStore.dependents`` does.
+    :raises StorageEngineError: as ``StoreDependents.find`` does.
     :raises OSError: likewise.
     """
     with package_errors(snapshot.broker, "list what depends on segments"):
-        files = store.dependents(min_offsets)
+        files = () if store.dependents is None else store.dependents.find(min_offsets)
         data_paths = store.data_paths
     where = f"broker {snapshot.broker}: {snapshot.root}: dependents of {', '.join(min_offsets):.400}"
     if type(files) is not tuple:

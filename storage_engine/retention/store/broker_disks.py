@@ -99,7 +99,7 @@ def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Seq
     """
     if store.is_live or not (shared := shared_disks(store, data_paths)):
         return ""
-    if not broker.used_by:
+    if broker.user is None:
         return ""
     what = ", ".join(f"{name} ({path})" for name, path in shared)
     return (

@@ -6,15 +6,23 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
+from typing import TYPE_CHECKING
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command, Text
 from storage_engine.core.turns import take_turn
 from storage_engine.exceptions import BadInputError, DiskUnavailableError, StoreBusyError, TurnTakenError
-from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
+from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, StoreSettings
+from storage_engine.model.broker.broker_words import Aside
+from storage_engine.model.broker.kind import Cleanups
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
 from storage_engine.model.hold import HoldMemory
-from storage_engine.retention.store.broker_answers import ask, asked
+from storage_engine.model.store.store import StoreSnapshot
+from storage_engine.retention.store.broker_answers import ask, asked, package_errors
 from storage_engine.retention.store.managed_store import ManagedStore
+
+if TYPE_CHECKING:
+    from storage_engine.model.report.inspection import Inspection
 
 ANSWER_SECONDS = 30.0
 
@@ -52,7 +60,7 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
     :raises BrokerError: the store's broker runs by its settings, and can't be asked.
     """
     broker = find_broker(store.broker)
-    if store.engine and not broker.has_engine:
+    if store.engine and broker.engine is None:
         raise BadInputError(
             f"{store.root}: expected a broker whose stores an engine of this package writes, found "
             f"{broker.title}. Nothing was changed. Leave the mode engine out."
@@ -60,11 +68,63 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
     opened = ask(store.broker, "open its store", lambda: broker.open_store(settings_of(store), memory))
     if store.is_live and not opened.is_live:
         opened.close()
+        raise _managed_while_stopped(store)
+    return asked(opened, store.broker)
+
+
+def inspect_store(
+    store: ManagedStore, now_ms: int, *, messages: bool, queues: bool, snapshot: StoreSnapshot | None
+) -> Inspection:
+    """Describe a store for a person; of a kind that tells nothing more, what every store has.
+
+    :param snapshot: of a running broker's store; None: take one. The others are those of the kind.
+    :raises StorageEngineError: it can't be looked at.
+    """
+    if (inspection := find_broker(store.broker).inspection) is not None:
+        with package_errors(store.broker, "describe its store"):
+            return inspection.inspect(
+                settings_of(store), now_ms, messages=messages, queues=queues, snapshot=snapshot
+            )
+    from storage_engine.model.report.inspection import plain_inspection
+
+    if snapshot is None:
+        with closing(open_store(store)) as opened:
+            snapshot = opened.snapshot(now_ms)
+    return plain_inspection(snapshot)
+
+
+def open_to_make_room(store: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
+    """Open the store of a stopped broker whose disk is full, to delete what others of its cluster have.
+
+    :raises BadInputError: this kind has no replicas that could be asked.
+    """
+    kind = find_broker(store.broker)
+    running, opened = kind.running, None
+    if running is not None:
+        opened = ask(
+            store.broker, "open its store", lambda: running.open_to_make_room(settings_of(store), memory)
+        )
+    if opened is None:
         raise BadInputError(
-            f"{store.root}: expected a broker whose stores are managed while it runs, found {broker.title}. "
-            "Nothing was changed. Stop it, and leave its address out."
+            f"{store.root}: expected a node of a cluster with replicas, found {kind.title}. Nothing was "
+            "changed. ",
+            Command("clean"),
+            " makes room there.",
         )
     return asked(opened, store.broker)
+
+
+def _managed_while_stopped(store: ManagedStore) -> BadInputError:
+    return BadInputError(
+        f"{store.root}: expected a broker whose stores are managed while it runs, found "
+        f"{find_broker(store.broker).title}. Nothing was changed. Stop it, and leave its address out."
+    )
+
+
+def fence_watch(store: ManagedStore) -> FenceWatch | None:
+    """Return what watches a hold of a store; None: no hold of it rests on anything that can be watched."""
+    running = find_broker(store.broker).running
+    return None if running is None else running.watch_fence(settings_of(store))
 
 
 def open_to_look(store: ManagedStore) -> BrokerStore:
@@ -93,7 +153,7 @@ def may_clean_now(store: ManagedStore) -> bool:
     if store.cleans_up or not store.cleans_up_on_request:
         return store.cleans_up
     with closing(open_to_look(store)) as opened:
-        return not opened.used_by or opened.is_used_by_us
+        return opened.user is None or opened.user.is_ours
 
 
 def refuse_cleanup(store: ManagedStore) -> None:
@@ -104,10 +164,11 @@ def refuse_cleanup(store: ManagedStore) -> None:
     if not store.cleans_up_on_request:
         title = find_broker(store.broker).title
         raise BadInputError(
-            f"{store.root}: expected a store that can be cleaned up, found one of {title} that is "
-            "left to its running broker. Nothing was changed. Let it delete by its own rules, which "
-            "storage-engine plan shows; or say that we delete, with --deletes-us or the setting deletes; or "
-            "stop the broker, and leave its address out."
+            f"{store.root}: expected a store that can be cleaned up, found one of {title} that is left "
+            "to its running broker. Nothing was changed. Let it delete by its own rules, which ",
+            Command("plan"),
+            " shows; or say that we delete, with --deletes-us or the setting deletes; or stop the "
+            "broker, and leave its address out.",
         )
     check_undo_settings(store)
 
@@ -124,21 +185,22 @@ def refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[
 
 
 def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[[], bool]) -> None:
-    if broker.is_live or not (who := broker.used_by):
+    if broker.is_live or (user := broker.user) is None:
         return
-    if is_leased() or broker.is_used_by_us:
+    who = user.clause
+    if is_leased() or user.is_ours:
         raise TurnTakenError(
             f"{store.root}: expected a store that no other run changes, found that {who}, another run of "
             "storage-engine. Nothing was changed. Wait until it is done."
         )
     kind = find_broker(store.broker)
-    deletes = "" if kind.cleans_up(LiveBroker()) else " with --deletes-us"
-    engine = " Of a store that storage-engine serve writes, say so: --engine." if kind.has_engine else ""
+    deletes = "" if kind.cleanups(LiveBroker()) is Cleanups.WHEN_DUE else " with --deletes-us"
+    engine = Text(" Of a store that ", Command("serve"), " writes, say so: --engine.") if kind.engine else ""
     raise StoreBusyError(
         f"{store.root}: expected a store whose broker is stopped, found that {who}: its broker runs, or "
         "another run works on it. Nothing was changed. Stop it or wait for it; or, to clean up beside the "
-        f"running broker, name it: --broker ADDRESS{deletes} at a shell, its address in the connection."
-        f"{engine}"
+        f"running broker, name it: --broker ADDRESS{deletes} at a shell, its address in the connection.",
+        engine,
     )
 
 
@@ -147,13 +209,20 @@ def refuse_shield(store: ManagedStore) -> None:
 
     :raises BadInputError: they can't with this kind of broker.
     """
-    broker = find_broker(store.broker)
-    if not broker.has_shield:
-        raise BadInputError(
-            f"{store.root}: expected a store that can have a shield, found one of {broker.title}. Nothing "
-            "was changed. Archive it: storage-engine archive; or keep its running broker from deleting: "
-            "storage-engine hold."
-        )
+    if find_broker(store.broker).aside is not Aside.IN_STORE:
+        raise no_shield(store)
+
+
+def no_shield(store: ManagedStore) -> BadInputError:
+    """Return the error of a store that can have no shield."""
+    return BadInputError(
+        f"{store.root}: expected a store that can have a shield, found one of "
+        f"{find_broker(store.broker).title}. Nothing was changed. Archive it: ",
+        Command("archive"),
+        "; or keep its running broker from deleting: ",
+        Command("hold"),
+        ".",
+    )
 
 
 def check_undo_settings(store: ManagedStore) -> None:
@@ -163,19 +232,19 @@ def check_undo_settings(store: ManagedStore) -> None:
     """
     broker = find_broker(store.broker)
     hours, directories = store.policy.undo_window_hours, store.policy.undo_directories
-    if hours is not None and not broker.has_undo:
+    if hours is not None and not isinstance(broker.aside, Aside):
         raise BadInputError(
             f"store {store.name}: expected no undo_window_hours with {broker.title}, found {hours}: what is "
             "deleted can't be set aside there. Nothing was changed. Leave it empty; restore brings segments "
             "back from the lake."
         )
-    if directories and not broker.undo_outside:
+    if directories and broker.aside is not Aside.OUTSIDE:
         raise BadInputError(
             f"store {store.name}: expected no undo_directories with {broker.title}, found "
             f"{', '.join(directories)}: its quarantine lies in the store. Nothing was changed. Leave them "
             "empty."
         )
-    if broker.undo_outside and (hours is None) == bool(directories):
+    if broker.aside is Aside.OUTSIDE and (hours is None) == bool(directories):
         found = "undo_directories alone" if directories else f"undo_window_hours {hours} alone"
         raise BadInputError(
             f"store {store.name}: expected undo_window_hours together with undo_directories, as "
@@ -191,15 +260,17 @@ def running_broker(store: ManagedStore) -> RunningBroker | None:
     """
     if store.live is None:
         return None
-    broker, live = find_broker(store.broker), store.live
-    return ask(store.broker, "tell what runs", lambda: broker.running_broker(live))
+    running, live = find_broker(store.broker).running, store.live
+    if running is None:
+        raise _managed_while_stopped(store)
+    return ask(store.broker, "tell what runs", lambda: running.ask(live))
 
 
 def assumes_defaults(store: ManagedStore) -> bool:
     """Return whether nobody said how long the broker keeps its segments, so that its defaults decide."""
     if store.broker_conf is not None or store.is_live:
         return False
-    names = find_broker(store.broker).age_settings
+    names = find_broker(store.broker).settings.of_age
     if names is None:
         return not store.overrides
     return bool(names) and not names & set(store.overrides)

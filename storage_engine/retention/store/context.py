@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from storage_engine.brokers import find_broker
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.own_directory import take_from_all
@@ -29,7 +30,7 @@ from storage_engine.journal.journal import Extent, Journal, Phase, Run, Step, St
 from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.catalog.place import check_any_catalog_file
-from storage_engine.model.broker.broker_store import BrokerStore, LockedStore, Watch
+from storage_engine.model.broker.broker_store import BrokerStore, LockedStore, Watch, course_of
 from storage_engine.model.hold import BrokerProgress, HoldMemory
 from storage_engine.model.lag import ArchiveLag
 from storage_engine.model.plan.plan import Plan
@@ -118,7 +119,7 @@ class Context:
 
     def bytes_per_second(self) -> int | None:
         """Return how fast segments may be read now; None: without a limit, as in an emergency."""
-        beside = self.broker.is_live or bool(self.broker.archive_only and self.broker.used_by)
+        beside = self.broker.is_live or bool(self.broker.archive_only and self.broker.user)
         emergency = beside and any(trigger.at_once for trigger in self.watch(clock_ms()).triggers)
         return archive_limit(self.store.policy, beside=beside, emergency=emergency)
 
@@ -134,7 +135,7 @@ class Context:
         oldest_message_ms = None
         # A chart's figure: what can't be read here is for who decides or archives to say.
         with suppress(OSError, FileGoneError):
-            oldest_message_ms = self.broker.oldest_message_ms(snapshot)
+            oldest_message_ms = course_of(self.broker).oldest_message_ms(snapshot)
         extent = Extent(
             min_offset=sum(log.min_offset for log in snapshot.logs),
             max_offset=sum(log.max_offset for log in snapshot.logs),
@@ -203,11 +204,13 @@ class Context:
             snapshot = self.snapshot(now_ms)
             if snapshot.crashed:
                 broker = find_broker(self.store.broker)
-                recover = "; or run storage-engine recover" if broker.has_engine else ""
+                recover = Text("; or run ", Command("recover")) if broker.engine else ""
                 raise StoreCrashedError(
-                    f"{snapshot.root}: its broker did not stop cleanly ({broker.crash_sign}), so where its "
-                    "log ends is not certain. Nothing was deleted. Start the broker, let it recover, stop it "
-                    f"cleanly, and run again{recover}."
+                    f"{snapshot.root}: its broker did not stop cleanly ({broker.words.crash_sign}), so "
+                    "where its log ends is not certain. Nothing was deleted. Start the broker, let it "
+                    "recover, stop it cleanly, and run again",
+                    recover,
+                    ".",
                 )
             yield Locked(snapshot, lease, held.notices)
 

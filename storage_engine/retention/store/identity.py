@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from storage_engine.commands import Command
 from storage_engine.core.host import ANY_HOST, check_host, this_host
 from storage_engine.exceptions import BadInputError, StoreIdentityError, StoreNotFoundError
 from storage_engine.journal.journal import Journal, Step, StoreRecord
@@ -188,9 +189,10 @@ def check_no_original(root: str, place: str, store_id: str, *, stamped_there: bo
         return
     if original is not None and original.store_id == store_id:
         raise StoreIdentityError(
-            f"{root}: expected a store of its own, found a copy of store {store_id}, which lies at {place}. "
-            "Nothing was changed. To manage the copy as a store of its own, run storage-engine stamp --new "
-            "on it, with --conn-id if it is a store of Airflow."
+            f"{root}: expected a store of its own, found a copy of store {store_id}, which lies at "
+            f"{place}. Nothing was changed. To manage the copy as a store of its own, run ",
+            Command("stamp --new"),
+            " on it, with --conn-id if it is a store of Airflow.",
         )
 
 
@@ -218,10 +220,12 @@ def check_same(store: ManagedStore, journal: Journal, known: StoreRecord, stamp:
         return
     found = "no stamp" if stamp is None else f"that of store {stamp.store_id}"
     raise StoreIdentityError(
-        f"{stamp_path(store.real_root)}: expected the stamp of store {known.store_id}, which the journal "
-        f"knows at this place, found {found}: another store lies here, perhaps another machine's, or the "
-        "stamp was removed. Nothing was changed. If it is the same store, run storage-engine stamp on it, "
-        "with --conn-id if it is a store of Airflow; otherwise manage it with a lake and journal of its own."
+        f"{stamp_path(store.real_root)}: expected the stamp of store {known.store_id}, which the "
+        f"journal knows at this place, found {found}: another store lies here, perhaps another "
+        "machine's, or the stamp was removed. Nothing was changed. If it is the same store, run ",
+        Command("stamp"),
+        " on it, with --conn-id if it is a store of Airflow; otherwise manage it with a lake and "
+        "journal of its own.",
     )
 
 
@@ -243,7 +247,8 @@ def _by_place(store: ManagedStore, remembered: list[StoreSummary]) -> str | None
     if len(found) > 1:
         raise BadInputError(
             f"{store.real_root}: expected one store with this path in the lake, found {len(found)}: "
-            f"{', '.join(sorted(found))}. Nothing was changed. Say which of them this is: storage-engine "
-            "stamp --store-id ID, with --conn-id if it is a store of Airflow."
+            f"{', '.join(sorted(found))}. Nothing was changed. Say which of them this is: ",
+            Command("stamp", "--store-id ID"),
+            ", with --conn-id if it is a store of Airflow.",
         )
     return next(iter(found), None)

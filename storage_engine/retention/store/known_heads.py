@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pyiceberg.io import load_file_io
 from pyiceberg.table import Table
 
+from storage_engine.commands import Command
 from storage_engine.core.clock import jumped_forward_ms, read_clock
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.exceptions import (
@@ -97,9 +98,10 @@ class KnownHeads:
                 raise LakeIdentityError(
                     f"lake {lake.location}: expected lake {head.lake_id}, which has receipts of store "
                     f"{store_id}, found lake {lake_id or 'without a UUID'} in its place. Nothing was "
-                    "changed. Mount the right disk; a new lake needs a place of its own. If the old one is "
-                    "lost for good, run storage-engine stamp, which says so; --conn-id names a store of "
-                    "Airflow."
+                    "changed. Mount the right disk; a new lake needs a place of its own. If the old "
+                    "one is lost for good, run ",
+                    Command("stamp"),
+                    ", which says so; --conn-id names a store of Airflow.",
                 )
         known = self.of(lake, segments)
         try:
@@ -111,10 +113,11 @@ class KnownHeads:
                 raise
             raise LakeIdentityError(
                 f"lake {lake.location}: expected the receipt number {newest.sequence} of store {store_id}, "
-                f"which journal or stamp recorded, found receipts up to number {last.sequence}: the lake was "
-                "put back from an older copy, or isn't the one that it was. Nothing was changed. Run "
-                "storage-engine lake rebuild, which brings in what its warehouse holds, with --journal or "
-                "--conn-id where the journal isn't in the lake's directory; or bring back the newer copy."
+                f"which journal or stamp recorded, found receipts up to number {last.sequence}: the lake "
+                "was put back from an older copy, or isn't the one that it was. Nothing was changed. Run ",
+                Command("lake rebuild"),
+                ", which brings in what its warehouse holds, with --journal or --conn-id where the "
+                "journal isn't in the lake's directory; or bring back the newer copy.",
             ) from error
 
 
@@ -201,7 +204,7 @@ def acts_elsewhere(heads: Iterable[LakeHead], asked: Sequence[Lake]) -> Iterator
             acts = read_acts_at(file_io, place)
         except StorageEngineError as error:
             raise LakeUnavailableError(
-                f"whether its other lake {lake_id} at {location} holds something of it can't be told: {error}"
+                f"whether its other lake {lake_id} at {location} holds something of it can't be told: ", error
             ) from error
         yield location, acts
 

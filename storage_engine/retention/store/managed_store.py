@@ -14,6 +14,7 @@ from storage_engine.brokers import default_broker, find_broker
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.model.broker.kind import Cleanups
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.settings.policy import (
     LONGEST_UNDO_HOURS,
@@ -92,18 +93,21 @@ class ManagedStore:
     def archives_ahead(self) -> bool:
         """Return whether segments are archived once sealed: by policy, or for their kind of broker."""
         policy = self.policy
-        at_seal = policy.archive_when is ArchiveWhen.SEAL or find_broker(self.broker).archives_at_seal
+        at_seal = policy.archive_when is ArchiveWhen.SEAL or self._cleanups(None) is not Cleanups.WHEN_DUE
         return policy.archive is not ArchiveMode.OFF and at_seal
 
     @property
     def cleans_up(self) -> bool:
         """Return whether it may be held and deleted from; otherwise it is archived alone."""
-        return find_broker(self.broker).cleans_up(self.live)
+        return self._cleanups(self.live) is Cleanups.WHEN_DUE
 
     @property
     def cleans_up_on_request(self) -> bool:
         """Return whether it may be deleted from where a cleanup is asked for."""
-        return find_broker(self.broker).cleans_up_on_request(self.live)
+        return self._cleanups(self.live) in (Cleanups.WHEN_DUE, Cleanups.ON_REQUEST)
+
+    def _cleanups(self, live: LiveBroker | None) -> Cleanups:
+        return find_broker(self.broker).cleanups(live)
 
     @property
     def is_live(self) -> bool:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from storage_engine.brokers import broker_of, find_broker
+from storage_engine.commands import Command
 from storage_engine.core import durable
 from storage_engine.core.host import is_this_host, this_host
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
@@ -240,16 +241,19 @@ def _read_all(root: str) -> Mapping[Path, Stamp]:
     except (FileNotFoundError, NotADirectoryError) as error:
         if path.parent.is_symlink():
             raise StoreIdentityError(
-                f"{path.parent}: expected a directory of the store itself, found a symbolic link, which is "
-                "never followed. Nothing was changed. Put the directory that it points to in its place, or "
-                "remove the link and run storage-engine stamp, which writes the stamp again."
+                f"{path.parent}: expected a directory of the store itself, found a symbolic link, which "
+                "is never followed. Nothing was changed. Put the directory that it points to in its "
+                "place, or remove the link and run ",
+                Command("stamp"),
+                ", which writes the stamp again.",
             ) from error
     except (OSError, BadInputError, *MALFORMED) as error:
         raise StoreIdentityError(
             f"{path}: expected the stamp of storage-engine, found something that can't be read "
-            f"({reason_text(error)}). Nothing was changed. Bring the file back from a backup; if there is "
-            "none, remove it and run storage-engine stamp, which writes it again from what journal and "
-            "lakes know; --conn-id names a store of Airflow."
+            f"({reason_text(error)}). Nothing was changed. Bring the file back from a backup; if there "
+            "is none, remove it and run ",
+            Command("stamp"),
+            ", which writes it again from what journal and lakes know; --conn-id names a store of Airflow.",
         ) from error
     return found
 
@@ -263,9 +267,11 @@ def _merged(found: Mapping[Path, Stamp], root: str) -> Stamp | None:
     for other, stamp in others:
         if stamp.store_id != first.store_id:
             raise StoreIdentityError(
-                f"{other}: expected the stamp of store {first.store_id}, as in {path.parent}, found that of "
-                f"{stamp.store_id}: this directory is of another store. Nothing was changed. Put each "
-                "directory back where it belongs; where storage-engine stamp was killed, run it again."
+                f"{other}: expected the stamp of store {first.store_id}, as in {path.parent}, found "
+                f"that of {stamp.store_id}: this directory is of another store. Nothing was changed. "
+                "Put each directory back where it belongs; where ",
+                Command("stamp"),
+                " was killed, run it again.",
             )
         lineages = whole.lineages.merged(stamp.lineages)
         whole = replace(
@@ -298,9 +304,11 @@ def _heads(known: Iterable[LakeHead], heads: Iterable[LakeHead], path: Path) -> 
             lakes[head.lake_id] = head
         elif before.sequence == head.sequence:
             raise StoreIdentityError(
-                f"{path}: expected receipt number {before.sequence} of lake {before.lake_id} with the hash "
-                f"{before.row_hash}, found {head.row_hash}: the lake has gone on from an older copy. Nothing "
-                "was changed. Run storage-engine lake rebuild."
+                f"{path}: expected receipt number {before.sequence} of lake {before.lake_id} with the "
+                f"hash {before.row_hash}, found {head.row_hash}: the lake has gone on from an older "
+                "copy. Nothing was changed. Run ",
+                Command("lake rebuild"),
+                ".",
             )
     return tuple(lakes.values())
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from storage_engine.commands import Text
 from storage_engine.model.proof.receipt import LakeHead
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def lakes_unasked(
             for head in heads_unasked(heads, asked, unreachable)
         ),
         *(
-            f"the lake at {location} can't be asked: {why.removesuffix('.')}"
+            Text(f"the lake at {location} can't be asked: ", why.removesuffix("."))
             for location, why in unreachable.items()
         ),
     )

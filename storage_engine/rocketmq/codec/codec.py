@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from storage_engine.model.broker.codec import Columns, Damage, SegmentCodec
+from storage_engine.model.broker.codec import Columns, Damage, LoadBytes, SegmentCodec
 from storage_engine.rocketmq.codec.commitlog import SegmentBytes, as_array, iterate_frames
 from storage_engine.rocketmq.codec.message_schema import COLUMNS, SCHEMA
 
@@ -60,15 +60,22 @@ class RocketMQCodec(SegmentCodec):
         :param chunk_bytes: length of a range; a longer frame is a range of its own.
         """
         from storage_engine.arrow.memory import Arena
-        from storage_engine.rocketmq.codec.decode import decode_chunk, rank_queues
+        from storage_engine.rocketmq.codec.decode import decode_chunk
 
-        array = as_array(data)
-        ranking = None
-        arena = Arena()
+        array, arena = as_array(data), Arena()
         for chunk in iterate_frames(array, base_offset, chunk_bytes or default_chunk_bytes(len(array))):
-            if ranking is None or ranking.generation != chunk.queues.generation:
-                ranking = rank_queues(array, chunk.queues)
-            yield decode_chunk(array, base_offset, chunk, ranking, arena), chunk.damages
+            yield next(decode_chunk(array, base_offset, chunk, arena)), chunk.damages
+
+    def decode_groups(
+        self, data: SegmentBytes, base_offset: int, *, chunk_bytes: int, context: str, load: LoadBytes
+    ) -> Iterator[tuple[Iterator[pa.Table], tuple[Damage, ...]]]:
+        from storage_engine.arrow.memory import Arena
+        from storage_engine.arrow.row_groups import cut_places
+        from storage_engine.rocketmq.codec.decode import decode_chunk
+
+        array, arena = as_array(data), Arena.of_thread()
+        for chunk in iterate_frames(array, base_offset, chunk_bytes, load=load):
+            yield decode_chunk(array, base_offset, chunk, arena, cut_places), chunk.damages
 
     def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:
         """Write each row's bytes into ``out`` at physical_offset - first_position.

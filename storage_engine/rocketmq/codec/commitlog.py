@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from storage_engine.arrow.memory import address_of
 from storage_engine.exceptions import CorruptFrameError
-from storage_engine.model.broker.codec import Damage
+from storage_engine.model.broker.codec import Damage, LoadBytes
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.format.stored_files import open_stored
 
@@ -90,15 +90,11 @@ class FrameTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueNames:
-    """The queues met so far in a walk, by code.
-
-    :param generation: another one, other queues: what was computed from them must be computed again.
-    """
+    """The queues of a chunk, by code."""
 
     topic_positions: npt.NDArray[np.int64]
     topic_lengths: npt.NDArray[np.int32]
     queue_ids: npt.NDArray[np.int32]
-    generation: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,13 +129,20 @@ def as_array(data: SegmentBytes) -> npt.NDArray[np.uint8]:
 
 
 def iterate_frames(
-    data: SegmentBytes, base_offset: int, chunk_bytes: int, *, start: int = 0, check_crc: bool = True
+    data: SegmentBytes,
+    base_offset: int,
+    chunk_bytes: int,
+    *,
+    start: int = 0,
+    check_crc: bool = True,
+    load: LoadBytes | None = None,
 ) -> Iterator[FrameChunk]:
     """Walk over a segment in chunks of about ``chunk_bytes``; a longer frame is a chunk of its own.
 
     :param data: the whole segment file: a blank frame is known by reaching to its end.
     :param base_offset: physical offset of the first byte.
     :param start: position in ``data`` of the first frame.
+    :param load: makes parts of ``data`` readable; None: all of it is.
     """
     from storage_engine.crc import crc_engine
     from storage_engine.rocketmq.codec import frame_kernels
@@ -167,15 +170,21 @@ def iterate_frames(
         np.int32
     )
     queue_ids = queue_table[frame_kernels.QUEUE_IDS_AT :].view(np.int32)
-    resets = 0
-    while state[frame_kernels.RUN_START] < len(array):
-        if state[frame_kernels.QUEUES] > frame_kernels.MOST_QUEUES // 2:
-            state[frame_kernels.QUEUES] = 0
-            slots.fill(0)
-            resets += 1
+    run = (-1, b"")
+    wanted = 0
+    while (begin := int(state[frame_kernels.RUN_START])) < len(array):
+        loaded = len(array)
+        if load is not None:
+            loaded = min(loaded, max(wanted, begin + limit + frame_kernels.LOOK_BYTES))
+            load(begin, loaded)
+        before = state.copy()
+        # The names of topics lie in what is loaded now.
+        state[frame_kernels.QUEUES] = 0
+        slots.fill(0)
         frame_kernels.scan(
             address_of(array),
             len(array),
+            loaded,
             base_offset,
             limit,
             engine.function,
@@ -191,6 +200,9 @@ def iterate_frames(
             codes,
             address_of(queue_table),
         )
+        if wanted := int(state[frame_kernels.WANTED]):
+            state = before
+            continue
         rows = int(state[frame_kernels.ROWS])
         queues = int(state[frame_kernels.QUEUES])
         yield FrameChunk(
@@ -199,9 +211,7 @@ def iterate_frames(
             kinds=kinds[:rows],
             codes=codes[:rows],
             is_blank_header=(kinds[:rows] == FrameKind.BLANK) & (origins[:rows] == positions[:rows]),
-            queues=QueueNames(
-                queue_topic_at[:queues], queue_topic_length[:queues], queue_ids[:queues], (resets, queues)
-            ),
+            queues=QueueNames(queue_topic_at[:queues], queue_topic_length[:queues], queue_ids[:queues]),
             topic_bytes=int(state[frame_kernels.TOPIC_BYTES]),
             property_bytes=int(state[frame_kernels.PROPERTY_BYTES]),
             born_ipv6_rows=int(state[frame_kernels.BORN_IPV6_ROWS]),
@@ -214,8 +224,11 @@ def iterate_frames(
                 kinds[:rows],
                 faults[:rows],
                 origins[:rows],
+                run,
             ),
         )
+        if (origin := int(state[frame_kernels.RUN_ORIGIN])) != run[0]:
+            run = (origin, _header(array, origin))
 
 
 def scan_segment(
@@ -360,8 +373,12 @@ def _damages(
     kinds: npt.NDArray[np.uint8],
     faults: npt.NDArray[np.uint8],
     origins: npt.NDArray[np.int64],
+    run: tuple[int, bytes],
 ) -> tuple[Damage, ...]:
-    """One entry a run of undecodable rows; the last one sums up what goes beyond a thousand."""
+    """One entry a run of undecodable rows; the last one sums up what goes beyond a thousand.
+
+    :param run: where the run began that goes on here, and the bytes there, which may be gone.
+    """
     bad = np.flatnonzero(kinds == FrameKind.UNDECODABLE)
     if len(bad) == 0:
         return ()
@@ -369,7 +386,9 @@ def _damages(
     run_sizes = np.add.reduceat(sizes[bad].astype(np.int64), first)
     result = []
     for row, size in zip(bad[first[:_MAX_DAMAGES]].tolist(), run_sizes.tolist(), strict=False):
-        expected, found = _explain(data, base_offset, int(origins[row]), int(faults[row]))
+        origin = int(origins[row])
+        header = run[1] if origin == run[0] else _header(data, origin)
+        expected, found = _explain(header, len(data), base_offset, origin, int(faults[row]))
         result.append(Damage(base_offset + int(positions[row]), size, expected, found))
     if len(first) > _MAX_DAMAGES:
         rest = bad[first[_MAX_DAMAGES]]
@@ -385,12 +404,19 @@ def _damages(
     return tuple(result)
 
 
-def _explain(data: npt.NDArray[np.uint8], base_offset: int, position: int, fault: int) -> tuple[str, str]:
-    """Return what a valid frame has at ``position``, and what is there."""
+def _header(data: npt.NDArray[np.uint8], position: int) -> bytes:
+    return data[position : position + frame.SYS_FLAG_AT].tobytes()
+
+
+def _explain(header: bytes, length: int, base_offset: int, position: int, fault: int) -> tuple[str, str]:
+    """Return what a valid frame has at ``position``, and what is there.
+
+    :param header: the bytes that begin there.
+    :param length: of the segment.
+    """
     from storage_engine.rocketmq.codec import frame_kernels
 
-    header = data[position : position + frame.SYS_FLAG_AT].tobytes()
-    remaining = len(data) - position
+    remaining = length - position
     if fault == frame_kernels.FAULT_TRUNCATED:
         return f"a frame of at least {frame.BLANK_HEADER_BYTES} bytes", f"{remaining} bytes before the end"
     size, magic = struct.unpack_from(">iI", header)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,20 +54,18 @@ _TEXT_COLUMNS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueRanking:
-    """The queues of a walk in the order in which their rows are written.
+    """The queues of a chunk in the order in which their rows are written.
 
     :param ranks: by code, place in the order of (topic, queue id); topics that are no UTF-8 come last.
     :param topic_valid: by code, 1 where the topic is UTF-8.
-    :param generation: of the queues that were ranked.
     """
 
     ranks: npt.NDArray[np.int32]
     topic_valid: npt.NDArray[np.uint8]
-    generation: tuple[int, int]
 
 
 def rank_queues(data: npt.NDArray[np.uint8], queues: QueueNames) -> QueueRanking:
-    """Sort a walk's queues by (topic, queue id), topics by their bytes."""
+    """Sort a chunk's queues by (topic, queue id), topics by their bytes."""
     count = len(queues.queue_ids)
     valid = np.empty(count, np.uint8)
     kernels.check_utf8(address_of(data), queues.topic_positions, queues.topic_lengths, count, valid)
@@ -84,24 +83,25 @@ def rank_queues(data: npt.NDArray[np.uint8], queues: QueueNames) -> QueueRanking
     order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names])
     ranks = np.empty(count, np.int32)
     ranks[order.to_numpy()] = np.arange(count, dtype=np.int32)
-    return QueueRanking(ranks, valid, queues.generation)
+    return QueueRanking(ranks, valid)
 
 
 class _Columns:
     """The memory that the kernels fill; texts get what they need at most."""
 
-    def __init__(self, arena: Arena, chunk: FrameChunk, rows: int) -> None:
+    def __init__(self, arena: Arena, chunk: FrameChunk, rows: int, frame_bytes: int) -> None:
         extra = _IPV6_TEXT_BYTES - _IPV4_TEXT_BYTES
         sizes = dict.fromkeys(places.INT32_COLUMNS, 4 * rows)
         sizes |= dict.fromkeys(places.INT64_COLUMNS, 8 * rows)
         sizes |= dict.fromkeys(places.FLAG_COLUMNS, rows)
         sizes[places.BODY] = places.VIEW_BYTES * rows
         sizes |= dict.fromkeys(range(places.TOPIC_OFFSETS, places.TOPIC), 4 * (rows + 1))
-        sizes |= dict.fromkeys(range(places.KEYS, places.PROPERTIES + 1), chunk.property_bytes)
+        property_bytes = min(chunk.property_bytes, frame_bytes)
+        sizes |= dict.fromkeys(range(places.KEYS, places.PROPERTIES + 1), property_bytes)
         sizes |= {
-            places.TOPIC: chunk.topic_bytes,
-            places.BORN_HOST: rows * _IPV4_TEXT_BYTES + chunk.born_ipv6_rows * extra,
-            places.STORE_HOST: rows * _IPV4_TEXT_BYTES + chunk.store_ipv6_rows * extra,
+            places.TOPIC: min(chunk.topic_bytes, frame_bytes),
+            places.BORN_HOST: rows * _IPV4_TEXT_BYTES + min(chunk.born_ipv6_rows, rows) * extra,
+            places.STORE_HOST: rows * _IPV4_TEXT_BYTES + min(chunk.store_ipv6_rows, rows) * extra,
             places.TAIL: places.TAIL_BYTES,
             places.HOSTS: places.HOSTS_BYTES,
         }
@@ -140,9 +140,18 @@ class _Columns:
 
 
 def decode_chunk(
-    data: npt.NDArray[np.uint8], base_offset: int, chunk: FrameChunk, ranking: QueueRanking, arena: Arena
-) -> pa.Table:
-    """The rows of a chunk, sorted by (topic, queue id, physical offset)."""
+    data: npt.NDArray[np.uint8],
+    base_offset: int,
+    chunk: FrameChunk,
+    arena: Arena,
+    cut: Callable[[npt.NDArray[np.int32], npt.NDArray[np.int32]], Iterable[tuple[int, int]]] | None = None,
+) -> Iterator[pa.Table]:
+    """Yield the rows of a chunk, sorted by (topic, queue id, physical offset).
+
+    :param arena: what a table no longer needs serves the next one.
+    :param cut: returns, by the rows' sizes, which of them are in each table; None: all are in one.
+    """
+    ranking = rank_queues(data, chunk.queues)
     rows = len(chunk.positions)
     order = np.empty(rows, np.int32)
     positions = np.empty(rows, np.int64)
@@ -159,7 +168,48 @@ def decode_chunk(
         sizes,
         codes,
     )
-    columns = _Columns(arena, chunk, rows)
+    del order
+    for first, last in [(0, rows)] if cut is None else cut(sizes, sizes):
+        # Blank and undecodable rows come last, as they lie.
+        others = np.flatnonzero(chunk.codes < 0)[max(first - messages, 0) : max(last - messages, 0)]
+        part = _Part(
+            positions[first:last],
+            sizes[first:last],
+            codes[first:last],
+            min(max(messages - first, 0), last - first),
+            chunk.is_blank_header[others],
+            chunk.kinds[others],
+        )
+        yield _decoded(data, base_offset, chunk, ranking, arena, part)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """Rows of a chunk that come into one table, in the order to write them in.
+
+    :param messages: how many of them are; the others come last.
+    :param blank_header: of each other one, whether it begins a blank.
+    :param other_kinds: of each.
+    """
+
+    positions: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int32]
+    codes: npt.NDArray[np.int32]
+    messages: int
+    blank_header: npt.NDArray[np.bool_]
+    other_kinds: npt.NDArray[np.uint8]
+
+
+def _decoded(
+    data: npt.NDArray[np.uint8],
+    base_offset: int,
+    chunk: FrameChunk,
+    ranking: QueueRanking,
+    arena: Arena,
+    part: _Part,
+) -> pa.Table:
+    rows, messages = len(part.positions), part.messages
+    columns = _Columns(arena, chunk, rows, int(part.sizes.sum(dtype=np.int64)))
     ends = np.zeros(places.ENDS, np.int64)
     begin = int(chunk.positions[0])
     end = int(chunk.positions[-1]) + int(chunk.sizes[-1])
@@ -169,9 +219,9 @@ def decode_chunk(
         len(data),
         begin,
         messages,
-        positions,
-        sizes,
-        codes,
+        part.positions,
+        part.sizes,
+        part.codes,
         ranking.topic_valid,
         chunk.queues.topic_lengths,
         address_of(ends),
@@ -179,18 +229,22 @@ def decode_chunk(
     )
     typed = magic_valid = None
     if messages < rows:
-        others = np.flatnonzero(chunk.codes < 0)
-        header = chunk.is_blank_header[others]
         kernels.decode_others(
-            base_offset, messages, rows, positions, sizes, header, address_of(columns.addresses)
+            base_offset,
+            messages,
+            rows,
+            part.positions,
+            part.sizes,
+            part.blank_header,
+            address_of(columns.addresses),
         )
         typed = _bitmap(np.arange(rows) < messages)
-        magic_valid = _bitmap(np.concatenate([np.ones(messages, bool), header]))
+        magic_valid = _bitmap(np.concatenate([np.ones(messages, bool), part.blank_header]))
 
     arrays: dict[str, pa.Array[Any]] = {
         "physical_offset": columns.fixed(places.PHYSICAL_OFFSET, pa.int64(), None),
         "size": columns.fixed(places.SIZE, pa.int32(), None),
-        "kind": _kinds(chunk, messages),
+        "kind": _kinds(part),
         **{name: pa.nulls(rows, SCHEMA.field(name).type) for name in PAIR_COLUMNS},
         "body": pa.Array.from_buffers(
             pa.binary_view(), rows, [typed, columns.buffers[places.BODY].slice(0, 16 * rows), segment]
@@ -212,15 +266,15 @@ def _bitmap(flags: npt.NDArray[Any]) -> pa.Buffer:
     return pa.py_buffer(np.packbits(flags, bitorder="little").data)
 
 
-def _kinds(chunk: FrameChunk, messages: int) -> pa.Array[Any]:
-    rows = len(chunk.kinds)
-    if messages == rows:
+def _kinds(part: _Part) -> pa.Array[Any]:
+    rows = len(part.positions)
+    if part.messages == rows:
         name = KINDS[FrameKind.MESSAGE].as_py().encode()
         offsets = np.arange(0, (rows + 1) * len(name), len(name), dtype=np.int32)
         buffers: list[pa.Buffer | None] = [None, pa.py_buffer(offsets.data), pa.py_buffer(name * rows)]
         return pa.Array.from_buffers(pa.string(), rows, buffers)
     kinds = np.zeros(rows, np.int8)
-    kinds[messages:] = chunk.kinds[chunk.kinds != FrameKind.MESSAGE]
+    kinds[part.messages :] = part.other_kinds
     return pa.DictionaryArray.from_arrays(kinds, KINDS).cast(pa.string())
 
 

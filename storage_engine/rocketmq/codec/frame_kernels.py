@@ -83,6 +83,9 @@ KIND_UNDECODABLE: Final = 2
 RUN_PIECE_BYTES: Final = 1 << 20
 """A blank or undecodable run is split into rows of at most so many bytes."""
 
+LOOK_BYTES: Final = RUN_PIECE_BYTES + 64
+"""From a place on at which no message begins, the walk looks at so many bytes before it writes a row."""
+
 # Where a walk stands, between calls: indexes into its state array.
 POSITION: Final = 0
 RUN_START: Final = 1
@@ -96,7 +99,9 @@ PROPERTY_BYTES: Final = 8
 BORN_IPV6_ROWS: Final = 9
 STORE_IPV6_ROWS: Final = 10
 QUEUES: Final = 11
-STATE_SIZE: Final = 12
+WANTED: Final = 12
+"""Up to where the walk has to see the segment; 0: it has seen what it asked for."""
+STATE_SIZE: Final = 13
 
 # The table of the queues met: a hash table of their numbers plus one, then by number the positions of
 # their topics, the topics' lengths, the queue ids.
@@ -285,10 +290,26 @@ def queue_code(
         slot = (slot + 1) & (QUEUE_SLOTS - 1)
 
 
+@inlined
+def seen_end(address: int, length: int, loaded: int, position: int, base_offset: int) -> int:
+    """Return up to where the walk looks from ``position`` on; or something behind ``loaded``."""
+    end = min(length, position + LOOK_BYTES)
+    if end > loaded or end - position < MIN_MESSAGE_BYTES:
+        return end
+    at = address + position
+    magic = load_be_u32(at + MAGIC_AT)
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        return end
+    if load_be_i64(at + PHYSICAL_OFFSET_AT) != base_offset + position:
+        return end
+    return max(end, min(length, position + load_be_i32(at)))
+
+
 @kernel
 def scan(
     address: int,
     length: int,
+    loaded: int,
     base_offset: int,
     limit: int,
     crc_function: int,
@@ -309,6 +330,8 @@ def scan(
     Every byte behind the walk belongs to exactly one row. A bad frame is followed by a search for
     the next good one; a frame that is well-formed but fails its CRC is passed over whole, which is
     both what it most likely is and what keeps the walk linear.
+
+    :param loaded: so many bytes are there. Where more have to be, ``state`` says so, and the rest is void.
     """
     capacity = len(positions)
     chunk_start = state[RUN_START]
@@ -337,6 +360,11 @@ def scan(
             continue
         if position >= length:
             break
+        if loaded < length:
+            wanted = seen_end(address, length, loaded, position, base_offset)
+            if wanted > loaded:
+                state[WANTED] = wanted
+                return
         if pending == 0:
             state[RUN_CLOSED] = 0
         found = classify(address, length, position, base_offset)

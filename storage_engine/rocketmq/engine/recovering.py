@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from storage_engine.commands import Command
 from storage_engine.core import durable
 from storage_engine.exceptions import CorruptFrameError, StoreBusyError, StoreLayoutError
 from storage_engine.model.report.inspection import StoreRecovery
@@ -90,8 +91,9 @@ def _check_nothing_lost(layout: StoreLayout, found: StoreRecovery) -> None:
             f"{layout.root}: expected nothing but unwritten room behind offset {found.log_end}, where a "
             f"message is damaged, found {found.cut_messages} whole messages. A recovery would cut them "
             "off, as a broker that starts would. Nothing was changed. Archive the segments first with "
-            "--accept-damage, or put the file back from a replica; to lose them, run storage-engine recover "
-            "with --cut-messages."
+            "--accept-damage, or put the file back from a replica; to lose them, run ",
+            Command("recover"),
+            " with --cut-messages.",
         )
 
 

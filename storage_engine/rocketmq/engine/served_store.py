@@ -6,13 +6,19 @@ is a stopped broker's, and who flushes it opens it. Name, identity and receipts 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 
 from storage_engine.core import durable
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.broker.broker_store import FlushedStore, Remove, StorePositions, StoreSettings
+from storage_engine.model.broker.broker_store import (
+    FlushedStore,
+    Remove,
+    StorePositions,
+    StoreSettings,
+    StoreUser,
+)
 from storage_engine.model.hold import BrokerProgress, HoldMemory
 from storage_engine.model.plan.plan import DependentFile
 from storage_engine.model.store.store import LogSnapshot, Segment, SegmentState, StoreSnapshot
@@ -23,8 +29,14 @@ from storage_engine.rocketmq.engine.recovering import check_nothing_cut
 from storage_engine.rocketmq.engine.serving import positions_of
 from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.live.status import checkpoint_behind_ms
-from storage_engine.rocketmq.store.broker import RocketMQBrokerStore, open_files
-from storage_engine.rocketmq.store.store_lock import LockedStore, holder_text
+from storage_engine.rocketmq.store.broker import (
+    FileProcess,
+    QueuesAndIndex,
+    RocketMQBrokerStore,
+    open_files,
+    user_of,
+)
+from storage_engine.rocketmq.store.store_lock import LockedStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +49,9 @@ class ServedStore(RocketMQBrokerStore):
     session: EngineSession | None = None
 
     @property
-    def used_by(self) -> str:
+    def user(self) -> StoreUser | None:
         """Who serves the store is asked for each change."""
-        return "" if self.session is not None else holder_text(self.files.layout)
+        return None if self.session is not None else user_of(self.files.layout)
 
     def renewed(self, memory: HoldMemory) -> ServedStore:
         return open_served(self.opened_by)
@@ -75,8 +87,14 @@ class ServedStore(RocketMQBrokerStore):
         with self.session.locked():
             yield LockedStore(self.files.layout.root, ())
 
-    def running_pid(self) -> int | None:
-        return None if self.session is None else self.session.pid
+    @property
+    def process(self) -> ServedProcess:
+        return ServedProcess(self.files.layout, self)
+
+    @property
+    def dependents(self) -> ServedDependents:
+        layout = self.files.layout
+        return ServedDependents(layout, self.config, self.left_out, ATTEMPTS, session=self.session)
 
     @property
     def max_delete_batch(self) -> int | None:
@@ -90,28 +108,44 @@ class ServedStore(RocketMQBrokerStore):
             return
         self.session.ask("delete", segments=[to_jsonable(segment) for segment in segments])
 
-    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        return self.find_dependents(min_offsets, ATTEMPTS)
 
-    def delete_dependents(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedDependents(QueuesAndIndex):
+    """Those that go through the process that serves the store, if one does."""
+
+    session: EngineSession | None
+
+    def delete(
         self,
         files: Sequence[DependentFile],
         meanwhile: Callable[[], object],
         remove: Remove = durable.unlink_in,
     ) -> None:
         if self.session is None:
-            RocketMQBrokerStore.delete_dependents(self, files, meanwhile, remove)
+            QueuesAndIndex.delete(self, files, meanwhile, remove)
             return
         self.session.ask("delete-dependents", files=[to_jsonable(file) for file in files])
 
+
+@dataclass(frozen=True, slots=True)
+class ServedProcess(FileProcess):
+    """The process that serves a store, if one does."""
+
+    store: ServedStore
+
+    def running_pid(self) -> int | None:
+        return None if self.store.session is None else self.store.session.pid
+
     def progress(self, now_ms: int) -> BrokerProgress | None:
-        if self.session is None:
+        if self.store.session is None:
             return None
-        found = self.session.positions()
-        newest_ms = newest_message_ms(self.files.layout, found.committed)
+        found = self.store.session.positions()
+        newest_ms = newest_message_ms(self.store.files.layout, found.committed)
         return BrokerProgress(
             sampled_at_ms=now_ms,
-            min_offset=min((segment.base_offset for segment in self.files.raw_log().segments), default=0),
+            min_offset=min(
+                (segment.base_offset for segment in self.store.files.raw_log().segments), default=0
+            ),
             max_offset=found.wrote,
             earliest_message_timestamp_ms=None,
             flush_behind_bytes=found.wrote - (found.flushed or 0),
@@ -125,9 +159,9 @@ class ServedStore(RocketMQBrokerStore):
 
         :raises StoreBusyError: a broker has the store, or another program.
         """
-        if self.session is not None:
-            return from_jsonable(FlushedStore, self.session.ask("flush"), "answer of the engine")
-        with open_store(self.config, check=check_nothing_cut) as store:
+        if self.store.session is not None:
+            return from_jsonable(FlushedStore, self.store.session.ask("flush"), "answer of the engine")
+        with open_store(self.store.config, check=check_nothing_cut) as store:
             before = positions_of(store)
             store.flush()
             return FlushedStore(before, positions_of(store))

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.turns import SharedLock
 from storage_engine.exceptions import StoreLayoutError, StoreNotFoundError, UnsupportedLayoutError
 from storage_engine.rocketmq.format.broker_config import CONTROLLER_MODE, BrokerConfig, container_hint
@@ -121,7 +122,7 @@ def resolve_layout(config: BrokerConfig, *, to_archive: bool = False) -> StoreLa
     for path in config.read_only_commit_log_store_paths:
         _require_directory(Path(path), "a commitlog directory", _stores_nearby(root))
     layout = store_layout(root, config)
-    return replace(layout, archive_only=str(_unsupported(root, *unhandled))) if unhandled else layout
+    return replace(layout, archive_only=Text(_unsupported(root, *unhandled))) if unhandled else layout
 
 
 def store_layout(root: Path, config: BrokerConfig) -> StoreLayout:
@@ -324,14 +325,19 @@ def _file_of_rocksdb(directory: Path) -> str:
 
 def _unsupported(root: Path, kind: str, where: str) -> UnsupportedLayoutError:
     advice = (
-        " Archive its log all the same (storage-engine archive), and leave deleting to its broker: what "
-        "consumers have not read, and what is still pending, can't be told from here."
+        Text(
+            " Archive its log all the same (",
+            Command("archive"),
+            "), and leave deleting to its broker: what consumers have not read, and what is still pending, "
+            "can't be told from here.",
+        )
         if kind in _LOG_AS_USUAL
         else ""
     )
     return UnsupportedLayoutError(
-        f"{root}: this store uses {kind} (seen by {where}), which this version doesn't handle: expected a "
-        f"file-based commitlog with file-based consume queues. Nothing was changed.{advice}"
+        f"{root}: this store uses {kind} (seen by {where}), which this version doesn't handle: expected "
+        "a file-based commitlog with file-based consume queues. Nothing was changed.",
+        advice,
     )
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from storage_engine.commands import Command
 from storage_engine.core import durable
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.own_directory import DIRECTORY, own_directory, try_locked
@@ -106,7 +107,7 @@ class Watching:
                     raise
                 durable.write_file(NAME, sign, dir_fd=self._directory, shared=True)
         except FileNotFoundError as error:
-            gone = "its directory was removed: storage-engine hold makes one, for a new watch"
+            gone = f"its directory was removed: {Command('hold')} makes one, for a new watch"
             raise FileNotFoundError(errno.ENOENT, gone, f"{DIRECTORY}/{NAME}") from error
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.own_directory import DIRECTORY, WATCH_WAIT_SECONDS
 from storage_engine.core.wording import paths_text, time_text, times_text
@@ -187,8 +188,10 @@ class FenceKeeper:
         if held is not None and held.ends_at_ms > now_ms:
             raise GateRefusedError(
                 f"{self._root / DIRECTORY}: expected the hold of a store that is held until "
-                f"{time_text(held.ends_at_ms)}, found none that is whole: a full disk had no room for it, "
-                "or it was removed. Nothing was changed. Run storage-engine hold, with some space."
+                f"{time_text(held.ends_at_ms)}, found none that is whole: a full disk had no room for "
+                "it, or it was removed. Nothing was changed. Run ",
+                Command("hold"),
+                ", with some space.",
             )
 
     def _is_to_be_set(self, touched: Touched) -> bool:
@@ -206,7 +209,7 @@ class FenceKeeper:
             failures = self._unset.get(_key(touched), (0, 0.0))[0] + 1
             self._unset[_key(touched)] = (failures, time.monotonic() + RETRY_SECONDS)
             if failures == _SAID_AT:
-                detail = f"{error} The watch goes on with the others, and tries again."
+                detail = Text(error, " The watch goes on with the others, and tries again.")
                 self._found.append(Drift(DriftKind.FENCE_NOT_MENDED, detail, log=LOG))
             return None
         self._unset.pop(_key(touched), None)
@@ -348,10 +351,12 @@ def _identity(directory: Path) -> Identity | None:
 
 
 def _unseen_text(paths: Sequence[Path]) -> str:
-    return (
-        f"{' and '.join(map(str, paths))}: expected segments of the held log there, found none: the disk "
-        "isn't mounted, or somebody moved the directory. What lies elsewhere is fenced. Mount it. If they "
-        "are gone for good, run storage-engine hold."
+    return Text(
+        f"{' and '.join(map(str, paths))}: expected segments of the held log there, found none: the "
+        "disk isn't mounted, or somebody moved the directory. What lies elsewhere is fenced. Mount it. "
+        "If they are gone for good, run ",
+        Command("hold"),
+        ".",
     )
 
 

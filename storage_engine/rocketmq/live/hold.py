@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from storage_engine.commands import join_texts
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.host import person
 from storage_engine.core.wording import paths_text
@@ -76,7 +77,7 @@ class LockedLive:
 
 
 def renew(store: LiveParts, now_ms: int) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.renew_hold`.
+    """See :meth:`storage_engine.model.broker.broker_store.StoreHold.renew`.
 
     Where the broker has another store or another role than before, nothing is changed, and it isn't held.
 
@@ -102,7 +103,7 @@ def locked(store: LiveParts) -> Iterator[LockedLive]:
         with marker.changing(root_of(store)):
             status = _renew(store, time.time_ns() // 1_000_000, replicas)
         if not status.held:
-            raise GateRefusedError("; ".join(status.notices))
+            raise GateRefusedError(join_texts("; ", status.notices))
         yield LockedLive(status.notices)
 
 
@@ -212,7 +213,7 @@ def _renew_as_found(store: LiveParts, memory: HoldMemory, now_ms: int, replicas:
     except GateRefusedError as error:
         if new and not isinstance(error, mtimes.SegmentGoneError):
             details = "; ".join(one.detail for one in new)
-            raise GateRefusedError(f"{error} Drift found: {details}") from error
+            raise GateRefusedError(error, f" Drift found: {details}") from error
         raise
     if deletes_by_force(found) and store.live.may_change_settings:
         said.append(announce_rewrite(found))
@@ -280,7 +281,7 @@ def _forbid_force(
 
 
 def end_hold(store: LiveParts, now_ms: int) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.end_hold`.
+    """See :meth:`storage_engine.model.broker.broker_store.StoreHold.end`.
 
     Waits until the broker is through with what it was told to delete: without the fence it would go on.
     What somebody else has set meanwhile stays as they set it. Where another broker is the master by now, or

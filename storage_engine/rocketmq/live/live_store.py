@@ -20,12 +20,13 @@ from storage_engine.model.broker.broker_store import (
     BrokerStore,
     Pending,
     Remove,
+    StoreConsumers,
     StoreSettings,
+    StoreShield,
     UnheldSegments,
     Watch,
 )
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.course.course import CourseStart
 from storage_engine.model.hold import BrokerProgress, Drift, HoldMemory, HoldStatus, ShieldNeed
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest, Trigger
@@ -33,7 +34,6 @@ from storage_engine.model.store.store import (
     Archivable,
     LogSnapshot,
     Segment,
-    SegmentContext,
     SegmentId,
     SegmentState,
     StoreSnapshot,
@@ -41,10 +41,9 @@ from storage_engine.model.store.store import (
 from storage_engine.rocketmq.codec.stored_messages import (
     LogFile,
     newest_message_ms,
-    oldest_message_ms,
     sealed_at_ms,
 )
-from storage_engine.rocketmq.format.layout import LOG
+from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.hold.fence import with_original_settings, with_original_times
 from storage_engine.rocketmq.hold.local_hold import HoldMemories
@@ -62,6 +61,7 @@ from storage_engine.rocketmq.live.live_causes import unheld_segments
 from storage_engine.rocketmq.live.observe import find_replicas
 from storage_engine.rocketmq.live.session import LiveParts, Session
 from storage_engine.rocketmq.pending import pending
+from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.rules.cleanup_schedule import (
     Patience,
@@ -70,7 +70,14 @@ from storage_engine.rocketmq.rules.cleanup_schedule import (
 )
 from storage_engine.rocketmq.rules.plan import keep_all
 from storage_engine.rocketmq.store import store_lock
-from storage_engine.rocketmq.store.broker import open_files
+from storage_engine.rocketmq.store.broker import (
+    FileCourse,
+    FileProcess,
+    LogReplicas,
+    MarkedHold,
+    QueuesAndIndex,
+    open_files,
+)
 
 POLL_SECONDS: Final = 0.25
 
@@ -138,11 +145,9 @@ class LiveStore(LiveParts, BrokerStore):
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
         return self.files.archivable(snapshot)
 
-    def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        return self.files.contexts(segments)
-
-    def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
-        return self.files.range_sha256(segments, first, end)
+    @property
+    def replicas(self) -> LogReplicas:
+        return self.files.replicas
 
     def watch(self, now_ms: int) -> Watch:
         return live_causes.watch(self.admin.runtime_info(), self.files.config, now_ms, self.files.zone)
@@ -166,59 +171,30 @@ class LiveStore(LiveParts, BrokerStore):
             )
         return self.files.plan(snapshot, now_ms, request)
 
-    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
-        return sealed_at_ms(snapshot, may_go=True)
+    @property
+    def course(self) -> LiveCourse:
+        return LiveCourse(self.files.files.layout, self.files.config, self.files.zone)
 
-    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
-        return self.files.deletes_at_ms(snapshot, now_ms)
+    @property
+    def process(self) -> LiveProcess:
+        return LiveProcess(self.files.files.layout, self.admin)
 
-    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
-        return oldest_message_ms(snapshot)
+    @property
+    def shield(self) -> LiveShield:
+        return LiveShield(self)
 
-    def rule_config(self) -> Mapping[str, str]:
-        return self.files.rule_config()
+    @property
+    def dependents(self) -> LiveDependents:
+        files = self.files
+        return LiveDependents(files.files.layout, files.config, files.left_out, ATTEMPTS, admin=self.admin)
 
-    def course_start(self, snapshot: StoreSnapshot) -> CourseStart | None:
-        return self.files.course_start(snapshot)
+    @property
+    def consumers(self) -> LiveConsumers:
+        return LiveConsumers(self.files.files.layout, self.admin, self.settings, self.live)
 
-    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
-        return pending(self.files.files.layout, attempts=ATTEMPTS)
-
-    def unread(
-        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
-    ) -> Unread:
-        from storage_engine.rocketmq.lag.lag import unread_messages
-        from storage_engine.rocketmq.lag.subscriptions import group_positions
-        from storage_engine.rocketmq.live.consumers import consumers_written_down, live_consumers
-
-        (log,) = snapshot.logs
-        layout = self.files.files.layout
-        try:
-            consumers, source = live_consumers(self.admin, self.settings, self.live, layout)
-        except BrokerError as error:
-            consumers, source = consumers_written_down(layout, error)
-        positions = group_positions(layout, consumers)
-        end_offset = new_min_offsets[LOG]
-        found = unread_messages(layout, log.segments, positions, end_offset, ATTEMPTS, deleted=deleted)
-        return replace(found, notices=source.notices).with_errors(consumers.unknown)
-
-    def renew_hold(self, now_ms: int) -> HoldStatus:
-        return hold.renew(self, now_ms)
-
-    def hold_status(self, now_ms: int) -> HoldStatus:
-        return status.look(self, now_ms)
-
-    def held_until_ms(self) -> int | None:
-        return self.files.held_until_ms()
-
-    def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
-        refuse_slave(self.settings, self.admin.address)
-        snapshot, files = self.snapshot(now_ms), self.files
-        start = self.course_start(snapshot)
-        return UnheldSegments(unheld_segments(snapshot, files.config, until_ms, files.zone, start))
-
-    def end_hold(self, now_ms: int) -> HoldStatus:
-        return hold.end_hold(self, now_ms)
+    @property
+    def hold(self) -> LiveHold:
+        return LiveHold(self.files.files.layout.root, self)
 
     @contextmanager
     def lock(self) -> Iterator[LockedLive]:
@@ -242,43 +218,130 @@ class LiveStore(LiveParts, BrokerStore):
     ) -> None:
         release.delete_segments(self, segments, meanwhile)
 
-    def shield_need(self) -> ShieldNeed:
-        return shield.shield_need(self)
 
-    def end_force(self) -> Drift | None:
-        return shield.end_force(self)
+class LiveCourse(FileCourse):
+    """The same beside a running broker, which deletes meanwhile."""
+
+    __slots__ = ()
+
+    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
+        return sealed_at_ms(snapshot, may_go=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveProcess(FileProcess):
+    """A running broker."""
+
+    admin: BrokerAdmin
 
     def running_pid(self) -> int | None:
         with suppress(OSError):
-            holder = store_lock.lock_holder(self.files.files.layout)
+            holder = store_lock.lock_holder(self.layout)
             return None if holder is None else holder.pid
         return None
 
     def progress(self, now_ms: int) -> BrokerProgress | None:
         checkpoint, info = self.checkpoint(), self.admin.runtime_info()
-        newest_ms = newest_message_ms(self.files.files.layout, info.commitlog_max_offset)
+        newest_ms = newest_message_ms(self.layout, info.commitlog_max_offset)
         return status.progress(info, checkpoint, now_ms, newest_ms)
 
-    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        return expired_dependents(self, min_offsets)
 
-    @property
-    def unread_dependents(self) -> tuple[str, ...]:
-        return self.files.unread_dependents
+@dataclass(frozen=True, slots=True)
+class LiveShield(StoreShield):
+    """What a running broker deletes in a pass, and whether by force."""
 
-    def delete_dependents(
+    parts: LiveParts
+
+    def need(self) -> ShieldNeed:
+        return shield.shield_need(self.parts)
+
+    def end_force(self) -> Drift | None:
+        return shield.end_force(self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveDependents(QueuesAndIndex):
+    """Those that a running broker deletes itself, once its log begins later; it may be at it."""
+
+    admin: BrokerAdmin
+
+    def delete(
         self,
         files: Sequence[DependentFile],
         meanwhile: Callable[[], object],
         remove: Remove = durable.unlink_in,
     ) -> None:
-        wait_until_gone(self, files, meanwhile)
+        """Wait for the broker's own pass, until none is left or no more of them go; flush their directories.
 
-    def checkpoint(self) -> Mapping[str, int]:
-        return self.files.checkpoint()
+        :raises BrokerError: the broker can't be asked when it was started.
+        """
+        paths = {Path(file.facts.path) for file in files}
+        left = {path for path in paths if path.exists()}
+        if left:
+            first = until_first_pass_seconds(self.admin.runtime_info().boot_timestamp_ms)
+            patience = Patience(dependents_patience_seconds(self.config), first, meanwhile)
+            while left and not patience.is_over:
+                patience.pause(POLL_SECONDS)
+                still = {path for path in left if path.exists()}
+                if still != left:
+                    patience.progressed()
+                left = still
+        for directory in {path.parent for path in paths}:
+            if directory.is_dir():
+                durable.fsync_path(directory)
 
-    def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
-        return self.files.flush_paths(snapshot)
+
+@dataclass(frozen=True, slots=True)
+class LiveConsumers(StoreConsumers):
+    """Who waits for messages by a running broker, else by what it wrote down."""
+
+    layout: StoreLayout
+    admin: BrokerAdmin
+    settings: Mapping[str, str]
+    live: LiveBroker
+
+    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
+        return pending(self.layout, attempts=ATTEMPTS)
+
+    def unread(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
+        from storage_engine.rocketmq.lag.lag import unread_messages
+        from storage_engine.rocketmq.lag.subscriptions import group_positions
+        from storage_engine.rocketmq.live.consumers import consumers_written_down, live_consumers
+
+        (log,) = snapshot.logs
+        try:
+            consumers, source = live_consumers(self.admin, self.settings, self.live, self.layout)
+        except BrokerError as error:
+            consumers, source = consumers_written_down(self.layout, error)
+        positions = group_positions(self.layout, consumers)
+        end_offset = new_min_offsets[LOG]
+        found = unread_messages(self.layout, log.segments, positions, end_offset, ATTEMPTS, deleted=deleted)
+        return replace(found, notices=source.notices).with_errors(consumers.unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveHold(MarkedHold):
+    """A hold beside a running broker."""
+
+    store: LiveStore
+
+    def renew(self, now_ms: int) -> HoldStatus:
+        return hold.renew(self.store, now_ms)
+
+    def status(self, now_ms: int) -> HoldStatus:
+        return status.look(self.store, now_ms)
+
+    def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
+        store, files = self.store, self.store.files
+        refuse_slave(store.settings, store.admin.address)
+        snapshot = store.snapshot(now_ms)
+        start = store.course.start(snapshot)
+        return UnheldSegments(unheld_segments(snapshot, files.config, until_ms, files.zone, start))
+
+    def end(self, now_ms: int) -> HoldStatus:
+        return hold.end_hold(self.store, now_ms)
 
 
 def as_the_broker_says(log: LogSnapshot, info: RuntimeInfo) -> LogSnapshot:
@@ -327,32 +390,3 @@ def _open(
     with as_who_may_read(settings.root):
         files = open_files(replace(settings, broker_conf=None, overrides=here))
     return LiveStore(session, admin, files, found, live, memory, settings)
-
-
-def expired_dependents(store: LiveParts, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-    """The files that the broker will delete once its log begins there; it may be at it."""
-    return store.files.find_dependents(min_offsets, ATTEMPTS)
-
-
-def wait_until_gone(
-    store: LiveParts, files: Sequence[DependentFile], meanwhile: Callable[[], object]
-) -> None:
-    """Wait for the broker's own pass, until none is left or no more of them go; flush their directories.
-
-    :param meanwhile: called now and then.
-    :raises BrokerError: the broker can't be asked when it was started.
-    """
-    paths = {Path(file.facts.path) for file in files}
-    left = {path for path in paths if path.exists()}
-    if left:
-        first = until_first_pass_seconds(store.admin.runtime_info().boot_timestamp_ms)
-        patience = Patience(dependents_patience_seconds(store.files.config), first, meanwhile)
-        while left and not patience.is_over:
-            patience.pause(POLL_SECONDS)
-            still = {path for path in left if path.exists()}
-            if still != left:
-                patience.progressed()
-            left = still
-    for directory in {path.parent for path in paths}:
-        if directory.is_dir():
-            durable.fsync_path(directory)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import GateRefusedError
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def shield_need(store: LiveParts) -> ShieldNeed:
-    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.shield_need`."""
+    """See :meth:`storage_engine.model.broker.broker_store.StoreShield.need`."""
     root = store.files.files.layout.root
     disk_bytes, used_percent = log_disks(store.files.files.layout)
     refusal = ""
@@ -38,7 +39,7 @@ def shield_need(store: LiveParts) -> ShieldNeed:
         if load_state(store.memory) is None:
             refusal = "the store isn't held"
     except GateRefusedError as error:
-        refusal = str(error)
+        refusal = Text(error)
     return ShieldNeed(
         # A fence has one more.
         batch_segments=fence_count(store.settings) - 1,
@@ -51,7 +52,7 @@ def shield_need(store: LiveParts) -> ShieldNeed:
 
 
 def end_force(store: LiveParts) -> Drift | None:
-    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.end_force`.
+    """See :meth:`storage_engine.model.broker.broker_store.StoreShield.end_force`.
 
     Above the broker's warning level nothing is set: whoever let it delete by force had a full disk. It is
     done while a run has the store, too.
@@ -101,9 +102,13 @@ def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift 
     why = found.unproven.rstrip(".") or "another process answers there from one moment to the next"
     return Drift(
         DriftKind.BROKER_RESTARTED,
-        f"{found.address}: expected the broker that is held, found another process with {FORCIBLY}="
-        f"{found.settings.get(FORCIBLY)}, which isn't provably the same broker ({why}). Its settings were "
-        "left as they are. Run storage-engine hold, which looks at it again.",
+        Text(
+            f"{found.address}: expected the broker that is held, found another process with "
+            f"{FORCIBLY}={found.settings.get(FORCIBLY)}, which isn't provably the same broker ({why}). Its "
+            "settings were left as they are. Run ",
+            Command("hold"),
+            ", which looks at it again.",
+        ),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.core.wording import time_text
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def look(store: LiveParts, now_ms: int) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.hold_status`."""
+    """See :meth:`storage_engine.model.broker.broker_store.StoreHold.status`."""
     state = load_state(store.memory)
     if state is None:
         return HoldStatus(held=False, notices=("the store isn't held", *_before_the_first(store, now_ms)))
@@ -81,10 +82,11 @@ def weaknesses(store: LiveParts, state: HoldState, found: Observed) -> Iterator[
     if not state.may_delete(found.settings.get(RELEASE, "")):
         yield f"nothing is deleted through this broker: {untried_text(found.settings)}"
     if why := no_watch(root_of(store)):
-        yield (
+        yield Text(
             f"{why}: until the next run nobody mends a fence that somebody touches or removes; once its "
-            f"{len(state.fence) or 1} files are, the broker deletes what is behind them. Run "
-            "storage-engine watch on this host"
+            f"{len(state.fence) or 1} files are, the broker deletes what is behind them. Run ",
+            Command("watch"),
+            " on this host",
         )
     elif read_local(root_of(store)) is None:
         yield (
@@ -153,7 +155,7 @@ def _status(store: LiveParts, state: HoldState, found: Observed) -> HoldStatus:
         said += [*weaknesses(store, state, found), *below_the_first_file(found, state)]
     except GateRefusedError as error:
         stands = False
-        said.append(str(error))
+        said.append(Text(error))
     stands = stands and ends_at_ms > found.at_ms
     ends = (ends_at_ms, deletes_from_ms) if stands else (None, None)
     lasts_ms, watch = state.lasts_ms or None, last_look(root_of(store))
@@ -170,7 +172,7 @@ def _before_the_first(store: LiveParts, now_ms: int) -> Iterator[str]:
         if deletes_by_force(found) and store.live.may_change_settings:
             yield announce_rewrite(found)
     except GateRefusedError as error:
-        yield f"a hold would be refused: {error}"
+        yield Text("a hold would be refused: ", error)
 
 
 LATELY_HOURS: Final = 24
@@ -207,6 +209,7 @@ def _growth(found: Observed, state: HoldState) -> tuple[int, int] | None:
 
 FLUSH_KEY = "remainHowManyDataToFlush"
 COMMIT_KEY = "remainHowManyDataToCommit"
+PUT_P99_KEY = "putLatency99"
 _TIMESTAMP = "_timestamp_ms"
 _BYTE_COUNT = re.compile(r"(-?[0-9]+) B|([0-9]+)[.,]([0-9]) ([KMGTPE])iB")
 
@@ -236,6 +239,7 @@ def progress(
         checkpoint_behind_ms=behind,
         timer_behind_messages=max(0, info.timer_behind_messages),
         commit_behind_bytes=at_most_bytes(info.values.get(COMMIT_KEY, "")) or 0,
+        put_p99_ms=milliseconds(info.values.get(PUT_P99_KEY, "")),
     )
 
 
@@ -257,6 +261,14 @@ def checkpoint_behind_ms(
         for name, value in checkpoint.items()
         if name.endswith(_TIMESTAMP) and (value or oldest_ms)
     }
+
+
+def milliseconds(text: str) -> float | None:
+    """Return the time in a text like ``3.25``; None for another text.
+
+    The broker writes two decimals, in its locale (StoreStatsService#getRuntimeInfo).
+    """
+    return float(text.replace(",", ".")) if re.fullmatch(r"[0-9]{1,12}[.,][0-9]{2}", text) else None
 
 
 def at_most_bytes(text: str) -> int | None:

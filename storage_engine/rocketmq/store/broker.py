@@ -15,7 +15,15 @@ from storage_engine.model.broker.broker_store import (
     Pending,
     PendingKind,
     Remove,
+    StoreConsumers,
+    StoreCourse,
+    StoreDependents,
+    StoreHold,
+    StoreProcess,
+    StoreReplicas,
     StoreSettings,
+    StoreShield,
+    StoreUser,
     Watch,
 )
 from storage_engine.model.course.course import CourseStart
@@ -36,7 +44,7 @@ from storage_engine.rocketmq.codec.stored_messages import oldest_message_ms, sea
 from storage_engine.rocketmq.course import course_start
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.checkpoint import read_known_values
-from storage_engine.rocketmq.format.layout import IDENTITY, LOG, has_controller
+from storage_engine.rocketmq.format.layout import IDENTITY, LOG, StoreLayout, has_controller
 from storage_engine.rocketmq.format.rereading import reread
 from storage_engine.rocketmq.format.stored_files import read_stored
 from storage_engine.rocketmq.hold.fence import with_original_times
@@ -55,11 +63,173 @@ from storage_engine.same_bytes.removal import remove_unchanged
 
 
 @dataclass(frozen=True, slots=True)
+class MarkedHold(StoreHold):
+    """A hold as the marker in a store tells of it: its broker is stopped, so that nothing has to be held."""
+
+    root: Path
+
+    def held_until_ms(self) -> int | None:
+        marker = read_marker(self.root)
+        return None if marker is None else marker.ends_at_ms
+
+
+@dataclass(frozen=True, slots=True)
+class LogReplicas(StoreReplicas):
+    """What a log has in common with those of other brokers of its name."""
+
+    config: BrokerConfig
+    layout: StoreLayout
+
+    def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
+        return replicas.contexts_of(self.config, self.layout, segments)
+
+    def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
+        return replicas.range_sha256(segments, first, end)
+
+
+@dataclass(frozen=True, slots=True)
+class FileConsumers(StoreConsumers):
+    """Who waits for messages by a stopped broker's files."""
+
+    layout: StoreLayout
+
+    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
+        if self.layout.archive_only:
+            return tuple(Pending(kind, None, error=self.layout.archive_only, log=LOG) for kind in PendingKind)
+        return pending(self.layout)
+
+    def unread(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
+        # Loading Arrow takes longer than most plans do.
+        from storage_engine.rocketmq.lag.lag import unread_messages
+        from storage_engine.rocketmq.lag.subscriptions import consumers_in_files, group_positions
+
+        self.layout.check_cleanable()
+        (log,) = snapshot.logs
+        layout, end_offset = self.layout, new_min_offsets[LOG]
+        consumers = consumers_in_files(layout)
+        positions = group_positions(layout, consumers)
+        found = unread_messages(layout, log.segments, positions, end_offset, 1, deleted=deleted)
+        return found.with_errors(consumers.unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class FileCourse(StoreCourse):
+    """What goes when, by a broker's settings and its files."""
+
+    layout: StoreLayout
+    config: BrokerConfig
+    zone: ZoneInfo
+
+    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
+        return sealed_at_ms(snapshot)
+
+    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
+        return rules.age_deletions_ms(snapshot, self.config, now_ms, self.zone)
+
+    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
+        return oldest_message_ms(snapshot)
+
+    def rule_config(self) -> Mapping[str, str]:
+        return self.config.raw
+
+    def start(self, snapshot: StoreSnapshot) -> CourseStart | None:
+        if self.layout.archive_only:
+            return None
+        oldest_ms = self.oldest_message_ms(snapshot)
+        return course_start(snapshot, self.layout, self.zone, oldest_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class LockHolder(StoreUser):
+    """Which process has a store's lock file."""
+
+    layout: StoreLayout = field(kw_only=True)
+
+    @property
+    def is_ours(self) -> bool:
+        return is_locked_by_us(self.layout)
+
+
+def user_of(layout: StoreLayout) -> LockHolder | None:
+    """Return which other process has a store's lock file."""
+    clause = holder_text(layout)
+    return LockHolder(clause, layout=layout) if clause else None
+
+
+@dataclass(frozen=True, slots=True)
+class FileProcess(StoreProcess):
+    """How far a broker was, by its files."""
+
+    layout: StoreLayout
+
+    def checkpoint(self) -> Mapping[str, int]:
+        return read_known_values(self.layout.checkpoint) or {}
+
+    def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
+        layout = self.layout
+        (log,) = snapshot.logs
+        active = [Path(s.facts.path) for s in log.segments if s.state is SegmentState.ACTIVE]
+        others = (layout.checkpoint, layout.index, layout.consumequeue, layout.root, *layout.log_paths)
+        return tuple(path for path in (*active, *others) if path.exists())
+
+
+@dataclass(frozen=True, slots=True)
+class FileShield(StoreShield):
+    """No broker runs: nothing is deleted by rules that a shorter shield could be measured by."""
+
+    layout: StoreLayout
+
+    def need(self) -> ShieldNeed:
+        disk_bytes, used_percent = log_disks(self.layout)
+        return ShieldNeed(disk_bytes=disk_bytes, used_percent=used_percent)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesAndIndex(StoreDependents):
+    """Consume queues and index.
+
+    :param left_out: why files were left out when they were looked for last.
+    :param attempts: how often what a running broker may be writing to is looked at.
+    """
+
+    layout: StoreLayout
+    config: BrokerConfig
+    left_out: list[str]
+    attempts: int = 1
+
+    def find(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        self.layout.check_cleanable()
+
+        def find() -> tuple[DependentFile, ...]:
+            self.left_out.clear()
+            return dependents.expired_dependents(
+                self.layout, self.config, min_offsets[LOG], self.left_out, self.attempts
+            )
+
+        return reread(find, self.attempts)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        return tuple(self.left_out)
+
+    def delete(
+        self,
+        files: Sequence[DependentFile],
+        meanwhile: Callable[[], object],
+        remove: Remove = durable.unlink_in,
+    ) -> None:
+        self.layout.check_cleanable()
+        dependents.delete_dependents(self.layout, files, remove)
+
+
+@dataclass(frozen=True, slots=True)
 class RocketMQBrokerStore(BrokerStore):
     """A stopped broker's store, or a log of which nothing is deleted: then only looking and archiving work.
 
     :param opened_by: where its settings come from.
-    :param left_out: why files were left out of the last :meth:`dependents`.
+    :param left_out: why files were left out of the last look at dependents.
     :param memory: of a hold beside its running broker, which knows that broker's replicas.
     :param only_master: has something once nobody else was found to be the master of the broker's name.
     """
@@ -84,17 +254,37 @@ class RocketMQBrokerStore(BrokerStore):
         layout = self.files.layout
         return (layout.root, *layout.log_paths, layout.consumequeue, layout.index)
 
-    def held_until_ms(self) -> int | None:
-        marker = read_marker(self.files.layout.root)
-        return None if marker is None else marker.ends_at_ms
+    @property
+    def consumers(self) -> StoreConsumers:
+        return FileConsumers(self.files.layout)
 
     @property
-    def used_by(self) -> str:
-        return holder_text(self.files.layout)
+    def course(self) -> FileCourse:
+        return FileCourse(self.files.layout, self.config, self.zone)
 
     @property
-    def is_used_by_us(self) -> bool:
-        return is_locked_by_us(self.files.layout)
+    def process(self) -> FileProcess:
+        return FileProcess(self.files.layout)
+
+    @property
+    def shield(self) -> StoreShield:
+        return FileShield(self.files.layout)
+
+    @property
+    def dependents(self) -> QueuesAndIndex:
+        return QueuesAndIndex(self.files.layout, self.config, self.left_out)
+
+    @property
+    def user(self) -> StoreUser | None:
+        return user_of(self.files.layout)
+
+    @property
+    def replicas(self) -> LogReplicas:
+        return LogReplicas(self.config, self.files.layout)
+
+    @property
+    def hold(self) -> MarkedHold:
+        return MarkedHold(self.files.layout.root)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
         """A hold outlives its broker: the segments are as old as they were without it."""
@@ -105,7 +295,7 @@ class RocketMQBrokerStore(BrokerStore):
 
     def _as_without_hold(self, seen: StoreSnapshot) -> StoreSnapshot:
         root = self.files.layout.root
-        if self.archive_only and seen.crashed and self.used_by:
+        if self.archive_only and seen.crashed and self.user:
             # The sign of a crash is that of a running broker too, beside which such a store is archived.
             seen = replace(seen, crashed=False)
         logs = (with_original_times(log, None, root) for log in seen.logs)
@@ -131,12 +321,6 @@ class RocketMQBrokerStore(BrokerStore):
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
         return archivable(snapshot)
 
-    def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        return replicas.contexts_of(self.config, self.files.layout, segments)
-
-    def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
-        return replicas.range_sha256(segments, first, end)
-
     def watch(self, now_ms: int) -> Watch:
         return watch(self.files.layout, self.config, now_ms, self.zone)
 
@@ -150,44 +334,6 @@ class RocketMQBrokerStore(BrokerStore):
             causes, notices = self.triggers(snapshot, now_ms, request)
             return keep_all(snapshot, now_ms, causes, notices)
         return plan(snapshot, self.config, now_ms, self.zone, request)
-
-    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
-        return sealed_at_ms(snapshot)
-
-    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
-        return rules.age_deletions_ms(snapshot, self.config, now_ms, self.zone)
-
-    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
-        return oldest_message_ms(snapshot)
-
-    def rule_config(self) -> Mapping[str, str]:
-        return self.config.raw
-
-    def course_start(self, snapshot: StoreSnapshot) -> CourseStart | None:
-        if self.files.layout.archive_only:
-            return None
-        oldest_ms = self.oldest_message_ms(snapshot)
-        return course_start(snapshot, self.files.layout, self.zone, oldest_ms)
-
-    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
-        if self.archive_only:
-            return tuple(Pending(kind, None, error=self.archive_only, log=LOG) for kind in PendingKind)
-        return pending(self.files.layout)
-
-    def unread(
-        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
-    ) -> Unread:
-        # Loading Arrow takes longer than most plans do.
-        from storage_engine.rocketmq.lag.lag import unread_messages
-        from storage_engine.rocketmq.lag.subscriptions import consumers_in_files, group_positions
-
-        self.files.layout.check_cleanable()
-        (log,) = snapshot.logs
-        layout, end_offset = self.files.layout, new_min_offsets[LOG]
-        consumers = consumers_in_files(layout)
-        positions = group_positions(layout, consumers)
-        found = unread_messages(layout, log.segments, positions, end_offset, 1, deleted=deleted)
-        return found.with_errors(consumers.unknown)
 
     def lock(self) -> AbstractContextManager[LockedStore]:
         return self.files.lock()
@@ -215,53 +361,9 @@ class RocketMQBrokerStore(BrokerStore):
         is_slave = settings.get(ROLE, "").strip() == SLAVE
         if self.only_master or (is_slave and not has_controller(self.config, self.files.layout)):
             return
-        replicas = BrokerGroup(settings).find_replicas(known_replicas(self.memory, settings), is_replicated)
-        replicas.check_only_master(self.files.layout.root)
+        others = BrokerGroup(settings).find_replicas(known_replicas(self.memory, settings), is_replicated)
+        others.check_only_master(self.files.layout.root)
         self.only_master.append(True)
-
-    def shield_need(self) -> ShieldNeed:
-        """No broker runs: nothing is deleted by rules that a shorter shield could be measured by."""
-        disk_bytes, used_percent = log_disks(self.files.layout)
-        return ShieldNeed(disk_bytes=disk_bytes, used_percent=used_percent)
-
-    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        return self.find_dependents(min_offsets, 1)
-
-    def find_dependents(self, min_offsets: Mapping[str, int], attempts: int) -> tuple[DependentFile, ...]:
-        """Return the dependents; what a running broker may be writing to is looked at so often."""
-
-        self.files.layout.check_cleanable()
-
-        def find() -> tuple[DependentFile, ...]:
-            self.left_out.clear()
-            return dependents.expired_dependents(
-                self.files.layout, self.config, min_offsets[LOG], self.left_out, attempts
-            )
-
-        return reread(find, attempts)
-
-    @property
-    def unread_dependents(self) -> tuple[str, ...]:
-        return tuple(self.left_out)
-
-    def delete_dependents(
-        self,
-        files: Sequence[DependentFile],
-        meanwhile: Callable[[], object],
-        remove: Remove = durable.unlink_in,
-    ) -> None:
-        self.files.layout.check_cleanable()
-        dependents.delete_dependents(self.files.layout, files, remove)
-
-    def checkpoint(self) -> Mapping[str, int]:
-        return read_known_values(self.files.layout.checkpoint) or {}
-
-    def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
-        layout = self.files.layout
-        (log,) = snapshot.logs
-        active = [Path(s.facts.path) for s in log.segments if s.state is SegmentState.ACTIVE]
-        others = (layout.checkpoint, layout.index, layout.consumequeue, layout.root, *layout.log_paths)
-        return tuple(path for path in (*active, *others) if path.exists())
 
 
 def open_files(settings: StoreSettings) -> RocketMQBrokerStore:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from storage_engine.commands import Command, Text
 from storage_engine.core import durable
 from storage_engine.core.file_users import (
     DELETED,
@@ -210,7 +211,7 @@ def _take(fd: int, layout: StoreLayout) -> None:
 def _engine_text(layout: StoreLayout) -> str:
     if not (layout.root / DIRECTORY / ENGINE_SOCKET).exists():
         return ""
-    return " Where storage-engine serve has it, use mode engine, at a shell --engine."
+    return Text(" Where ", Command("serve"), " has it, use mode engine, at a shell --engine.")
 
 
 def _locking_pid(fd: int) -> int | None:

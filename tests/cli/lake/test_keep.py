@@ -64,7 +64,7 @@ def test_a_dry_run_shows_what_a_rule_would_do_and_records_nothing(cli, archived)
     done = keep(cli, archived, "--keep", "0 days")
     assert [topic["goes"] for topic in done["topics"]] == [topic["goes"] for topic in dry["topics"]]
     for topic in done["topics"]:
-        no_wildcard = find_broker("rocketmq").is_system_topic(topic["topic"])
+        no_wildcard = find_broker("rocketmq").topics.is_system(topic["topic"])
         assert topic["keep"] == ("forever" if no_wildcard else "0 days")
     assert keep(cli, archived, "--keep", "default")["rules"] == []
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 import pytest
 
 from storage_engine.cli.output import output
+from storage_engine.commands import Arguments, Command, Text
+from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.model.report.diagnosis import Finding, Severity
 
 
 def test_a_pipe_gets_every_name_whole_and_one_row_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,7 +42,7 @@ def test_nothing_that_others_named_reaches_the_terminal_as_a_command(
     written_out = r"a\x1b]0;pwned\x07\x9b31m\u202eb\udc80"
     output.print_table("Title", ("name",), [(HOSTILE,)])
     output.say(HOSTILE)
-    output.print_error(ValueError(HOSTILE), {}, as_json=False)
+    output.print_error(ValueError(HOSTILE), Arguments(), as_json=False)
     shown = capsys.readouterr()
     for text in (shown.out, shown.err):
         assert not set("\x1b\x07\x9b\u202e") & set(text)
@@ -53,3 +57,23 @@ def test_every_command_prints_by_what_writes_controls_out() -> None:
     directory = Path(output.__file__).parents[1]
     printing = {path.name for path in directory.rglob("*.py") if "click.echo" in path.read_text()}
     assert printing == {"output.py"}
+
+
+def test_json_of_errors_and_findings_lists_the_commands_that_help() -> None:
+    known = Arguments(lake_dir="/l")
+    text = Text("lost: ", Command("lake rebuild"), ".")
+    told = ["storage-engine lake rebuild --lake /l"]
+    for error in (LakeUnavailableError(text), click.ClickException(text)):
+        shown = output.error_json(error, known)
+        assert shown["message"] == f"lost: {told[0]}."
+        assert (shown["type"], shown["then"]) == (type(error).__name__, told)
+    assert output.error_json(ValueError("storage-engine lag"), known)["then"] == []
+    finding = Finding(Severity.NOTE, "kind", "what", text)
+    (found,) = output.findings_json([finding], ("what", "advice"), known)
+    assert found == {
+        "severity": "note",
+        "kind": "kind",
+        "what": "what",
+        "advice": f"lost: {told[0]}.",
+        "then": told,
+    }

@@ -12,8 +12,8 @@ from storage_engine.cli.shell.command import (
     ENVIRONMENT,
     GROUPS,
     SHARED_GROUPS,
-    Command,
     GroupedOption,
+    ShellCommand,
     records_of,
 )
 from tests.cli.every_command import EVERY
@@ -23,7 +23,7 @@ HEADING = re.compile(r"^([A-Z][A-Za-z ]+):$", re.MULTILINE)
 
 @pytest.mark.parametrize("name", EVERY)
 def test_help_has_options_in_groups_and_says_where_shared_ones_are(cli, name: str) -> None:
-    assert isinstance(EVERY[name], Command)
+    assert isinstance(EVERY[name], ShellCommand)
     shown = cli(*name.split(), "--help").out
     headings = [heading for heading in HEADING.findall(shown) if heading in GROUPS]
     assert headings == sorted(headings, key=GROUPS.index)

@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from storage_engine import cli as command_line
 from storage_engine.cli.shell.library_failures import storage_failure
+from storage_engine.commands import Arguments
 from tests.cli.bad_input import check_error
 from tests.rounds import again_but, some
 from tests.services.disk_faults import Failing, Fault, compiled, run_failing
@@ -81,8 +82,8 @@ def test_a_command_that_a_library_fails_ends_in_one_error(
 def test_an_error_of_the_system_names_its_file() -> None:
     for number in (errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES):
         error = OSError(number, "what", "/a/file")
-        assert str(storage_failure(error, {})).startswith("/a/file: what. Check the path")
-    told = str(storage_failure(OSError(errno.ENOSPC, "No space left on device"), {"store": "/data"}))
+        assert str(storage_failure(error, Arguments())).startswith("/a/file: what. Check the path")
+    told = str(storage_failure(OSError(errno.ENOSPC, "No space left on device"), Arguments(store="/data")))
     assert told.startswith("store /data: expected disk")
     assert "found OSError: No space left on device. Check" in told
 

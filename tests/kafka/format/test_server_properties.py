@@ -93,7 +93,7 @@ def test_directories_that_the_file_leaves_open_are_told_with_what_to_do(
     assert is_server_properties(file)
     with pytest.raises(BadInputError, match=said):
         read_server_properties(file)
-    (told,) = BROKER.diagnose(StoreSettings(str(file)), None, 0).findings
+    (told,) = BROKER.inspection.diagnose(StoreSettings(str(file)), None, 0).findings
     assert told.advice.startswith(("A broker", "A relative"))
 
 

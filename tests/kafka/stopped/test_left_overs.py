@@ -223,7 +223,9 @@ def test_a_link_is_named_and_left_alone_while_the_rest_is_done(store: ManagedSto
     assert {path.name: path.read_bytes() for path in elsewhere.iterdir()} == behind
     for link, said in zip(links, found["deleteLogs"].kept, strict=True):
         assert said.startswith(f"{link}: it is a symbolic link to {tmp_path}/")
-    named = [one.what for one in BROKER.diagnose(StoreSettings(store.root), None, clock_ms()).findings]
+    named = [
+        one.what for one in BROKER.inspection.diagnose(StoreSettings(store.root), None, clock_ms()).findings
+    ]
     assert [link for link in links if not any(f"{link} is a symbolic link" in what for what in named)] == []
 
 

@@ -79,7 +79,7 @@ def test_only_its_broker_deletes_of_a_log_with_remote_storage(made: MadeNode, co
     archivable = store.archivable(snapshot)
     assert ("t-0" in {one.log for one in archivable.segments}) == (not copied)
     assert ("t-0" in archivable.kept_out) == copied
-    assert (("t-0", 0) in store.deletes_at_ms(snapshot, NOW_MS)) == (not copied)
+    assert (("t-0", 0) in store.course.deletes_at_ms(snapshot, NOW_MS)) == (not copied)
 
 
 def test_a_person_s_limit_counts_for_all_logs_together(made: MadeNode) -> None:

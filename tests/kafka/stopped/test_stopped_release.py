@@ -154,13 +154,13 @@ def test_a_segment_that_is_not_the_oldest_stays(node: MadeNode) -> None:
 def test_an_index_whose_segment_is_there_stays(node: MadeNode) -> None:
     store = KafkaStore(node.properties)
     store.snapshot(0)
-    files = store.dependents({"a-0": 4})
+    files = store.dependents.find({"a-0": 4})
     assert {Path(one.facts.path).name for one in files} == {
         f"{base:020d}.{suffix}" for base in (0, 2) for suffix in ("index", "timeindex")
     }
     before = files_of(node.directories[0] / "a-0")
     with store.lock():
-        store.delete_dependents(files, lambda: None)
+        store.dependents.delete(files, lambda: None)
     assert files_of(node.directories[0] / "a-0") == before
 
 

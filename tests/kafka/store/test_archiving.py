@@ -139,7 +139,7 @@ def test_of_settings_that_are_not_known_nothing_is_archived(copy: Path) -> None:
 
 def test_a_segments_context_names_its_log_its_epochs_and_what_was_aborted(node: Path) -> None:
     store, _, found = archivable(node)
-    contexts = store.contexts(found.segments)
+    contexts = store.replicas.contexts(found.segments)
     assert contexts.keys() == {one.id for one in found.segments}
     topic_id = text_of(read_topic_id(node / "logs" / "txn-0" / "partition.metadata"))
     known = [
@@ -186,7 +186,7 @@ def test_a_transaction_that_began_in_what_was_deleted_keeps_nothing(copy: Path) 
             path.unlink()
     (log / f"{first:020d}.snapshot").unlink()
     store, _, found = archivable(copy)
-    contexts = store.contexts([one for one in found.segments if one.log == "txn-0"])
+    contexts = store.replicas.contexts([one for one in found.segments if one.log == "txn-0"])
     assert json.loads(contexts[SegmentId("txn-0", first)].codec)["open_before"] == []
     # The markers decide all the same: an index that names another end than theirs is refused.
     index = log / f"{first:020d}.txnindex"
@@ -195,7 +195,7 @@ def test_a_transaction_that_began_in_what_was_deleted_keeps_nothing(copy: Path) 
     struct.pack_into(">q", damaged, place * ENTRY_BYTES + _LAST_AT, entries[first][place].last_offset + 1)
     index.write_bytes(damaged)
     with pytest.raises(CorruptFileError, match=rf"at byte {place * ENTRY_BYTES}"):
-        store.contexts([one for one in found.segments if one.log == "txn-0"])
+        store.replicas.contexts([one for one in found.segments if one.log == "txn-0"])
 
 
 def receipt(**fields: Any) -> Receipt:
@@ -205,7 +205,7 @@ def receipt(**fields: Any) -> Receipt:
 
 def test_a_log_is_another_one_by_its_topic_its_end_or_its_leaders_epochs(copy: Path) -> None:
     store, snapshot, found = archivable(copy)
-    contexts = store.contexts(found.segments)
+    contexts = store.replicas.contexts(found.segments)
     rows = [
         receipt(
             log=one.log,
@@ -217,25 +217,25 @@ def test_a_log_is_another_one_by_its_topic_its_end_or_its_leaders_epochs(copy: P
         for one in found.segments
         if one.log == "plain-0"
     ]
-    assert store.contradiction("plain-0", rows) == ""
-    assert store.contradiction("plain-0", []) == ""
+    assert store.identities.contradiction("plain-0", rows) == ""
+    assert store.identities.contradiction("plain-0", []) == ""
     end = next(log.max_offset for log in snapshot.logs if log.name == "plain-0")
     other = replace(rows[0], log_id=f"{rows[0].log_id}1")
-    assert "and archived is" in store.contradiction("plain-0", [other])
+    assert "and archived is" in store.identities.contradiction("plain-0", [other])
     longer = replace(rows[-1], end_offset=end + 1)
-    assert store.contradiction("plain-0", [*rows, longer]) == (
+    assert store.identities.contradiction("plain-0", [*rows, longer]) == (
         f"it ends at {end}, and archived are offsets up to {end + 1}"
     )
     inside = rows[1].base_offset + 1
     checkpoint = copy / "logs" / "plain-0" / "leader-epoch-checkpoint"
     checkpoint.write_text(f"0\n2\n0 0\n1 {inside}\n")
-    assert f"1 from {inside} on, and archived are" in store.contradiction("plain-0", rows)
+    assert f"1 from {inside} on, and archived are" in store.identities.contradiction("plain-0", rows)
     # A new leader behind all that is archived contradicts nothing, nor does a log that begins later.
     for said in (f"0\n2\n0 0\n1 {rows[-1].end}\n", f"0\n1\n0 {inside}\n"):
         checkpoint.write_text(said)
-        assert store.contradiction("plain-0", rows) == ""
+        assert store.identities.contradiction("plain-0", rows) == ""
     checkpoint.write_text(f"0\n1\n1 {inside}\n")
-    assert store.contradiction("plain-0", rows)
+    assert store.identities.contradiction("plain-0", rows)
 
 
 def test_epochs_of_a_span_begin_with_the_one_in_force_there() -> None:
@@ -249,7 +249,7 @@ def test_epochs_of_a_span_begin_with_the_one_in_force_there() -> None:
 
 def test_segments_go_in_their_order_when_they_are_old_enough(node: Path) -> None:
     store, snapshot, _ = archivable(node)
-    moments = store.deletes_at_ms(snapshot, NOW_MS)
+    moments = store.course.deletes_at_ms(snapshot, NOW_MS)
     plan = store.plan(snapshot, NOW_MS, PlanRequest())
     for log in snapshot.logs:
         told = [moments.get(SegmentId(log.name, one.base_offset)) for one in log.sealed]

@@ -51,7 +51,9 @@ def test_a_directory_that_was_taken_out_is_told_by_its_logs(made: MadeNode) -> N
     assert [one for one in plan.notices if one.startswith(SAID)]
     settings = StoreSettings(str(made.properties))
     (finding,) = (
-        one for one in BROKER.diagnose(settings, None, clock_ms()).findings if one.kind == "logs-missing"
+        one
+        for one in BROKER.inspection.diagnose(settings, None, clock_ms()).findings
+        if one.kind == "logs-missing"
     )
     assert finding.what.startswith(SAID)
     assert "before a broker starts" in finding.advice

@@ -288,7 +288,7 @@ def test_a_bad_node_is_one_error_and_stays_as_it_is(
     before = files_of(tmp_path)
     with pytest.raises(error, match=f"{said}.*Nothing was changed"):
         planned(made.properties)
-    assert BROKER.diagnose(StoreSettings(str(made.properties)), None, NOW_MS).refused
+    assert BROKER.inspection.diagnose(StoreSettings(str(made.properties)), None, NOW_MS).refused
     assert files_of(tmp_path) == before
 
 
@@ -312,7 +312,7 @@ def test_a_bad_checkpoint_keeps_its_directory_alone(tmp_path: Path, name: str, c
     assert all(f"{made.directories[0] / name}: at byte" in one.detail for one in sealed)
     (finding,) = (
         one
-        for one in BROKER.diagnose(StoreSettings(str(root)), None, NOW_MS).findings
+        for one in BROKER.inspection.diagnose(StoreSettings(str(root)), None, NOW_MS).findings
         if one.kind == "directory-offline"
     )
     assert f"{made.directories[0] / name}: at byte" in finding.what

@@ -64,7 +64,9 @@ def plan_of(root: Path, log: str, now_ms: int = NOW_MS) -> LogPlan:
 
 
 def findings(root: Path, now_ms: int = NOW_MS) -> dict[str, Finding]:
-    return {one.kind: one for one in BROKER.diagnose(StoreSettings(str(root)), None, now_ms).findings}
+    return {
+        one.kind: one for one in BROKER.inspection.diagnose(StoreSettings(str(root)), None, now_ms).findings
+    }
 
 
 def test_importing_it_loads_neither_numpy_nor_arrow() -> None:
@@ -252,7 +254,7 @@ def test_a_log_directory_alone_is_only_looked_at(tree: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("messages", [False, True])
 def test_it_is_described(tree: Path, messages: bool) -> None:
     settings = StoreSettings(str(tree / "server.properties"))
-    found = BROKER.inspect(settings, NOW_MS, messages=messages, queues=False)
+    found = BROKER.inspection.inspect(settings, NOW_MS, messages=messages, queues=False)
     rows = {row["log"]: row for row in found.data["logs"]}
     assert rows["delrec-0"]["start_offset"] == 2000
     assert rows["plain-0"]["topic_id"] == "SpW3_o3XTRKH1zPnJ4tcEQ"
@@ -313,7 +315,7 @@ def test_who_has_the_lock_is_seen_without_taking_it(copy: Path) -> None:
         assert holder.stdout is not None
         holder.stdout.readline()
         assert lock_holder(copy / "logs") == holder.pid
-        said = BROKER.diagnose(StoreSettings(str(copy / "server.properties")), None, NOW_MS)
+        said = BROKER.inspection.diagnose(StoreSettings(str(copy / "server.properties")), None, NOW_MS)
         assert (said.running, said.running_text) == (True, f"process {holder.pid}")
         (note,) = (one for one in said.findings if one.kind == "running")
         assert note.advice == "ask its cluster as well: --broker 127.0.0.1:19092"

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import mmap
 import os
 import shutil
 import subprocess
@@ -14,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from storage_engine.arrow import row_groups
 from storage_engine.exceptions import (
     CorruptFrameError,
     FileGoneError,
@@ -28,10 +31,12 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.file import data_file, segment_tree, source_file
 from storage_engine.lake.file.staging import discard
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.storage.pace import Pace
 from storage_engine.model.store.store import FileFacts
 from tests.rounds import again_but, rounds
 
@@ -134,6 +139,91 @@ def write_a_byte(path: Path) -> None:
         file.write(b"\xff")
 
 
+@pytest.fixture(params=["whole", "in parts"])
+def read(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether segments are in memory whole, or read again a part at a time."""
+    if request.param == "in parts":
+        monkeypatch.setattr(source_file, "WHOLE_BYTES", 0)
+        monkeypatch.setattr(source_file, "times_are_trusted", lambda *_: True)
+        monkeypatch.setattr(data_file, "MIN_CHUNK_BYTES", 100_000)
+    return str(request.param)
+
+
+def test_a_segment_that_is_read_in_parts_has_the_data_file_of_one_that_is_read_whole(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_file, "MIN_CHUNK_BYTES", 100_000)
+    monkeypatch.setattr(row_groups, "ROW_GROUP_BYTES", 60_000)
+    monkeypatch.setattr(source_file, "times_are_trusted", lambda *_: True)
+    monkeypatch.setattr(segment_tree.secrets, "token_bytes", hashlib.shake_128(b"keys").digest)
+    (job,) = make_jobs(lake, segments[0])
+    found = []
+    for whole_bytes in (1 << 30, 0):
+        monkeypatch.setattr(source_file, "WHOLE_BYTES", whole_bytes)
+        proven = archive_segment(job)
+        staged = local_path(proven.staged_file)
+        assert staged is not None
+        found.append((staged.read_bytes(), proven.sha256, proven.root, proven.streams))
+        discard([proven])
+        assert pq.read_metadata(io.BytesIO(found[-1][0])).num_row_groups > 8
+    assert found[0] == found[1]
+
+
+def test_a_part_that_changes_between_two_readings_is_refused(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_file, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(source_file, "times_are_trusted", lambda *_: True)
+    (job,) = make_jobs(lake, segments[0])
+    prove = archive._prove
+
+    def written_to(*arguments: Any) -> Any:
+        write_a_byte(segments[0])
+        return prove(*arguments)
+
+    monkeypatch.setattr(archive, "_prove", written_to)
+    with pytest.raises(ProofError, match="at physical offset 500 the file has 0xff"):
+        archive_segment(job)
+    assert list(_data_directory(lake).iterdir()) == []
+
+
+def test_memory_that_is_given_back_reads_as_zeros_and_is_loaded_again(
+    segments: list[Path], lake: Lake, make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_file, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(source_file, "times_are_trusted", lambda *_: True)
+    source, content = source_file.read_source(make_jobs(lake, segments[0])[0]), segments[0].read_bytes()
+    load = source.loader()
+    load(0, 300_000)
+    assert bytes(source.data[:300_000]) == content[:300_000]
+    load(200_000, 500_000)
+    begin = 200_000 // mmap.PAGESIZE * mmap.PAGESIZE
+    assert bytes(source.data[:begin]) == bytes(begin)
+    assert bytes(source.data[200_000:500_000]) == content[200_000:500_000]
+    source.release()
+    assert not any(source.data[: 500_000 // mmap.PAGESIZE * mmap.PAGESIZE])
+    assert b"".join(map(bytes, source.parts(123, 900_000))) == content[123:900_123]
+
+
+def test_a_paced_segment_counts_once_and_leaves_the_page_cache_when_it_is_proven(
+    read: str, lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent: list[int] = []
+    forgotten: list[int] = []
+
+    class Counting(Pace):
+        def spend(self, count: int) -> None:
+            spent.append(count)
+
+        def forget(self, descriptor: int) -> None:
+            forgotten.append(sum(spent))
+
+    monkeypatch.setattr(source_file, "pace_at", lambda _: Counting())
+    segments[0].read_bytes()
+    archive_segment(make_jobs(lake, segments[0])[0])
+    assert (sum(spent), forgotten) == (1 << 20, [1 << 20])
+
+
 def touch(path: Path) -> None:
     os.utime(path, ns=(1, 1))
 
@@ -155,7 +245,11 @@ def before_the_last_look(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[
 
 
 def test_a_file_that_is_written_to_while_it_is_archived_is_refused(
-    lake: Lake, segments: list[Path], make_jobs: MakeJobs, before_the_last_look: Callable[..., None]
+    read: str,
+    lake: Lake,
+    segments: list[Path],
+    make_jobs: MakeJobs,
+    before_the_last_look: Callable[..., None],
 ) -> None:
     (job,) = make_jobs(lake, segments[0])
     before_the_last_look(lambda: write_a_byte(segments[0]))
@@ -248,7 +342,7 @@ def test_a_file_in_the_lake_that_is_not_the_segment_is_not_used(
 
 
 def test_one_wrong_byte_in_the_lake_is_found_out_and_named(
-    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+    read: str, lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (job,) = make_jobs(lake, segments[0])
     staged = local_path(archive_segment(job).staged_file)
@@ -263,7 +357,7 @@ def test_one_wrong_byte_in_the_lake_is_found_out_and_named(
     left = set(staged.parent.iterdir())
     with monkeypatch.context() as patched:
         patched.setattr(
-            archive, "write_data_file", lambda _job, _codec, _data, sink: pq.write_table(wrong, sink)
+            archive, "write_data_file", lambda _job, _codec, _data, sink, _load: pq.write_table(wrong, sink)
         )
         with pytest.raises(ProofError, match=f"at physical offset {offset} the file has"):
             archive_segment(job)

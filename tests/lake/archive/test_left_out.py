@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
+from storage_engine.arrow import row_groups
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.exceptions import ProofError
 from storage_engine.lake.acts.act_files import record_act
@@ -126,6 +127,7 @@ def judged(lake: Lake, segment: Segment, row: Receipt, permits: ArchivePermits) 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_file, "MIN_CHUNK_BYTES", 1024)
+    monkeypatch.setattr(row_groups, "ROW_GROUP_BYTES", 300)
 
 
 @pytest.mark.slow

@@ -48,6 +48,7 @@ from tests.lake.garbage_helpers import make_old
 from tests.lake.gc.test_expiry import begin_to_expire, expire, states
 from tests.lake.killed_at_each import killed_at_each
 from tests.other_engine import delete_position
+from tests.rounds import again_but
 
 STORE = "store-1"
 
@@ -468,7 +469,7 @@ def test_names_tell_whose_a_file_is() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sharing", [8 << 20], indirect=True)
-@pytest.mark.parametrize("what", ["archive", "expire", "undo", "remove"])
+@pytest.mark.parametrize("what", again_but(["archive", "expire", "undo", "remove"], "archive", "expire"))
 def test_killed_at_a_durable_operation_and_run_again_it_goes_on(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs, tmp_path: Path, what: str
 ) -> None:

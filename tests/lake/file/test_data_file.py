@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_engine.arrow import row_groups
 from storage_engine.exceptions import ProofError
 from storage_engine.lake.archive.archive import SegmentJob
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.file import data_file, row_groups
+from storage_engine.lake.file import data_file
 from storage_engine.lake.file.data_file import (
     RowCounter,
     Window,
@@ -26,7 +27,7 @@ from storage_engine.lake.file.data_file import (
     segment_bytes,
     write_data_file,
 )
-from storage_engine.model.broker.codec import Columns
+from storage_engine.model.broker.codec import Columns, SegmentCodec
 from storage_engine.rocketmq.codec.codec import CODEC, RocketMQCodec
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
@@ -197,7 +198,32 @@ def test_a_stored_time_may_have_any_unit(unit: str) -> None:
     )
 
 
-class _BrokenCodec(RocketMQCodec):
+class _OwnCodec(RocketMQCodec):
+    """Decodes as it says itself, a range at a time."""
+
+    decode_groups = SegmentCodec.decode_groups
+
+
+def test_a_codec_that_knows_no_parts_has_the_whole_segment_loaded_first(
+    make_jobs: MakeJobs, lake: Lake, segments: list[Path]
+) -> None:
+    (job,) = make_jobs(lake, segments[0])
+    data, loaded = segments[0].read_bytes(), list[tuple[int, int]]()
+    room = bytearray(len(data))
+
+    def load(first: int, last: int) -> None:
+        loaded.append((first, last))
+        room[first:last] = data[first:last]
+
+    sink = io.BytesIO()
+    write_data_file(job, _OwnCodec(), memoryview(room), sink, load)
+    assert loaded == [(0, len(data))]
+    with pq.ParquetFile(sink) as parquet:
+        found = segment_bytes(parquet, CODEC, job.base_offset, len(data), "x")
+        assert b"".join(bytes(part) for _, part in found) == data
+
+
+class _BrokenCodec(_OwnCodec):
     def decode(self, data: Any, base_offset: int, **options: Any) -> Iterator[Any]:
         raise KeyError("half")
 
@@ -217,7 +243,7 @@ def test_a_codec_that_fails_is_one_clear_error(
 
 
 @dataclass(frozen=True)
-class _Failing(RocketMQCodec):
+class _Failing(_OwnCodec):
     """Fails by whatever it was given, before its first rows or behind them."""
 
     error: BaseException
@@ -269,13 +295,13 @@ def test_a_sink_that_is_full_is_no_fault_of_the_codec(
         write_data_file(job, CODEC, memoryview(segments[0].read_bytes()), _Full())
 
 
-class _Listed(RocketMQCodec):
+class _Listed(_OwnCodec):
     def decode(self, data: Any, base_offset: int, **options: Any) -> Iterator[Any]:
         yield [{"physical_offset": 0}], ()
 
 
 @dataclass(frozen=True)
-class _Writing(RocketMQCodec):
+class _Writing(_OwnCodec):
     """Writes into what it shall read, by one of the ways there might be."""
 
     way: Callable[[memoryview], memoryview]

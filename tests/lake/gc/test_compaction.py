@@ -217,6 +217,29 @@ def test_killed_between_its_commits_archiving_finishes_it(
     check(small, segments, tmp_path / "back")
 
 
+@pytest.mark.parametrize("fault", ["rows", "footer", "lost"])
+def test_killed_between_its_commits_small_files_give_back_what_a_damaged_larger_one_lost(
+    small: Lake,
+    segments: list[Path],
+    make_jobs: MakeJobs,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    fault: str,
+) -> None:
+    killed_between(small, monkeypatch)
+    path = Path(live(small)[0].removeprefix("file://"))
+    kept = path.read_bytes()
+    path.write_bytes(kept[:1000] + bytes(4000) + kept[5000:] if fault == "rows" else kept[:-10] + bytes(10))
+    if fault == "lost":
+        path.unlink()
+    # One alone is archived again; the others have no other place any more than the small files.
+    archive_all(small, make_jobs(small, segments[0]))
+    assert all(row.row_groups is None for row in check(small, segments, tmp_path / "back"))
+    compact_lake(small)
+    assert shared(small)
+    check(small, segments, tmp_path / "back")
+
+
 def test_killed_between_its_commits_a_rebuild_finishes_it(
     small: Lake, segments: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestFile
+from pyiceberg.table.snapshots import Operation
 
 from benchmarks.growth import add_history, clean_one, make_store
 from storage_engine.core.clock import DAY_MS
+from storage_engine.lake.archive import receipt_commit
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.tables import GROWTH_PROPERTIES
@@ -25,6 +28,8 @@ from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.storage.file_memory import forget_files
 from storage_engine.lake.verify.verify_metadata import read_state
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.retention import steps
 from tests.stock_engine import set_properties, stock_table
 
 pytestmark = pytest.mark.slow
@@ -34,6 +39,7 @@ FEW = LakePolicy(snapshot_age_ms=0, least_snapshots=1, most_snapshots=2)
 
 _ROLL_BACK = """
 import sys
+from storage_engine.lake.archive import receipt_commit
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 table = open_lake(LakeConfig.local(sys.argv[1])).messages()
@@ -190,11 +196,46 @@ def test_a_damaged_list_of_ranges_costs_nothing_but_time(archived) -> None:
     table = archived.messages()
     path = Path(table.location().removeprefix("file://")) / RANGES_NAME
     offsets = [next(iter(ranges.values())) for ranges in known_ranges(table).values()]
-    assert sorted(offsets) == [(n << 20, n << 20) for n in range(3)]
+    assert sorted(it[:2] for it in offsets) == [(n << 20, n << 20) for n in range(3)]
     for content in (b"", b"{}", b'{"version": 1, "manifests": {}, "sha256": "0"}', b"\xff"):
         path.write_bytes(content)
         assert known_ranges(table) == {}
         assert len(live_data_files(table, "store-1", (0, 0))) == 1
+
+
+def test_plans_archives_and_looks_open_no_manifest_of_older_receipts(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(receipt_commit, "FULL_FILE_ROWS", 4)
+    store = make_store(tmp_path, first_offset=2000 << 20, segments=7, segment_bytes=1 << 20)
+    clean_one(store, "first")
+    add_history(store, 2000, 10, 500)
+    # The first run and look read all.
+    clean_one(store, "known")
+    steps.monitor(store, "known")
+    maintain_lake(open_lake(store.lake), LakePolicy(), _now_ms())
+    known = known_ranges(open_lake(store.lake).segments())
+    of_stores = [(key.partition(" ")[0], it) for key, stores in known.items() for it in stores.values()]
+    older = {name for name, it in of_stores if it.least_rows >= 4 and it.newest < 1900}
+    assert older
+    opened: set[str] = set()
+    fetch = ManifestFile.fetch_manifest_entry
+
+    def fetched(self, *args, **options):
+        opened.add(self.manifest_path.rpartition("/")[2])
+        return fetch(self, *args, **options)
+
+    for key in "abcd":
+        with monkeypatch.context() as patched:
+            patched.setattr(ManifestFile, "fetch_manifest_entry", fetched)
+            forget_files()
+            steps.make_plan(store, key, PlanRequest(manual=True, max_segments=1))
+            steps.archive_planned(store, key, partial(steps.archive, store, key))
+            steps.monitor(store, f"look-{key}")
+        # A release follows the chain from its first row on.
+        assert steps.release(store, key).deleted
+    segments = open_lake(store.lake).segments()
+    assert Operation.OVERWRITE in {it.summary.operation for it in segments.metadata.snapshots[-4:]}
+    assert opened
+    assert not opened & older
 
 
 @pytest.mark.again

@@ -19,7 +19,7 @@ from storage_engine.lake.archive import archive as archiving
 from storage_engine.lake.archive.archive import archive_segment
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.file import source_file
-from storage_engine.lake.storage.pace import LimitedPace, Pace, pace_at
+from storage_engine.lake.storage.pace import LimitedPace, Pace, next_share, pace_at
 from tests.lake.conftest import MakeJobs
 
 MIB = 1 << 20
@@ -79,6 +79,62 @@ def test_time_without_work_is_not_saved_up() -> None:
     clock.now += 3600
     pace.spend(10 * MIB)
     assert clock.slept == pytest.approx(10, abs=0.11)
+
+
+@pytest.mark.parametrize(
+    ("share", "put_p99_ms", "before_ms", "expected"),
+    [
+        (1.0, 11.0, 2.0, 0.5),
+        (0.5, 40.0, 20.0, 0.25),
+        (0.15, 1000.0, 0.0, 0.1),
+        # Neither noticeably long, nor longer than before.
+        (1.0, 10.0, 0.0, 1.0),
+        (1.0, 30.0, 20.0, 1.0),
+        (0.25, 2.0, 2.0, 0.35),
+        (0.95, 2.0, 2.0, 1.0),
+        (0.1, None, 2.0, 1.0),
+        (0.1, 500.0, None, 1.0),
+    ],
+)
+def test_a_broker_whose_puts_take_longer_is_given_way(
+    share: float, put_p99_ms: float | None, before_ms: float | None, expected: float
+) -> None:
+    assert next_share(share, put_p99_ms, before_ms) == pytest.approx(expected)
+
+
+_LATENCIES = st.none() | st.floats(0, 1e6)
+
+
+@given(_LATENCIES, st.lists(_LATENCIES, max_size=40))
+def test_the_rate_stays_between_a_tenth_and_the_limit_and_comes_back(
+    before_ms: float | None, seen: list[float | None]
+) -> None:
+    share = 1.0
+    for put_p99_ms in seen:
+        last, share = share, next_share(share, put_p99_ms, before_ms)
+        assert 0.1 <= share <= 1
+        if put_p99_ms is None or put_p99_ms <= 10:
+            assert share >= last
+    for _ in range(9):
+        share = next_share(share, 0.0, before_ms)
+    assert share == pytest.approx(1)
+
+
+def test_a_broker_is_asked_once_a_minute_until_archiving_ends() -> None:
+    pace, clock = limited(MIB)
+    answers = iter([2.0, 50.0, 50.0, None])
+    slept = []
+    with pace.following(lambda: next(answers)):
+        for minute in range(4):
+            clock.now = max(clock.now, 1000 + 60 * minute)
+            for _ in range(2):
+                before = clock.slept
+                pace.spend(MIB)
+                slept.append(clock.slept - before)
+    # A tenth of a second of a pause is caught up on.
+    assert slept == pytest.approx([1, 1, 1.9, 2, 3.9, 4, 0.9, 1])
+    pace.spend(MIB)
+    assert next(answers, "asked") == "asked"
 
 
 def test_threads_share_one_limit() -> None:

@@ -13,7 +13,7 @@ from storage_engine.model.keep.rules import Hold, KeepRule, Scope, Stream, keep_
 def stream(
     topic: str, *, log: str = "commitlog", names: tuple[str, ...] = ("main",), broker: str = "rocketmq"
 ) -> Stream:
-    return Stream("8c1d", names, log, topic, find_broker(broker).is_system_topic(topic))
+    return Stream("8c1d", names, log, topic, find_broker(broker).topics.is_system(topic))
 
 
 def rules(**keeps: str) -> tuple[KeepRule, ...]:
@@ -104,7 +104,7 @@ def test_a_wildcard_matches_no_topic_of_the_brokers_own(
         # Whoever doesn't tell which topics are its own has none that a wildcard matches.
         from tests.toy_broker.toy_broker import BROKER
 
-        own = Stream("8c1d", (), "log", topic, BROKER.is_system_topic(topic))
+        own = Stream("8c1d", (), "log", topic, BROKER.topics.is_system(topic))
     else:
         own = stream(topic, broker=broker)
     assert rule_for(rules(**{"any": "0 days", f"{topic[:3]}any": "0 days"}), own) is None
@@ -115,7 +115,7 @@ def test_a_wildcard_matches_no_topic_of_the_brokers_own(
     ("broker", "topic"), [("rocketmq", "%RETRY%group"), ("rocketmq", "%DLQ%group"), ("kafka", "_own")]
 )
 def test_other_topics_are_no_topics_of_the_brokers_own(broker: str, topic: str) -> None:
-    assert not find_broker(broker).is_system_topic(topic)
+    assert not find_broker(broker).topics.is_system(topic)
 
 
 def test_only_a_rule_for_every_topic_applies_to_rows_without_one() -> None:

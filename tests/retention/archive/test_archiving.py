@@ -17,6 +17,8 @@ from storage_engine.exceptions import (
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.jobs import SegmentJob
+from storage_engine.lake.storage import pace
+from storage_engine.model.hold import BrokerProgress
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import ArchiveMode, Policy
@@ -24,6 +26,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.report.report import build_report
 from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.rocketmq.store.broker import RocketMQBrokerStore
 from tests.lakes import damage, path_of
 from tests.rounds import later
 
@@ -54,6 +57,24 @@ def test_what_the_plan_deletes_is_archived_once(planned: Make) -> None:
     done = steps.archive_planned(store, "r", archive_here(store))
     assert [receipt.base_offset for receipt in done.receipts] == [0, 1 << 20]
     assert steps.archive_planned(store, "r", never) == steps.ArchiveResult(())
+
+
+@pytest.mark.parametrize("answers", [lambda: 1, lambda: 500, lambda: [][0]])
+def test_a_running_broker_is_asked_how_long_its_puts_take(
+    planned: Make, monkeypatch: pytest.MonkeyPatch, answers: Callable[[], float]
+) -> None:
+    asked: list[float] = []
+
+    def progress(_store: object, now_ms: int) -> BrokerProgress:
+        asked.append(now_ms)
+        return BrokerProgress(now_ms, 0, 0, None, None, None, {}, None, put_p99_ms=answers())
+
+    monkeypatch.setattr(RocketMQBrokerStore, "progress", progress)
+    monkeypatch.setattr(pace, "_LOOK_SECONDS", 0.0)
+    store = planned(max_segments=1, policy=Policy(archive_bytes_per_second=1 << 30))
+    done = steps.archive_planned(store, "r", archive_here(store))
+    assert len(done.receipts) == 1
+    assert len(asked) > 1
 
 
 @pytest.mark.parametrize("fault", ["lost", *later("damaged")])

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from storage_engine.commands import Command, Text
 from storage_engine.model.report.diagnosis import Finding, Severity
 from storage_engine.retention.doctor.next_step import State, UnknownProof, in_airflow, next_step
 
@@ -54,15 +55,15 @@ READY = State(has_lake=True, unproven=0, next_deletion_ms=1_800_000_000_000)
 )
 def test_the_command_fits_the_state(state: State, command: str) -> None:
     found = next_step(state)
-    assert found.command == command
+    assert str(found.command) == command
     assert found.why
 
 
 def test_in_airflow_the_dag_stands_for_the_commands_that_it_runs() -> None:
-    finding = Finding(Severity.WARNING, "unproven", "", "archive them: storage-engine archive")
+    finding = Finding(Severity.WARNING, "unproven", "", Text("archive them: ", Command("archive")))
     assert in_airflow(finding, "d", known=True).advice == "archive them: airflow dags trigger d"
     assert in_airflow(finding, "d", known=False).advice == "archive them: the DAG d, once Airflow knows it"
-    copied = replace(finding, advice="see: storage-engine lag; storage-engine clean-up")
+    copied = replace(finding, advice=Text("see: ", Command("lag"), "; storage-engine archive"))
     assert in_airflow(copied, "d", known=True) == copied
 
 

@@ -11,7 +11,7 @@ import pytest
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError, BrokerUnavailableError, GateRefusedError
 from storage_engine.journal.drift import drift_since_renewal
-from storage_engine.kafka.live.live_store import LiveKafkaStore
+from storage_engine.kafka.live.live_store import TopicsHold
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold import Drift, DriftKind, DueRange, HoldStatus
@@ -39,24 +39,24 @@ def managed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ManagedStore:
     return store
 
 
-def fail(store: LiveKafkaStore, *_: Any) -> HoldStatus:
+def fail(hold: TopicsHold, *_: Any) -> HoldStatus:
     """Find what went, and fail with the next question."""
-    assert store.memory is not None
-    store.memory.record_drift((GONE,))
+    assert hold.node.memory is not None
+    hold.node.memory.record_drift((GONE,))
     raise BrokerUnavailableError("no answer in time")
 
 
 def test_what_a_look_found_before_it_failed_is_told(
     managed: ManagedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LiveKafkaStore, "hold_due", fail)
+    monkeypatch.setattr(TopicsHold, "hold_due", fail)
     with opened(managed) as context:
         status, alarms = monitoring._hold_due(context, "first", None)
         assert status is None
         assert any("no answer in time" in one for one in alarms)
         assert any(one.startswith("segment-gone: log orders-0: records went") for one in alarms)
         # Where nobody told it, as after a kill, the next look does.
-        monkeypatch.setattr(LiveKafkaStore, "hold_due", lambda *_: HoldStatus(False, left_to_broker=True))
+        monkeypatch.setattr(TopicsHold, "hold_due", lambda *_: HoldStatus(False, left_to_broker=True))
         status, alarms = monitoring._hold_due(context, "second", None)
         assert status is not None
         assert [one.kind for one in status.disturbances] == [DriftKind.SEGMENT_GONE]
@@ -76,7 +76,7 @@ def test_where_nothing_else_can_be_told_what_goes_soon_is(
     managed: ManagedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status = HoldStatus(False, left_to_broker=True, due=(DUE,), alarms=("topic orders stays held",))
-    monkeypatch.setattr(LiveKafkaStore, "hold_due", lambda *_: status)
+    monkeypatch.setattr(TopicsHold, "hold_due", lambda *_: status)
 
     def failed(*_: Any) -> Any:
         raise BadInputError("a log directory can't be read")
@@ -94,8 +94,8 @@ def test_a_run_whose_hold_was_reverted_says_who_did_what(
 ) -> None:
     reverted = Drift(DriftKind.SETTING_CHANGED, "topic orders: expected retention.ms 9, found 5.")
     status = HoldStatus(held=False, disturbances=(reverted,), notices=("the hold counts from 12:00 on",))
-    monkeypatch.setattr(LiveKafkaStore, "hold_status", lambda *_: status)
-    monkeypatch.setattr(LiveKafkaStore, "renew_hold", lambda *_: status)
+    monkeypatch.setattr(TopicsHold, "status", lambda *_: status)
+    monkeypatch.setattr(TopicsHold, "renew", lambda *_: status)
     live = replace(managed.live or LiveBroker(), deletes=WE_DELETE)
     with opened(replace(managed, live=live)) as context:
         run = begin_background_run(context, "run")

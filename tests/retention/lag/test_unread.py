@@ -158,9 +158,9 @@ def test_what_is_to_be_known_of_the_positions_is_said_by_plan_release_and_report
 ) -> None:
     """As where a running broker can't be asked, and its files are older."""
     said = "groups' positions are those that it wrote down 3 min ago"
-    found = rocketmq.RocketMQBrokerStore.unread
+    found = rocketmq.FileConsumers.unread
     monkeypatch.setattr(
-        rocketmq.RocketMQBrokerStore,
+        rocketmq.FileConsumers,
         "unread",
         lambda *args, **options: replace(found(*args, **options), notices=(said,)),
     )

@@ -281,7 +281,7 @@ def test_what_points_into_the_segments_and_cannot_be_read_stays(archived: Make, 
     store = archived()
     oldest = min(
         file.facts.path
-        for file in open_store(store).dependents({"commitlog": 7 << 20})
+        for file in open_store(store).dependents.find({"commitlog": 7 << 20})
         if f"/{kind}/" in file.facts.path
     )
     os.truncate(oldest, 20)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from storage_engine.commands import Command, Text
 from storage_engine.exceptions import BrokerPackageError, FileGoneError, StoreBusyError
-from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.broker.broker_store import FORMER_MEMBERS, BrokerStore
 from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.store.store import (
     DiskUsage,
@@ -23,6 +24,7 @@ from storage_engine.model.store.store import (
 )
 from storage_engine.retention.proof.deletion_checks import check_gone
 from storage_engine.retention.store.broker_answers import (
+    PARTS,
     QUESTIONS,
     asked,
     list_dependents,
@@ -214,7 +216,8 @@ def test_whatever_a_package_raises_is_one_error(
     root: Path, snapshot: StoreSnapshot, error: BaseException
 ) -> None:
     found = f"broker says: expected its package to .*, found {type(error).__name__}"
-    store: Any = _Says(root, snapshot=error, plan=error, dependents=error, triggers=error, sealed_files=error)
+    store: Any = _Says(root, snapshot=error, plan=error, triggers=error, sealed_files=error)
+    store.dependents = _Says(root, find=error)
     for ask in (
         lambda: take_snapshot(store, NOW_MS, "says"),
         lambda: propose(store, snapshot, NOW_MS, REQUEST),
@@ -249,6 +252,8 @@ def test_a_plan_for_the_snapshot_is_taken(root: Path, snapshot: StoreSnapshot) -
     for going in ((), (0,), (0, 1)):
         plan = _plan(snapshot, *going)
         assert _proposed(root, snapshot, plan) is plan
+    named = _altered(_plan(snapshot, 0), 0, detail=Text("said, see ", Command("doctor")))
+    assert _proposed(root, snapshot, named) is named
 
 
 def _altered(plan: Plan, number: int, **changes: Any) -> Plan:
@@ -307,7 +312,9 @@ def test_a_plan_for_anything_else_is_refused(root: Path, snapshot: StoreSnapshot
 
 
 def _listed(root: Path, snapshot: StoreSnapshot, *files: Any) -> tuple[DependentFile, ...]:
-    return list_dependents(_Says(root, dependents=files), snapshot, {"left": SIZE})  # type: ignore[arg-type]
+    says = _Says(root)
+    says.dependents = _Says(root, find=files)  # type: ignore[attr-defined]
+    return list_dependents(says, snapshot, {"left": SIZE})  # type: ignore[arg-type]
 
 
 def test_dependents_are_ordinary_files_of_the_store(root: Path, snapshot: StoreSnapshot) -> None:
@@ -358,35 +365,89 @@ def test_what_is_there_is_not_gone(snapshot: StoreSnapshot) -> None:
 
 
 def test_each_question_of_the_contract_is_asked_by_the_adapter() -> None:
-    members = {name for name in dir(BrokerStore) if not name.startswith("_")}
-    changing = {"lock", "delete_segments", "delete_dependents", "delete_left_over", "close"}
-    assert members - changing == {*QUESTIONS}
+    members = _members(BrokerStore) - PARTS.keys()
+    of_parts = {f"{name}.{one}" for name, part in PARTS.items() for one in _members(part)}
+    changing = {"lock", "delete_segments", "dependents.delete", "tasks.delete_left_over", "close"}
+    assert (members | of_parts) - changing == {*QUESTIONS}
+
+
+def _members(of: type) -> set[str]:
+    return {name for name in dir(of) if not name.startswith("_")}
+
+
+def _saying(root: Path, question: str, error: Exception) -> tuple[Any, str]:
+    """A store, or a part of one, that raises an error where it is asked, and the name of the question."""
+    part, _, name = question.rpartition(".")
+    says = _Says(root, **{name: error})
+    if not part:
+        return asked(says, "says"), name  # type: ignore[arg-type]
+
+    def say(*_: Any, **__: Any) -> Any:
+        raise error
+
+    of = type("Part", (PARTS[part],), {name: say, "__init__": lambda _: None})
+    of.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
+    setattr(says, part, of())
+    return getattr(asked(says, "says"), part), name  # type: ignore[arg-type]
+
+
+def test_a_part_is_none_or_of_its_class(root: Path) -> None:
+    says = _Says(root)
+    for part in PARTS:
+        setattr(says, part, None)
+        assert getattr(asked(says, "says"), part) is None  # type: ignore[arg-type]
+        setattr(says, part, "something else")
+        with pytest.raises(BrokerPackageError, match=f"{part}: expected type .*, or None"):
+            getattr(asked(says, "says"), part)  # type: ignore[arg-type]
+
+
+def _class_with(member: str, value: object) -> type:
+    return type("Older", (BrokerStore,), {member: value})
+
+
+@pytest.mark.parametrize("member", sorted(FORMER_MEMBERS))
+def test_a_store_of_an_older_contract_is_refused_by_what_it_defines(member: str) -> None:
+    where = FORMER_MEMBERS[member].replace(".", "[.]")
+    with pytest.raises(TypeError, match=f"Older defines {member}, which is {where} since 0.3"):
+        _class_with(member, lambda *_: None)
+    if where != member and not where.startswith(f"{member}["):
+        for value in (False, property(lambda _: False)):
+            with pytest.raises(TypeError, match=f"Older defines {member}"):
+                _class_with(member, value)
+        with pytest.raises(TypeError, match=f"Older defines {member}"):
+            type("Older", (BrokerStore,), {"__annotations__": {member: "bool"}})
+        mixed_in = type("Mixin", (), {member: None})
+        with pytest.raises(TypeError, match=f"Mixin defines {member}"):
+            type("Older", (mixed_in, BrokerStore), {})
+        older: Any = type("Older", (), {})()
+        setattr(older, member, False)
+        with pytest.raises(BrokerPackageError, match=f"Older defines {member}, which is {where} since 0.3"):
+            asked(older, "says")
 
 
 @pytest.mark.parametrize("name", sorted(QUESTIONS))
 def test_what_a_package_raises_in_an_answer_is_one_error(root: Path, name: str) -> None:
-    store = asked(_Says(root, **{name: KeyError("x")}), "says")  # type: ignore[arg-type]
-    busy = asked(_Says(root, **{name: StoreBusyError("x")}), "says")  # type: ignore[arg-type]
     if name == "data_paths":
-        assert store.data_paths == (root,)
         return
+    store, member = _saying(root, name, KeyError("x"))
+    busy, _ = _saying(root, name, StoreBusyError("x"))
     with pytest.raises(BrokerPackageError, match=f"expected its package to .*{QUESTIONS[name]}"):
-        getattr(store, name)()
+        getattr(store, member)()
     with pytest.raises(StoreBusyError):
-        getattr(busy, name)()
+        getattr(busy, member)()
 
 
-@pytest.mark.parametrize("name", ["deleted", "end_hold"])
+@pytest.mark.parametrize("name", ["removal.deleted", "hold.end"])
 def test_an_error_says_of_the_store_only_what_is_known(root: Path, name: str) -> None:
     """A question may follow a deletion; what changes the store may have begun."""
-    known = {"deleted": "Asking changed nothing.", "end_hold": "A part of it may be done"}[name]
-    store = asked(_Says(root, **{name: KeyError("x")}), "says")  # type: ignore[arg-type]
+    known = {"removal.deleted": "Asking changed nothing.", "hold.end": "A part of it may be done"}[name]
+    store, member = _saying(root, name, KeyError("x"))
     with pytest.raises(BrokerPackageError, match=known) as refused:
-        getattr(store, name)()
+        getattr(store, member)()
     assert "Nothing was changed" not in str(refused.value)
-    gone = asked(_Says(root, **{name: FileNotFoundError(2, "gone", "/x")}), "says")  # type: ignore[arg-type]
+    gone, _ = _saying(root, name, FileNotFoundError(2, "gone", "/x"))
     with pytest.raises(FileGoneError, match=f"meanwhile. {known}.*Run it again"):
-        getattr(gone, name)()
+        getattr(gone, member)()
 
 
 def test_a_property_that_fails_is_the_same_error(root: Path) -> None:

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_engine.arrow import row_groups
 from storage_engine.rocketmq.codec.codec import CODEC, default_chunk_bytes
 from storage_engine.rocketmq.codec.decode_columns import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from storage_engine.rocketmq.codec.property_pairs import property_maps
@@ -330,3 +332,60 @@ def test_default_chunks_stay_small_beside_their_segment() -> None:
     assert default_chunk_bytes(1 << 30) == 16 << 20
     assert default_chunk_bytes(32 << 20) == 8 << 20
     assert default_chunk_bytes(1 << 20) == 1 << 20
+
+
+class _Room:
+    """A segment of which only what was loaded is there: all else is poison."""
+
+    def __init__(self, data: bytes) -> None:
+        self._real = np.frombuffer(data, np.uint8)
+        self.bytes = np.full(len(data), 0xA5, np.uint8)
+        self.most = 0
+
+    def load(self, first: int, last: int) -> None:
+        self.bytes.fill(0xA5)
+        self.bytes[first:last] = self._real[first:last]
+        self.most = max(self.most, last - first)
+
+
+def _segment_with_every_fault(message: Any, build_frame: Any) -> bytes:
+    """Six megabytes: a frame of three, a run of zeros, wrong CRCs, an old frame, and a torn end."""
+    parts, size = [], 0
+    bodies = [b"a" * 700, b"b" * 3_000, b"c" * (3 << 20), b"d" * 900]
+    for number in range(1500):
+        body = bodies[2] if number == 400 else bodies[number % 2 * 3]
+        sent = message(body=body, topic=b"topic%d" % (number % 7), queue_id=number % 3)
+        made = bytearray(build_frame(sent, size))
+        if number in (300, 301):
+            made[200] ^= 1
+        if number == 700:
+            made = bytearray(1_600_000)
+        if number == 900:
+            made = bytearray(build_frame(message(body=body), 5))
+        parts.append(bytes(made))
+        size += len(made)
+    return b"".join(parts) + parts[0][:333]
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 1_100_000, 2_000_000, 16 << 20])
+def test_a_part_of_a_segment_at_a_time_gives_the_row_groups_that_all_of_it_gives(
+    chunk_bytes: int, message: Any, build_frame: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_groups, "ROW_GROUP_BYTES", 300_000)
+    data = _segment_with_every_fault(message, build_frame)
+    if chunk_bytes == 1:
+        data = data[: 1 << 20]
+    expected_groups, expected_damages = [], []
+    for rows, damages in CODEC.decode(memoryview(data), 0, chunk_bytes=chunk_bytes):
+        expected_groups += [group.cast(COPIED) for group in row_groups.cut_rows(rows)]
+        expected_damages += damages
+    assert len(expected_damages) >= (4 if len(data) > 1 << 20 else 1)
+    room, groups, found = _Room(data), [], []
+    decoded = CODEC.decode_groups(room.bytes.data, 0, chunk_bytes=chunk_bytes, context="", load=room.load)
+    for tables, damages in decoded:
+        groups += [table.cast(COPIED) for table in tables]
+        found += damages
+    assert [group.num_rows for group in groups] == [group.num_rows for group in expected_groups]
+    assert pa.concat_tables(groups) == pa.concat_tables(expected_groups)
+    assert found == expected_damages
+    assert room.most <= max(chunk_bytes + (1 << 20) + 64, (3 << 20) + 2 * chunk_bytes)

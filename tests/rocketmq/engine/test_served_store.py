@@ -67,11 +67,11 @@ def test_the_oldest_segments_go_and_the_engine_goes_on(tmp_path: Path) -> None:
             s.base_offset for s in log.segments if s not in going
         ]
         assert store.files.min_offset == left.min_offset == going[-1].end_offset
-        dependents = beside.dependents({"commitlog": left.min_offset})
+        dependents = beside.dependents.find({"commitlog": left.min_offset})
         assert {file.kind for file in dependents} == {"consume-queue", "index"}
         with beside.lock():
-            beside.delete_dependents(dependents, lambda: None)
-        assert beside.dependents({"commitlog": left.min_offset}) == ()
+            beside.dependents.delete(dependents, lambda: None)
+        assert beside.dependents.find({"commitlog": left.min_offset}) == ()
         assert store.put(NewMessage("orders", b"goes on")).status is PutStatus.PUT_OK
         end = store.positions().wrote
     with open_store(write_conf(tmp_path / "conf", tmp_path / "store")) as again:
@@ -133,13 +133,13 @@ def test_a_flush_tells_the_positions_before_and_after(tmp_path: Path) -> None:
     with served(tmp_path, **slow) as (store, beside):
         result = store.put(NewMessage("orders", b"new"))
         assert store.wait_until_dispatched()
-        found = beside.flush_now()
+        found = beside.process.flush_now()
         assert found.before.flushed == result.physical_offset
         end = result.physical_offset + result.size_bytes
         assert (found.after.wrote, found.after.committed) == (end, end)
         assert (found.after.flushed, found.after.dispatched) == (end, end)
         assert found.after.checkpoint["logics_msg_timestamp_ms"] == result.store_timestamp_ms
-        progress = beside.progress(1)
+        progress = beside.process.progress(1)
         assert progress is not None
         assert (progress.flush_behind_bytes, progress.dispatch_behind_bytes) == (0, 0)
         # What isn't on disk is sealed for nobody.
@@ -159,10 +159,10 @@ def test_a_store_that_nobody_serves_is_recovered_and_flushed(tmp_path: Path) -> 
     with closing(open_served(settings_of(tmp_path))) as beside:
         assert beside.session is None
         assert beside.snapshot(1).crashed
-        found = beside.flush_now()
+        found = beside.process.flush_now()
         assert found.after.flushed == found.after.dispatched == found.after.wrote > 0
         assert not beside.snapshot(2).crashed
-        assert beside.progress(3) is None
+        assert beside.process.progress(3) is None
 
 
 def test_lines_become_messages(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_neither_a_flush_nor_who_serves_cuts_off_whole_messages(tmp_path: Path) 
     before = contents(root / "commitlog")
     beside = open_served(settings_of(tmp_path))
     with closing(beside), pytest.raises(CorruptFrameError, match="whole messages"):
-        beside.flush_now()
+        beside.process.flush_now()
     with pytest.raises(CorruptFrameError, match="whole messages"):
         serve_store(settings_of(tmp_path), None, [], threading.Event(), None)
     assert contents(root / "commitlog") == before

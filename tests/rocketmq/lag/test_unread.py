@@ -37,7 +37,7 @@ def lost_by_queue(store: RocketMQBrokerStore) -> dict[tuple[str, str, int], int]
 
 
 def found_in(store: RocketMQBrokerStore, new_min_offset: int) -> tuple[UnreadMessages, ...]:
-    found = store.unread(store.snapshot(NOW_MS), {"commitlog": new_min_offset})
+    found = store.consumers.unread(store.snapshot(NOW_MS), {"commitlog": new_min_offset})
     assert found.error == ""
     return found.rows
 
@@ -111,12 +111,12 @@ def test_what_the_queues_have_no_entries_of_any_more_is_said_to_be_unknown(store
     store = opened(root)
     before = store.snapshot(NOW_MS)
     (log,) = before.logs
-    exact = store.unread(before, {"commitlog": 5 * MIB}, deleted=True)
+    exact = store.consumers.unread(before, {"commitlog": 5 * MIB}, deleted=True)
     assert exact == Unread(found_in(store, 5 * MIB))
-    store.delete_dependents(store.dependents({"commitlog": 5 * MIB}), lambda: None)
+    store.dependents.delete(store.dependents.find({"commitlog": 5 * MIB}), lambda: None)
     for number in range(5):
         os.unlink(log.segments[number].facts.path)  # noqa: PTH108
-    left = store.unread(before, {"commitlog": 5 * MIB}, deleted=True)
+    left = store.consumers.unread(before, {"commitlog": 5 * MIB}, deleted=True)
     counted = {(row.group, row.topic): row.messages for row in left.rows}
     missed = [row for row in exact.rows if counted.get((row.group, row.topic)) != row.messages]
     assert missed

@@ -13,15 +13,13 @@ import pytest
 
 from storage_engine.cli.options.options import check_store
 from storage_engine.exceptions import BadInputError, BrokerUnavailableError, StorageEngineError
-from storage_engine.model.broker.kind import Broker
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention.plan.preview import preview
-from storage_engine.retention.store.brokers import open_store, open_to_look, settings_of
+from storage_engine.retention.store.brokers import open_store, open_to_look
 from storage_engine.retention.store.context import open_context, opened
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.rocketmq import BROKER
 from storage_engine.rocketmq.live import live_store, session
 
 MIB = 1 << 20
@@ -98,11 +96,15 @@ def store(store_copy: Callable[[str], Path], tmp_path: Path, brokers: Brokers) -
     )
 
 
+def watched(store: ManagedStore) -> None:
+    with closing(open_store(store)) as broker:
+        broker.watch(0)
+
+
 LOOKS = {
     "preview": lambda store: preview(store, PlanRequest(manual=True, reason="a test")),
     "check": check_store,
-    "watch": lambda store: Broker.watch_store(BROKER, settings_of(store), 0),
-    "inspect": lambda store: Broker.inspect(BROKER, settings_of(store), 0, messages=False, queues=False),
+    "watch": watched,
     "look": lambda store: closing(open_to_look(store)).__exit__(None, None, None),
 }
 

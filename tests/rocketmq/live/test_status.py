@@ -60,6 +60,14 @@ def test_words_are_read_as_brokers_write_them(text: str, bound: int | None) -> N
     assert at_most_bytes(text) == bound
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"), [("3.25", 3.25), ("0,00", 0.0), ("12345.60", 12345.6), ("", None), ("NaN", None)]
+)
+def test_how_long_puts_take_is_read_as_brokers_write_it(text: str, expected: float | None) -> None:
+    said = replace(info(), values={"putLatency99": text})
+    assert progress(said, CHECKPOINT, 20_000).put_p99_ms == expected
+
+
 def test_the_checkpoint_is_held_against_the_newest_message() -> None:
     found = progress(info(), CHECKPOINT, 20_000, 10_000)
     # What was never flushed is as old as the oldest message there is.

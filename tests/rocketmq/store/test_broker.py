@@ -28,9 +28,9 @@ def locked(store: RocketMQBrokerStore) -> object:
 REFUSING: dict[str, Callable[[RocketMQBrokerStore], object]] = {
     "lock": locked,
     "delete_segments": lambda store: store.delete_segments(store.snapshot(0).logs[0].segments, lambda: None),
-    "dependents": lambda store: store.dependents({LOG: 1 << 20}),
-    "delete_dependents": lambda store: store.delete_dependents((), lambda: None),
-    "unread": lambda store: store.unread(store.snapshot(0), {LOG: 1 << 20}),
+    "dependents": lambda store: store.dependents.find({LOG: 1 << 20}),
+    "delete_dependents": lambda store: store.dependents.delete((), lambda: None),
+    "unread": lambda store: store.consumers.unread(store.snapshot(0), {LOG: 1 << 20}),
 }
 
 
@@ -69,7 +69,7 @@ def test_its_plans_keep_everything_and_what_is_pending_is_unknown(store_copy: Ca
     assert [decision.segment for decision in found.decisions] == list(snapshot.logs[0].segments)
     assert {decision.reason for decision in found.decisions} == {Reason.UNKNOWN}
     assert [trigger.cause for trigger in found.triggers] == [Cause.MANUAL]
-    assert [one.count for one in store.pending(snapshot)] == [None] * len(PendingKind)
+    assert [one.count for one in store.consumers.pending(snapshot)] == [None] * len(PendingKind)
 
 
 def test_beside_its_running_broker_it_has_not_crashed(

@@ -83,7 +83,7 @@ def test_what_a_running_broker_writes_to_is_looked_at_again_before_it_is_left_ou
 ) -> None:
     root = store_copy("clean-stop")
     store = open_files(StoreSettings(str(root)))
-    expected = store.dependents({LOG: 1 << 40})
+    expected = store.dependents.find({LOG: 1 << 40})
     oldest = min(path for path in paths(expected) if "/consumequeue/" in str(path))
     whole, pauses = oldest.read_bytes(), 0
     oldest.write_bytes(whole[:20])
@@ -95,12 +95,12 @@ def test_what_a_running_broker_writes_to_is_looked_at_again_before_it_is_left_ou
             oldest.write_bytes(whole)
 
     monkeypatch.setattr(dependents.time, "sleep", pause)
-    found = store.find_dependents({LOG: 1 << 40}, ATTEMPTS)
+    found = replace(store.dependents, attempts=ATTEMPTS).find({LOG: 1 << 40})
     if repaired_after < ATTEMPTS:
-        assert ({*paths(found)}, store.unread_dependents) == ({*paths(expected)}, ())
+        assert ({*paths(found)}, store.dependents.unread) == ({*paths(expected)}, ())
     else:
         assert paths(found) == {path for path in paths(expected) if path.parent != oldest.parent}
-        (why,) = store.unread_dependents
+        (why,) = store.dependents.unread
         assert str(oldest) in why
     assert pauses == min(repaired_after, ATTEMPTS - 1)
 

@@ -55,7 +55,7 @@ def test_a_store_s_log_is_called_as_its_broker(store_copy: Callable[[str], Path]
     store = store_copy("clean-stop")
     broker = open_files(StoreSettings(str(store), overrides=NAMES))
     (log,) = broker.snapshot(0).logs
-    contexts = broker.contexts(log.sealed)
+    contexts = broker.replicas.contexts(log.sealed)
     assert {one.log_id for one in contexts.values()} == {"named:c/b"}
     for before, after in zip(log.sealed, log.sealed[1:], strict=False):
         # Of a segment that is one blank frame there is no message.
@@ -64,7 +64,7 @@ def test_a_store_s_log_is_called_as_its_broker(store_copy: Callable[[str], Path]
     assert "message_before" not in contexts[log.sealed[0].id].evidence
     for missing in NAMES:
         known = {key: value for key, value in NAMES.items() if key != missing}
-        assert open_files(StoreSettings(str(store), overrides=known)).contexts(log.sealed) == {}
+        assert open_files(StoreSettings(str(store), overrides=known)).replicas.contexts(log.sealed) == {}
 
 
 @pytest.mark.parametrize(

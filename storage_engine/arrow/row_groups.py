@@ -22,17 +22,27 @@ def cut_rows(rows: pa.Table) -> Iterator[pa.Table]:
     A row without bytes stays with the one that has them, however much it holds, so that each group gives back
     its part of the segment by itself.
     """
+    if not isinstance(rows, pa.Table):
+        raise TypeError(f"rows that are {type(rows).__name__}, no Arrow table")
     sizes = rows["size"].to_numpy()
+    held = sizes if (sizes > 0).all() else np.maximum(sizes, _view_bytes(rows))
+    for first, last in cut_places(sizes, held):
+        yield rows.slice(first, last - first)
+
+
+def cut_places(sizes: np.ndarray[Any, Any], held: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
+    """Yield the first row of each group, and the one behind its last.
+
+    :param sizes: of the rows, in bytes of the segment.
+    :param held: by each row, which is more where its views lead to more.
+    """
     owning = np.flatnonzero(sizes > 0)
-    held = sizes if len(owning) == len(sizes) else np.maximum(sizes, _view_bytes(rows))
     ends = np.cumsum(held, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
     cuts = np.searchsorted(ends, np.arange(ROW_GROUP_BYTES, total, ROW_GROUP_BYTES))
     if len(owning) < len(sizes) and len(owning):
         cuts = owning[np.maximum(np.searchsorted(owning, cuts, side="right") - 1, 0)]
-    cuts = np.unique(np.concatenate(([0], cuts, [rows.num_rows])))
-    for first, last in pairwise(cuts.tolist()):
-        yield rows.slice(first, last - first)
+    yield from pairwise(np.unique(np.concatenate(([0], cuts, [len(sizes)]))).tolist())
 
 
 def _view_bytes(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:

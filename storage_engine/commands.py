@@ -1,0 +1,226 @@
+"""Commands that texts name. A text keeps them as parts; who shows it gives them its reader's arguments.
+
+What finds out that a lake or a store needs another command doesn't know what a person called them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from shlex import quote
+from typing import SupportsIndex
+
+_LAKE_OR_CONNECTION = ("lake info", "lake relocate", "lake promote")
+_LAKE_AND_CONNECTION = ("lake rebuild", "gc --undo")
+_LAKE_ALONE = "verify --level bytes --renew"
+_STORE_OR_CONNECTION = ("stamp --new", "stamp", "adopt", "move NAME")
+_BOTH_LAKES = ("archive", "clean --manual", "clean", "verify")
+_STORE_WITH_LAKE = (*_BOTH_LAKES, "hold", "unmanage", "shield")
+_STORE_ALONE = ("lag", "doctor")
+"""Need no lake, and are told no name; doctor takes a lake or a connection."""
+_SOME_CONNECTION = "--conn-id ID"
+_REASON = ("lake promote", "stamp --new", "stamp", "adopt")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of the shell that a text names.
+
+    :param words: its name, with what chooses what it does: ``lake rebuild``, ``clean --manual``.
+    :param given: arguments as they are typed; a command that has some gets no others.
+    """
+
+    words: str
+    given: str = ""
+
+    def __str__(self) -> str:
+        return f"storage-engine {self.words} {self.given}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What is known of a store and its lakes where a text is shown.
+
+    :param places: of two lakes, what texts about each have in common: a text is about the one it names first.
+    :param store_options: words that each command of the store takes.
+    :param is_named: the store's name stands for its lakes too, unless it ``has_own_lake``.
+    """
+
+    store: str | None = None
+    lake_dir: str | None = None
+    second_lake_dir: str | None = None
+    conn_id: str | None = None
+    places: tuple[str, ...] = ()
+    store_options: tuple[str, ...] = ()
+    is_named: bool = False
+    has_own_lake: bool = False
+
+
+Part = str | Command | BaseException
+"""Of a text: of an error its message is taken."""
+
+
+class Text(str):
+    """A text that keeps the commands that it names: as a string it has them without arguments.
+
+    What is put together by ``+`` or by another text keeps them; ``str`` and an f-string around it don't.
+    """
+
+    parts: tuple[str | Command, ...]
+
+    def __new__(cls, *parts: object) -> Text:
+        flat: list[str | Command] = []
+        for part in parts:
+            told = part.args[0] if isinstance(part, BaseException) and len(part.args) == 1 else part
+            if isinstance(told, Text):
+                flat += told.parts
+            else:
+                flat.append(part if isinstance(part, Command) else str(part))
+        text = super().__new__(cls, "".join(map(str, flat)))
+        text.parts = tuple(flat)
+        return text
+
+    def __add__(self, other: str) -> Text:
+        return Text(self, other)
+
+    def __radd__(self, other: str) -> Text:
+        return Text(other, self)
+
+    def __reduce__(self) -> tuple[type[Text], tuple[str | Command, ...]]:
+        return Text, self.parts
+
+    def __getitem__(self, key: SupportsIndex | slice) -> str:
+        """Return a part, with the commands that are in it as a whole."""
+        if not isinstance(key, slice) or key.step is not None:
+            return super().__getitem__(key)
+        start, stop, _ = key.indices(len(self))
+        inside: list[str | Command] = []
+        for part in self.parts:
+            length = len(str(part))
+            whole = start <= 0 and stop >= length
+            inside.append(part if whole else str(part)[max(0, start) : max(0, stop)])
+            start, stop = start - length, stop - length
+        return Text(*inside)
+
+    def removesuffix(self, suffix: str, /) -> str:
+        return self[: len(self) - len(suffix)] if self.endswith(suffix) else self
+
+    def partition(self, separator: str, /) -> tuple[str, str, str]:
+        at = self.find(separator)
+        if at < 0:
+            return self, "", ""
+        return self[:at], separator, self[at + len(separator) :]
+
+    def without(self, words: str) -> Text:
+        """Return the text without some words, wherever they stand."""
+        before, found, behind = self.partition(words)
+        return Text(before, Text(behind).without(words)) if found else self
+
+    def each(self, change: Callable[[str], str]) -> Text:
+        """Return the text with what stands between its commands changed."""
+        return Text(*(part if isinstance(part, Command) else change(part) for part in self.parts))
+
+    def cut(self, most: int) -> str:
+        """Return the text with so many characters at most: its middle is left out."""
+        if len(self) <= most:
+            return self
+        half = most // 2 - 50
+        return Text(self[:half], f" … ({len(self) - 2 * half} characters left out) … ", self[-half:])
+
+    def to_json(self) -> list[str | list[str]]:
+        """Return the parts as JSON has them, for another process."""
+        return [part if isinstance(part, str) else [part.words, part.given] for part in self.parts]
+
+    @classmethod
+    def from_json(cls, parts: Iterable[str | list[str]]) -> Text:
+        """Return the text that :meth:`to_json` was called of."""
+        return cls(*(part if isinstance(part, str) else Command(*part) for part in parts))
+
+
+def join_texts(separator: str, texts: Iterable[str]) -> str:
+    """Return texts with a separator between them, as ``str.join`` does; their commands are kept."""
+    parts = [part for text in texts for part in (separator, text)]
+    return Text(*parts[1:])
+
+
+def commands_in(text: str) -> tuple[Command, ...]:
+    """Return the commands that a text names, in its order; none of a text that is a plain string."""
+    parts: Sequence[str | Command] = text.parts if isinstance(text, Text) else ()
+    return tuple(part for part in parts if isinstance(part, Command))
+
+
+def with_arguments(text: str, known: Arguments) -> str:
+    """Return a text as a plain string in which each command has the arguments that are known of it."""
+    if not isinstance(text, Text):
+        return text
+    about = _about(text, known)
+    return "".join(part if isinstance(part, str) else rendered(part, about) for part in text.parts)
+
+
+def then(text: str, known: Arguments) -> list[str]:
+    """Return the commands that a text names, each with the arguments that are known of it."""
+    about = _about(text, known)
+    return [rendered(command, about) for command in commands_in(text)]
+
+
+def _about(text: str, known: Arguments) -> Arguments:
+    """Return what is known of the lake that a text is about."""
+    named = [(text.find(place), -len(place), number) for number, place in enumerate(known.places)]
+    if min((it for it in named if it[0] >= 0), default=(0, 0, 0))[2] != 1:
+        return known
+    if known.second_lake_dir is None:
+        # It has no directory to be named by.
+        return Arguments()
+    return replace(known, lake_dir=known.second_lake_dir, second_lake_dir=None)
+
+
+def rendered(command: Command, known: Arguments) -> str:
+    """Return a command as it is typed, with the arguments that are known of it."""
+    if command.given:
+        named = command.given.endswith(_SOME_CONNECTION) and known.conn_id is not None
+        typed = str(command)
+        return f"{typed.removesuffix('ID')}{_quoted(str(known.conn_id))}" if named else typed
+    name = "move NAME" if command.words.startswith("move ") else command.words
+    words = _words(name, known)
+    if not words:
+        return str(command)
+    reason = " --reason TEXT" if name in _REASON else ""
+    return f"{command} {' '.join(map(_quoted, words))}{reason}"
+
+
+def _words(name: str, known: Arguments) -> list[str]:
+    """Return a command's arguments; none where they aren't known."""
+    lake = [] if known.lake_dir is None else ["--lake", known.lake_dir]
+    connection = [] if known.conn_id is None else ["--conn-id", known.conn_id]
+    if name in _LAKE_AND_CONNECTION:
+        return [*lake, *connection]
+    if name in _LAKE_OR_CONNECTION:
+        return lake or connection
+    if name == "init-lake":
+        return connection or lake
+    if name == _LAKE_ALONE:
+        return lake
+    if connection and name in (*_STORE_OR_CONNECTION, "doctor"):
+        return connection
+    needs_lake = name in (*_STORE_OR_CONNECTION, *_STORE_WITH_LAKE)
+    if known.store is None or not ((needs_lake and (lake or known.is_named)) or name in _STORE_ALONE):
+        return []
+    lakes = lake if name != "lag" else []
+    if known.second_lake_dir and name in _BOTH_LAKES:
+        lakes = [*lakes, "--second-lake", known.second_lake_dir]
+    words = [known.store, *([] if known.is_named and not known.has_own_lake else lakes)]
+    return words if name in _STORE_OR_CONNECTION else [*words, *_options(name, known)]
+
+
+def _options(name: str, known: Arguments) -> tuple[str, ...]:
+    options = known.store_options
+    if name in _STORE_ALONE and "--name" in options:
+        at = options.index("--name")
+        return (*options[:at], *options[at + 2 :])
+    return options
+
+
+def _quoted(word: str) -> str:
+    """Return a word as a shell takes it, so that its end isn't taken for that of a sentence."""
+    quoted = quote(word)
+    return f"'{word}'" if quoted == word and word.endswith((".", ",", ":")) else quoted

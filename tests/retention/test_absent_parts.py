@@ -1,0 +1,205 @@
+"""What a store or a kind of broker doesn't have permits nothing, and each command says what it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_engine.brokers import find_broker
+from storage_engine.exceptions import BadInputError, GateRefusedError, StorageEngineError
+from storage_engine.model.broker.broker_store import BrokerStore, hold_of
+from storage_engine.model.broker.broker_words import Aside
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, PendingPolicy, Policy
+from storage_engine.retention import shield, steps
+from storage_engine.retention.hold.leaving_unproven import unheld_by
+from storage_engine.retention.plan.deciding import pending_by
+from storage_engine.retention.store import brokers, context
+from storage_engine.retention.store.broker_answers import PARTS, asked
+from storage_engine.retention.store.managed_store import ManagedStore
+from tests.services import toy
+from tests.services.command_line import run_command
+
+Managed = Callable[..., ManagedStore]
+
+SMALL = PlanRequest(manual=True, max_segments=3)
+POLICIES = {
+    "ignore": Policy(lag_policy=LagPolicy.IGNORE, pending_policy=PendingPolicy.IGNORE),
+    "block": Policy(lag_policy=LagPolicy.BLOCK, pending_policy=PendingPolicy.BLOCK),
+    "unarchived": Policy(archive=ArchiveMode.OFF, lag_policy=LagPolicy.IGNORE),
+    "kept for an hour": Policy(lag_policy=LagPolicy.IGNORE, minimum_retention_hours=1),
+}
+ALL = tuple(sorted(PARTS))
+CASES = [
+    *((policy, ()) for policy in POLICIES),
+    *(("unarchived", (part,)) for part in ALL),
+    *((policy, ALL) for policy in POLICIES),
+    *(("ignore", (part,)) for part in ("identities", "process", "replicas")),
+    ("block", ("consumers",)),
+    ("kept for an hour", ("course",)),
+]
+
+
+class Without:
+    """A store of a package that lacks some parts."""
+
+    def __init__(self, store: BrokerStore, absent: Collection[str]) -> None:
+        self._store, self._absent = store, absent
+
+    def __getattr__(self, name: str) -> Any:
+        return None if name in self._absent else getattr(self._store, name)
+
+
+def leave_out(monkeypatch: pytest.MonkeyPatch, absent: Collection[str]) -> None:
+    for module in (brokers, context):
+        monkeypatch.setattr(
+            module,
+            "asked",
+            lambda store, broker: asked(Without(store, absent), broker),  # type: ignore[arg-type]
+        )
+
+
+def went(store: ManagedStore) -> set[str]:
+    """Run the whole job as far as it goes; what is gone of the store then."""
+    root = Path(store.root)
+    before = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    with suppress(StorageEngineError):
+        steps.make_plan(store, "r", SMALL)
+        if store.policy.archive is not ArchiveMode.OFF:
+            steps.archive(store, "r", steps.archive_jobs(store, "r"))
+        steps.release(store, "r")
+        steps.clean_dependents(store, "r")
+        steps.flush_checkpoint(store, "r")
+    return before - {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+def most(store: ManagedStore) -> set[str]:
+    """What goes where nothing is absent: three segments, and what points into them alone."""
+    broker, root = brokers.open_store(store), Path(store.root)
+    *going, stays = broker.snapshot(0).logs[0].segments[:4]
+    assert broker.dependents is not None
+    files = [*(one.facts for one in going)]
+    files += [one.facts for one in broker.dependents.find({"commitlog": stays.base_offset})]
+    return {str(Path(facts.path).relative_to(root)) for facts in files}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("policy", "absent"), CASES)
+def test_no_absence_has_more_deleted(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch, policy: str, absent: tuple[str, ...]
+) -> None:
+    store = managed(policy=POLICIES[policy])
+    goes = most(store)
+    leave_out(monkeypatch, absent)
+    gone = went(store)
+    assert gone <= goes
+    if not absent:
+        assert gone == (set() if policy == "block" else goes)
+    if "dependents" in absent:
+        assert all(name.startswith("commitlog/") for name in gone)
+    if "consumers" in absent and policy == "block":
+        assert not gone
+
+
+def test_what_is_absent_is_unknown_or_refuses(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = managed()
+    leave_out(monkeypatch, PARTS)
+    broker = brokers.open_store(store)
+    assert not hold_of(broker).status(0).held
+    assert hold_of(broker).holds("commitlog")
+    assert unheld_by(broker, 0, 1).unknown
+    assert all(one.count is None for one in pending_by(broker, broker.snapshot(0), PendingPolicy.BLOCK))
+    assert pending_by(broker, broker.snapshot(0), PendingPolicy.BLOCK)
+    with pytest.raises(BadInputError, match="expected a store that can have a shield"):
+        shield.tend_shield(store)
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ManagedStore]:
+    """A store of a broker of which neither the kind nor the store has any part."""
+    with toy.registered(tmp_path / "broker") as module:
+        monkeypatch.setattr(module.ToyStore, "dependents", None)
+        monkeypatch.setattr(module.Toy, "aside", None)
+        toy.make_store(tmp_path / "store")
+        yield toy.managed(tmp_path)
+
+
+def test_a_broker_without_any_part_is_cleaned_by_its_files_alone(bare: ManagedStore) -> None:
+    policy = Policy(archive=ArchiveMode.OFF, lag_policy=LagPolicy.IGNORE)
+    gone = went(replace(bare, policy=policy))
+    assert gone
+    assert not any(name.endswith(".index") for name in gone)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Policy(archive=ArchiveMode.OFF, lag_policy=LagPolicy.BLOCK),
+        Policy(archive=ArchiveMode.OFF, lag_policy=LagPolicy.IGNORE, pending_policy=PendingPolicy.BLOCK),
+    ],
+    ids=["unread", "pending"],
+)
+def test_what_is_unknown_of_such_a_broker_blocks_where_the_policy_says_so(
+    bare: ManagedStore, policy: Policy
+) -> None:
+    assert went(replace(bare, policy=policy)) == set()
+
+
+def test_such_a_broker_sets_nothing_aside(bare: ManagedStore) -> None:
+    policy = Policy(archive=ArchiveMode.OFF, lag_policy=LagPolicy.IGNORE, undo_window_hours=1)
+    with pytest.raises((BadInputError, GateRefusedError), match="expected no undo_window_hours with Toy"):
+        steps.make_plan(replace(bare, policy=policy), "r", SMALL)
+
+
+def test_nothing_is_set_aside_where_nothing_tells_that_the_broker_has_run(
+    bare: ManagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(find_broker("toy")), "aside", Aside.OUTSIDE)
+    (tmp_path / "aside").mkdir()
+    policy = Policy(
+        archive=ArchiveMode.OFF,
+        lag_policy=LagPolicy.IGNORE,
+        undo_window_hours=1,
+        undo_directories=(str(tmp_path / "aside"),),
+    )
+    store = replace(bare, policy=policy)
+    steps.make_plan(store, "r", SMALL)
+    with pytest.raises(BadInputError, match="expected a store that shows whether its broker has run"):
+        steps.release(store, "r")
+    assert len([*Path(store.root).glob("*/*.txt")]) == 6
+
+
+COMMANDS = {
+    "plan": ((), ""),
+    "inspect": ((), ""),
+    "doctor": ((), ""),
+    "recover": ((), "recovered by their broker alone"),
+    "rebuild-queues": ((), "recovered by their broker alone"),
+    "index-lookup": (("t", "k"), "expected a broker with an index of keys"),
+    "flush": ((), "expected a broker whose stores an engine of this package writes"),
+    "serve": ((), "written by their broker alone"),
+    "simulate": ((), "expected a broker with rules that can be simulated"),
+    "lag": ((), ""),
+    "shield": (("--lake", "LAKE"), "expected a store that can have a shield"),
+    "hold": (
+        ("--lake", "LAKE", "--broker", "h:1"),
+        "expected a broker whose stores are managed while it runs",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_answers_or_says_what_such_a_broker_lacks(bare: ManagedStore, name: str) -> None:
+    words, said = COMMANDS[name]
+    lake = Path(bare.root).parent / "managed"
+    if "LAKE" in words:
+        assert run_command("init-lake", "--lake", lake, "--broker-type", "toy").exit_code == 0
+    done = run_command(name, bare.root, *(lake if word == "LAKE" else word for word in words))
+    assert "Traceback" not in done.err
+    assert done.exit_code in ((0, 1) if not said else (1, 2)), done.err
+    assert said in done.err + done.out
