@@ -33,7 +33,7 @@ _BLOCK_BYTES = 1 << 20
 _SYNC_BYTES = 16 << 20
 
 _LOOK_SECONDS: Final = 60.0
-"""RocketMQ says how long the puts of the last whole minute took."""
+"""Brokers say how long the puts of the last whole minute took."""
 
 _SLOW_PUT_MS: Final = 10.0
 """A p99 of no more slows nothing down: brokers tell whole milliseconds apart."""

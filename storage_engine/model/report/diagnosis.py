@@ -33,6 +33,18 @@ class Finding:
     what: str
     advice: str = ""
 
+    @classmethod
+    def urgent(cls, kind: str, what: str, advice: str = "") -> Finding:
+        return cls(Severity.URGENT, kind, what, advice)
+
+    @classmethod
+    def warning(cls, kind: str, what: str, advice: str = "") -> Finding:
+        return cls(Severity.WARNING, kind, what, advice)
+
+    @classmethod
+    def note(cls, kind: str, what: str, advice: str = "") -> Finding:
+        return cls(Severity.NOTE, kind, what, advice)
+
 
 def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings, the most urgent first, each once; equal ones in the order they were found in."""

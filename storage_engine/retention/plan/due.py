@@ -16,7 +16,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.sample_columns import read_moments
 from storage_engine.model.broker.broker_store import hold_of, process_of
-from storage_engine.model.hold.hold import BrokerProgress, HoldStatus
+from storage_engine.model.hold import BrokerProgress, HoldStatus
 from storage_engine.model.plan.plan import Cause, Plan, PlanRequest, Reason, Trigger
 from storage_engine.model.store.store import DiskUsage
 from storage_engine.retention.archive.sealed import archive_lag_of_store

@@ -29,7 +29,7 @@ from storage_engine.lake.coverage.coverage import (
 from storage_engine.lake.soundness.soundness import losses
 from storage_engine.lake.soundness.soundness_reader import find_faults
 from storage_engine.lake.verify.replica_coverage import LostRange, replica_spans
-from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, whole
 from storage_engine.model.report.validation import RangeStatus
 from storage_engine.model.settings.policy import ArchiveMode

@@ -248,7 +248,6 @@ def _errors(report: Report) -> tuple[str, ...]:
 
 
 def _write_pages(directory: Path, report: Mapping[str, Any]) -> None:
-    """Write what a person reads in a browser or a mail program."""
     # Templates take a fifth of a second to import and compile: only where a report is written.
     from storage_engine.pages.report import report_html
     from storage_engine.pages.summary import summary_html, summary_text
@@ -260,6 +259,7 @@ def _write_pages(directory: Path, report: Mapping[str, Any]) -> None:
 
 def _row(report: Report, written: bytes | None, since: str | None) -> ReportRow:
     deleted = 0 if report.outcome is Outcome.UNDONE else _deleted(report)
+    ranges = report.validation.ranges if report.validation else ()
     return ReportRow(
         version=REPORT_VERSION,
         outcome=report.outcome.value,
@@ -269,13 +269,8 @@ def _row(report: Report, written: bytes | None, since: str | None) -> ReportRow:
         report=written,
         unchanged_since=since,
         validation=report.validation.overall.value if report.validation else "",
-        lost_ranges=_lost(report),
+        lost_ranges=sum(row.where is Where.LOST and row.status is Status.FAILURE for row in ranges),
     )
-
-
-def _lost(report: Report) -> int:
-    ranges = report.validation.ranges if report.validation else ()
-    return sum(row.where is Where.LOST and row.status is Status.FAILURE for row in ranges)
 
 
 def _deleted(report: Report) -> int:

@@ -21,7 +21,7 @@ from storage_engine.core.wording import (
     time_text,
 )
 from storage_engine.model.broker.broker_words import Aside
-from storage_engine.model.lag.lag import PositionsFrom, QueueLag
+from storage_engine.model.lag import PositionsFrom, QueueLag
 from storage_engine.model.plan.plan import Reason
 from storage_engine.retention.hold.hold_text import drift_text, hold_text
 from storage_engine.retention.hold.progress_alarms import positions_text, progress_text

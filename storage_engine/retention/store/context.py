@@ -30,8 +30,8 @@ from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.catalog.place import check_any_catalog_file
 from storage_engine.model.broker.broker_store import BrokerStore, LockedStore, Watch, course_of
-from storage_engine.model.hold.hold import BrokerProgress, HoldMemory
-from storage_engine.model.lag.lag import ArchiveLag
+from storage_engine.model.hold import BrokerProgress, HoldMemory
+from storage_engine.model.lag import ArchiveLag
 from storage_engine.model.plan.plan import Plan
 from storage_engine.model.settings.policy import ArchiveMode, archive_limit
 from storage_engine.model.store.store import StoreSnapshot

@@ -25,7 +25,7 @@ from storage_engine.exceptions import (
     StoreBusyError,
     StoreNotFoundError,
 )
-from storage_engine.model.hold.hold import Drift, DriftKind, WatchLook
+from storage_engine.model.hold import Drift, DriftKind, WatchLook
 from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.heartbeat import Watching, silent_watch, watching

@@ -21,7 +21,7 @@ from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.host import person
 from storage_engine.core.wording import paths_text
 from storage_engine.exceptions import BadInputError, GateRefusedError
-from storage_engine.model.hold.hold import HoldMemory, HoldStatus
+from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.store.store import Segment
 from storage_engine.rocketmq.format.releases import RELEASE
 from storage_engine.rocketmq.hold import fence, marker, mtimes

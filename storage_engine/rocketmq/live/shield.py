@@ -9,7 +9,7 @@ from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.hold.hold import Drift, DriftKind, ShieldNeed
+from storage_engine.model.hold import Drift, DriftKind, ShieldNeed
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.fence import fence_count, with_force_ended
 from storage_engine.rocketmq.hold.heartbeat import is_shield_tended
