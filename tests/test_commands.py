@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -35,9 +36,15 @@ from storage_engine.exceptions import (
     BadInputError,
     BrokerRefusedError,
     ChangedUnderUsError,
+    GateRefusedError,
     LakeUnavailableError,
 )
+from storage_engine.lake.coverage.coverage import judge_absent
 from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.retention.proof.gate import Passage
+from storage_engine.retention.ranges.drift import drift_alarms
+from storage_engine.retention.release import judging
 from tests.cli.every_command import EVERY
 
 PACKAGE = Path(__file__).resolve().parents[1] / "storage_engine"
@@ -157,6 +164,26 @@ def test_texts_keep_their_commands_where_they_are_put_together() -> None:
     long = Text("x" * 20_000, ": ", REBUILD).cut(10_000)
     assert len(long) <= 10_000
     assert commands_in(long) == (command,)
+
+
+def test_what_is_said_of_drift_and_of_ranges_keeps_its_commands() -> None:
+    command = Command("lake rebuild")
+    for kind in (DriftKind.FENCE_MENDED, DriftKind.SEGMENT_GONE):
+        (alarm,) = drift_alarms([Drift(kind, REBUILD)], ())
+        assert commands_in(alarm) == (command,), alarm
+    absent = judge_absent((), (f"no lake: {REBUILD}", REBUILD), has_receipt=False)
+    assert commands_in(absent.detail) == (command,)
+
+
+def test_a_refusal_of_segments_keeps_the_commands_of_each() -> None:
+    segment = SimpleNamespace(id=1, log="log", base_offset=0, facts=SimpleNamespace(path="/segment"))
+    verdict = SimpleNamespace(segment=segment, passage=Passage.REFUSED, detail=REBUILD)
+    plan, proofs = SimpleNamespace(digest="0"), SimpleNamespace(asked=[SimpleNamespace(faults={1: "lost"})])
+    (refusal,) = judging._unproven(plan, [verdict], proofs)  # type: ignore[arg-type, list-item]
+    commands = (Command("lake rebuild"), Command("verify --level bytes --renew"))
+    assert isinstance(refusal.error, GateRefusedError)
+    assert refusal.error.then == commands
+    assert (*commands_in(refusal.said.why), *commands_in(refusal.said.remedy)) == commands
 
 
 @pytest.mark.parametrize(

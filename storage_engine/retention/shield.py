@@ -559,7 +559,7 @@ def _try_alone(tending: _Tending, one: JudgedLink) -> None:
 
 
 def _keep(tending: _Tending, one: JudgedLink, error: Exception) -> None:
-    tending.notices.append(f"offset {one.seen.link.base_offset} stays in the shield: {error}")
+    tending.notices.append(Text(f"offset {one.seen.link.base_offset} stays in the shield: ", error))
     tending.fail(one.seen, Text(error))
 
 
