@@ -39,12 +39,15 @@ from storage_engine.exceptions import (
     GateRefusedError,
     LakeUnavailableError,
 )
+from storage_engine.journal.journal import Phase, Step
 from storage_engine.lake.coverage.coverage import judge_absent
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold.hold import Drift, DriftKind
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.ranges.drift import drift_alarms
 from storage_engine.retention.release import judging
+from storage_engine.retention.report.report import step_reports
+from storage_engine.retention.store.context import Context
 from tests.cli.every_command import EVERY
 
 PACKAGE = Path(__file__).resolve().parents[1] / "storage_engine"
@@ -204,6 +207,24 @@ def test_errors_that_are_pickled_keep_their_commands(error: Any) -> None:
         )
     assert type(str(error)) is str
     assert error.then[0] == Command("lake rebuild")
+
+
+def test_an_error_that_a_step_recorded_keeps_its_commands_for_the_report() -> None:
+    recorded: list[Any] = []
+    journal = SimpleNamespace(record=lambda run, step, phase, said: recorded.extend(said))
+    context: Any = SimpleNamespace(journal=journal)
+    run: Any = None
+    Context.record_error(context, run, Step.PLAN, LakeUnavailableError(REBUILD))
+    ((subject, said),) = json.loads(json.dumps(recorded))
+    event: Any = SimpleNamespace(step=Step.PLAN, subject=subject, phase=Phase.ERROR, payload=said)
+    (row,) = step_reports([event], ())
+    assert (row.error, commands_in(row.error)) == (
+        f"LakeUnavailableError: {REBUILD}",
+        (Command("lake rebuild"),),
+    )
+    # As an older release records it.
+    del said["parts"]
+    assert step_reports([event], ()) == (row,)
 
 
 def test_json_has_a_text_as_a_string() -> None:

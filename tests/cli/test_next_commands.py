@@ -49,3 +49,14 @@ def test_what_quotes_an_error_names_the_command_too(cli: Any, archived: Any, tmp
     assert first in cli("plan", archived.store, "--lake", lakes[0]).out
     refused = cli("restore", "--lake", lakes[0], "--second-lake", lakes[1], "--to", tmp_path / "back")
     assert (first in refused.err, second in refused.err) == (True, False), refused.err
+
+
+@pytest.mark.slow
+def test_the_command_behind_a_copy_can_be_pasted(cli: Any, archived: Any, tmp_path: Path) -> None:
+    copied = cli("lake", "copy", "--lake", archived.lake, "--to", tmp_path / "a 'copy'")
+    words = shlex.split(copied.out.rpartition("Next: storage-engine ")[2])
+    checked = cli(*words)
+    assert checked.exit_code == 0, checked.err
+    promoted = cli("lake", "promote", "--lake", tmp_path / "a 'copy'", "--reason", "a test")
+    archive = promoted.out.rpartition("Next: storage-engine ")[2].partition(". For a store")[0]
+    assert shlex.split(archive) == ["archive", "STORE", "--lake", str(tmp_path / "a 'copy'")]
