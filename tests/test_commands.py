@@ -209,6 +209,17 @@ def test_errors_that_are_pickled_keep_their_commands(error: Any) -> None:
     assert error.then[0] == Command("lake rebuild")
 
 
+def test_an_error_is_told_by_its_own_words() -> None:
+    class OwnError(LakeUnavailableError):
+        def __str__(self) -> str:
+            return "said otherwise"
+
+    assert Text("it is said: ", OwnError(REBUILD)) == "it is said: said otherwise"
+    assert OwnError(REBUILD).then == ()
+    for error in (OSError(2, "none", "file"), KeyError("key"), ValueError(), LakeUnavailableError()):
+        assert Text(error) == str(error)
+
+
 def test_an_error_that_a_step_recorded_keeps_its_commands_for_the_report() -> None:
     recorded: list[Any] = []
     journal = SimpleNamespace(record=lambda run, step, phase, said: recorded.extend(said))
