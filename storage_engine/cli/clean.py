@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -257,7 +258,7 @@ def _release_lines(cleanup: cycle.Cleanup, released: ReleaseResult) -> Iterator[
         yield Text(
             f"quarantine: what went frees nothing for {window_hours} h, or until space is the cause of "
             "a run; ",
-            Command("undo", cleanup.run_key),
+            Command("undo", quote(cleanup.run_key)),
             f" brings it back{until}",
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -286,7 +287,7 @@ def _show_report(reader: JournalReader, row: StoreRow, run: str, as_json: bool) 
             raise BadInputError(
                 f"run {run}: expected its report in {reader.name}, found none: it isn't finished, was "
                 "no cleanup, or its report has expired. Nothing was changed. To finish it: ",
-                Command("clean", f"--run-key {run}"),
+                Command("clean", f"--run-key {quote(run)}"),
                 ".",
                 page="command-line",
             )

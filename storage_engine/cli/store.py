@@ -157,7 +157,7 @@ def _touched(managed: ManagedStore) -> tuple[str, ...]:
     try:
         lag = _archive_lag(managed)
     except StorageEngineError as error:
-        return (f"which archived segments were touched since isn't known: {reason_of(error)}",)
+        return (Text("which archived segments were touched since isn't known: ", reason_of(error)),)
     return (*([touched_text(lag.touched)] if lag.touched else []), *lag.notes)
 
 

@@ -545,7 +545,7 @@ def _save_gone(tending: _Tending, gone: Sequence[JudgedLink]) -> None:
 
 
 def _keep(tending: _Tending, one: JudgedLink, error: Exception) -> None:
-    tending.notices.append(f"offset {one.seen.link.base_offset} stays in the shield: {error}")
+    tending.notices.append(Text(f"offset {one.seen.link.base_offset} stays in the shield: ", error))
     tending.fail(one.seen, Text(error))
 
 

@@ -362,7 +362,7 @@ class StorageEngineDueSensor(_CauseSensor):
         :raises AirflowFailException: nobody does anything.
         """
         if unmet and len(unmet) == of:
-            raise AirflowFailException("; ".join(unmet))
+            raise AirflowFailException(join_texts("; ", unmet))
         for why in unmet:
             self.log.warning("%s", why)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -343,7 +344,7 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path, a
     )
     if done.waiting:
         say(f"Note: {done.waiting} data files have no receipt yet; the next copy brings them.")
-    say("Next: ", Command("verify", f"--lake {target_dir}"))
+    say("Next: ", Command("verify", f"--lake {quote(str(target_dir))}"))
     return 0
 
 
@@ -370,13 +371,13 @@ def promote(lake_dir: Path | None, conn_id: str | None, reason: str, as_json: bo
             f"Lake {done.lake_id}, a copy of {done.copy_of} until now, may be written: {done.reason} "
             f"({done.person})"
         )
-        stores = f"STORE --lake {lake_dir}"
+        stores = f"STORE --lake {quote(str(lake_dir))}"
         archiving = "run its DAG" if conn_id else Command("archive", stores)
         say(
             "Next: ",
             archiving,
             ". For a store of which the original had more than this copy, first: ",
-            Command("stamp", f"{f'--conn-id {conn_id}' if conn_id else stores} --reason TEXT"),
+            Command("stamp", f"{f'--conn-id {quote(conn_id)}' if conn_id else stores} --reason TEXT"),
         )
     return 0
 

@@ -17,7 +17,7 @@ from storage_engine.cli.output.output import print_json, print_table, say, say_n
 from storage_engine.cli.output.progress import progress, waiting
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import NamedPath, TargetPath, moment_ms
-from storage_engine.commands import Command
+from storage_engine.commands import Command, Text
 from storage_engine.core.wording import bytes_text, time_text
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, RestoreError
 from storage_engine.lake.catalog.config import LakeConfig
@@ -261,7 +261,7 @@ def _open_either(lake_dir: Path, second_dir: Path | None) -> tuple[Lake, Lake | 
         except LakeUnavailableError as error:
             failures.append(error)
     if not opened:
-        raise none_reachable([str(failure) for failure in failures])
+        raise none_reachable([Text(failure) for failure in failures])
     for failure in failures:
         say("Note: a lake could not be asked: ", failure, err=True)
     return opened[0], opened[1] if len(opened) > 1 else None

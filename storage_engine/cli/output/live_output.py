@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from storage_engine.cli.output.output import say, say_notes
+from storage_engine.commands import Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import GateRefusedError
@@ -49,7 +50,7 @@ def look_live(managed: ManagedStore, now_ms: int) -> LiveLook | None:
         try:
             return LiveLook(broker, snapshot, hold_of(store).status(now_ms), "")
         except GateRefusedError as error:
-            return LiveLook(broker, snapshot, None, str(error))
+            return LiveLook(broker, snapshot, None, Text(error))
 
 
 def live_json(look: LiveLook) -> dict[str, Any]:

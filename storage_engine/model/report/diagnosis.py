@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from storage_engine.commands import Text
+
 
 class Severity(StrEnum):
     URGENT = "urgent"
@@ -115,5 +117,5 @@ def named_in_short(names: Sequence[str], most: int = 3) -> str:
 
 def reason_of(error: object) -> str:
     """Return what an error found, without what it says of changes and remedies."""
-    said = str(error).partition(" Nothing was changed.")[0].removesuffix(".")
+    said = Text(error).partition(" Nothing was changed.")[0].removesuffix(".")
     return said.partition(", found that ")[2] or said

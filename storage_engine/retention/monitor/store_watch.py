@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from storage_engine.brokers import find_broker
-from storage_engine.commands import Text
+from storage_engine.commands import Text, join_texts
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.own_directory import WATCH_WAIT_SECONDS
 from storage_engine.core.wording import reason_text, unexpected
@@ -577,15 +577,15 @@ class StoreWatch(threading.Thread):
     def _tell(self, found: tuple[Drift, ...]) -> None:
         self._recorder.add(self._store, found)
         for one in found:
-            self._mended.append(f"{one.kind.value}: {one.detail}")
-            self._say(f"{self._store.root}: {self._mended[-1]}")
+            self._mended.append(Text(f"{one.kind.value}: ", one.detail))
+            self._say(Text(f"{self._store.root}: ", self._mended[-1]))
 
     def _alarm(self, *problems: str, well: str = "") -> None:
         mended, self._mended = self._mended, []
         # Mending goes on, whatever becomes of who is told.
         with suppress(Exception):
             self._alarmed(self._store, problems, mended)
-        self._say_once("; ".join(problems) or well)
+        self._say_once(join_texts("; ", problems) or well)
 
     def _pause(self, seconds: float) -> None:
         if not self._ends:

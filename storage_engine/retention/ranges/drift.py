@@ -270,17 +270,17 @@ def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple
 
     :param ranges: by :func:`gone_ranges`.
     """
-    alarms = []
+    alarms: list[str] = []
     for one in drift:
         if one.kind not in GONE:
-            alarms.append(f"{one.kind.value}: {one.detail}")
+            alarms.append(Text(f"{one.kind.value}: ", one.detail))
             continue
         parts = [
             f"[{max(row.start_offset, one.start_offset)}, {min(row.end_offset, one.end_offset)}) is "
             f"{row.where.value}"
             for row in ranges_of_drift(one, ranges)
         ]
-        alarms.append(f"{one.kind.value}: {one.detail} {one.log} {', '.join(parts)}.")
+        alarms.append(Text(f"{one.kind.value}: ", one.detail, f" {one.log} {', '.join(parts)}."))
     return tuple(alarms)
 
 

@@ -14,6 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from storage_engine.commands import Text
 from storage_engine.core import durable
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.wording import count_text
@@ -242,7 +243,7 @@ def _errors(report: Report) -> tuple[str, ...]:
     broken = report.validation.failures if report.validation else ()
     rules = ", ".join(check.expectation for check in broken)
     return (
-        *(f"{step.step}: {step.error}" for step in report.steps if step.error),
+        *(Text(f"{step.step}: ", step.error) for step in report.steps if step.error),
         *([f"Validation found {count_text(len(broken), 'rule')} broken: {rules}."] if broken else ()),
     )
 

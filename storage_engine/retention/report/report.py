@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from storage_engine.commands import Text
 from storage_engine.core.jsonable import filled, from_jsonable, to_jsonable
@@ -169,10 +170,15 @@ def step_reports(events: Sequence[Event], unproven: Collection[SegmentId]) -> tu
                 step=step.value,
                 done=bool(results),
                 took_ms=results[-1].payload.get("took_ms") if results else None,
-                error=f"{errors[-1].payload['type']}: {errors[-1].payload['message']}" if failed else "",
+                error=_failure(errors[-1].payload) if failed else "",
             )
         )
     return tuple(rows)
+
+
+def _failure(said: Mapping[str, Any]) -> str:
+    # Older releases recorded no parts.
+    return Text(f"{said['type']}: ", Text.from_json(said.get("parts", [said["message"]])))
 
 
 def ran_texts(events: Sequence[Event]) -> tuple[str, ...]:

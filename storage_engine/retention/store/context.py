@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from storage_engine.brokers import find_broker
-from storage_engine.commands import Command, Text
+from storage_engine.commands import Command, Text, commands_in
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.own_directory import take_from_all
@@ -167,7 +167,9 @@ class Context:
 
     def record_error(self, run: Run, step: Step, error: Exception) -> None:
         """Record why a step failed, or a part of it."""
-        said = {"type": type(error).__name__, "message": str(error)}
+        said: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+        if commands_in(told := Text(error)):
+            said["parts"] = told.to_json()
         self.journal.record(run, step, Phase.ERROR, [(WHOLE, said)])
 
     @contextmanager

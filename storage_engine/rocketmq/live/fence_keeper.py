@@ -289,7 +289,7 @@ class FenceKeeper:
                 write_settled(directory, done_so_far)
 
     def _say_mended(self, detail: str) -> None:
-        detail = f"{detail} Find out who does that, and stop it."
+        detail = Text(detail, " Find out who does that, and stop it.")
         self._found.append(Drift(DriftKind.FENCE_MENDED, detail, log=LOG))
 
 

@@ -212,8 +212,8 @@ def _renew_as_found(store: LiveParts, memory: HoldMemory, now_ms: int, replicas:
         state = _put_fence(store, memory, state, found)
     except GateRefusedError as error:
         if new and not isinstance(error, mtimes.SegmentGoneError):
-            details = "; ".join(one.detail for one in new)
-            raise GateRefusedError(error, f" Drift found: {details}") from error
+            details = join_texts("; ", (one.detail for one in new))
+            raise GateRefusedError(error, " Drift found: ", details) from error
         raise
     if deletes_by_force(found) and store.live.may_change_settings:
         said.append(announce_rewrite(found))
