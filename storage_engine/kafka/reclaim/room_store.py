@@ -192,7 +192,7 @@ class RoomStore(KafkaStore):
         """
         # Not by super(): a dataclass with slots is another class than the one that it knows.
         KafkaStore.check_manageable(self)
-        if self.user is not None and not self.user.is_ours:
+        if (user := self.user) is not None and not user.is_ours:
             raise StoreBusyError(
                 f"{self.root}: expected a node that is stopped, found that a process has its log "
                 "directories. Nothing was changed. Stop its broker; or let it run, and clean with --broker "

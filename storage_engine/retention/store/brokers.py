@@ -152,7 +152,7 @@ def may_clean_now(store: ManagedStore) -> bool:
     if store.cleans_up or not store.cleans_up_on_request:
         return store.cleans_up
     with closing(open_to_look(store)) as opened:
-        return opened.user is None or opened.user.is_ours
+        return (user := opened.user) is None or user.is_ours
 
 
 def refuse_cleanup(store: ManagedStore) -> None:
