@@ -36,7 +36,7 @@ from storage_engine.kafka.store.plan import SeenNode, logs_of, plan_notices
 from storage_engine.kafka.store.store import KafkaStore, open_store, plan_of_log
 from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreSettings
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.hold import HoldMemory
 from storage_engine.model.plan.plan import Cause, Plan, PlanRequest, Trigger, Urgency
 from storage_engine.model.store.store import Segment, StoreSnapshot, by_log
 

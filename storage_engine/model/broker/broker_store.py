@@ -20,7 +20,7 @@ from storage_engine.core import durable
 from storage_engine.model.broker.broker_tasks import BackgroundTasks
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.course.course import CourseStart
-from storage_engine.model.hold.hold import (
+from storage_engine.model.hold import (
     BrokerProgress,
     Drift,
     HoldMemory,
@@ -28,7 +28,7 @@ from storage_engine.model.hold.hold import (
     ShieldNeed,
     WatchLook,
 )
-from storage_engine.model.lag.lag import Unread
+from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import Cause, DependentFile, Plan, PlanRequest, Trigger, Urgency
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store.known_logs import Absence, LogIdentity

@@ -15,7 +15,7 @@ from storage_engine.exceptions import FileGoneError, GateRefusedError
 from storage_engine.journal.journal import Run, hold_memory, record_drift
 from storage_engine.lake.acts.unarchived import NO_PERMITS, ArchivePermits
 from storage_engine.lake.coverage.coverage import Interval, merge_intervals, subtract_intervals
-from storage_engine.model.hold.hold import UNPROVEN, Drift, DriftKind
+from storage_engine.model.hold import UNPROVEN, Drift, DriftKind
 from storage_engine.model.plan.plan import LogPlan
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.store_settings import WE_DELETE
