@@ -347,7 +347,7 @@ def test_hashing_longer_than_a_lease_lasts_does_not_lose_the_store(
         now_ms[0] += leases.LEASE_MS * 2 // 3
         return digest(*args)
 
-    monkeypatch.setattr(leases, "_clock_ms", lambda: now_ms[0])
+    monkeypatch.setattr(leases, "clock_ms", lambda: now_ms[0])
     monkeypatch.setattr(unseen_writes, "digest", slowly)
     assert len(steps.release(store, "r").deleted) == 3
 
