@@ -161,7 +161,8 @@ def run_receipts(
     benches = []
     for step in set(spent[few][0]) - {"release"}:
         before, after = (median(each[step] for each in spent[count][1:]) for count in (few, receipts))
-        detail = {"receipts": receipts, "few_seconds": round(before, 4), "seconds": round(after, 4)}
+        seconds = {"few_seconds": round(before, 4), "seconds": round(after, 4)}
+        detail = {"receipts": receipts, **seconds, "times": round(after / before, 2)}
         benches.append(Bench(f"growth-{step}", before / after, 1 / LIMIT, detail))
     return sorted(benches, key=attrgetter("name"))
 

@@ -203,12 +203,15 @@ def watch(store: ManagedStore) -> None:
     host.end()
 
 
-def read_by_agent(root: Path, agent: AgentAccess) -> int:
+def read_by_agent(mq: RocketMQ, agent: AgentAccess) -> int:
     """Receive as much as a cycle archives from an agent, and keep none of it.
 
     :return: bytes that came.
     """
-    paths = sorted((root / "commitlog").iterdir())[-SEGMENTS_A_CYCLE - 1 : -1]
+    # Behind the file that the broker writes to it has made the next one.
+    root, end = mq.root, mq.max_offset()
+    names = sorted((root / "commitlog").iterdir())
+    paths = [path for path in names if int(path.name) + SEGMENT_BYTES <= end][-SEGMENTS_A_CYCLE:]
     run = begin_run(agent, {str(root): [FileFacts.of(path) for path in paths]}, GENTLE_BYTES_PER_SECOND)
     files, into = AgentFiles(run), memoryview(bytearray(SEGMENT_BYTES))
     try:
@@ -265,7 +268,7 @@ def _round(mq: RocketMQ, directory: Path, kind: str, number: int, agent: AgentAc
         if place is not None:
             remove(place, lambda: None)
         elif kind == "served":
-            found.beside.archived_bytes += read_by_agent(mq.root, agent)
+            found.beside.archived_bytes += read_by_agent(mq, agent)
         elif kind == "watched":
             watch(store)
         else:

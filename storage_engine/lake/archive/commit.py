@@ -143,8 +143,8 @@ class MissingSegment:
 def _slots_in(table: Table, file: LiveFile, receipts_of: ReceiptsOf) -> frozenset[str]:
     """Return the segments that a shared file has rows of, as their own files' names begin.
 
-    The file says it; where it is lost or damaged, the receipts that name it do. Where none does, those whose
-    files aren't in the table, and that have as many rows: a compaction was killed.
+    The file says it; where it is lost or damaged, the receipts that name it do. Where these have fewer rows,
+    so do those whose files aren't in the table, and that have the others: a compaction was killed.
 
     :raises LakeUnavailableError: it can't be told.
     """
@@ -152,12 +152,15 @@ def _slots_in(table: Table, file: LiveFile, receipts_of: ReceiptsOf) -> frozense
         return frozenset(map(slot_prefix, segments_in(table.io, file.location)))
     except (LakeUnavailableError, ProofError) as error:
         rows = [row for row in receipts_of() if data_file_of(table, row) == file.location]
-        if not rows:
+        count = file.entry.record_count - sum(row.row_count for row in rows)
+        if not rows or count > 0:
             may_have = file.may_have(table.schema())
-            rows = [row for row in receipts_of() if row.has_rows and may_have(row.identity)]
-            there = untouched_files(table, rows)
-            rows = [row for row in rows if data_file_of(table, row) not in there]
-            if not rows or sum(row.row_count for row in rows) != file.entry.record_count:
+            others = [row for row in receipts_of() if row.has_rows and may_have(row.identity)]
+            there = untouched_files(table, others) | {file.location}
+            others = [row for row in others if data_file_of(table, row) not in there]
+            if others and sum(row.row_count for row in others) == count:
+                rows += others
+            elif not rows:
                 raise LakeUnavailableError(error, " Nothing was committed.") from error
         return frozenset(slot_prefix(row.identity) for row in rows)
 

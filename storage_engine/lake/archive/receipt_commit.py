@@ -18,6 +18,7 @@ from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.archive.transactions import begin
+from storage_engine.lake.catalog.tables import check_partitions
 from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.file.manifest_ranges import WantedFiles
 from storage_engine.lake.file.scan import may_have, plan_files, read_files
@@ -58,7 +59,9 @@ def prepare_rows(table: Table, new: Mapping[str, pa.Table], order: str) -> Trans
 
     :param new: by store, with the table's columns.
     :param order: column of whole numbers by which rows are ordered in their file, and which its name has.
+    :raises LakeUnavailableError: the table has other partitions than those by store.
     """
+    check_partitions(table)
     merged: list[DataFile] = []
     added: list[DataFile] = []
     for store_id, rows in new.items():

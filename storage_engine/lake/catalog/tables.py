@@ -313,6 +313,31 @@ def partition_by_store(schema: Schema) -> PartitionSpec:
     )
 
 
+def is_by_store(table: Table, spec_id: int) -> bool:
+    """Return whether files of this partition spec are of one store each, which their partition names."""
+    (only, *others) = table.specs()[spec_id].fields or (None,)
+    return (
+        only is not None
+        and not others
+        and only.source_id == table.schema().find_field("store_id").field_id
+        and isinstance(only.transform, IdentityTransform)
+    )
+
+
+def check_partitions(table: Table) -> None:
+    """Make sure that new files go where they are looked for: engines skip files by their partitions.
+
+    :raises LakeUnavailableError: another engine partitioned a loaded table in another way.
+    """
+    if not is_by_store(table, table.metadata.default_spec_id):
+        found = ", ".join(field.name for field in table.spec().fields) or "nothing"
+        raise LakeUnavailableError(
+            f"lake table {table.location()}: expected partitions by store_id, found them by {found}: another "
+            "engine changed that. Nothing was committed. Let that engine partition the table by store_id "
+            "alone (in Spark: ALTER TABLE ... REPLACE PARTITION FIELD ... WITH store_id), and run again."
+        )
+
+
 def check_messages_schema(location: str, expected: Schema, found: Schema) -> None:
     """Make sure that the table's columns have the ids and types that data files are written with.
 

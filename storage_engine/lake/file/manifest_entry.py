@@ -23,7 +23,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
-from storage_engine.lake.catalog.tables import messages_properties, messages_schema
+from storage_engine.lake.catalog.tables import check_partitions, messages_properties, messages_schema
 from storage_engine.model.broker.codec import Columns, SegmentCodec
 
 _COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
@@ -44,7 +44,11 @@ def packed_facts(footer: pq.FileMetaData, codec: SegmentCodec) -> bytes:
 
 
 def iceberg_data_file(table: Table, location: str, size_bytes: int, store_id: str, packed: bytes) -> DataFile:
-    """The manifest's entry of a file in the partition of its store."""
+    """The manifest's entry of a file in the partition of its store.
+
+    :raises LakeUnavailableError: the table has other partitions.
+    """
+    check_partitions(table)
     facts: dict[str, Any] = json.loads(zlib.decompress(packed))
     for name in _COUNTS:
         facts[name] = {int(key): value for key, value in facts[name].items()}

@@ -16,6 +16,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 
 from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.lake.catalog.tables import is_by_store
 from storage_engine.lake.storage.small_files import (
     HIDDEN_PREFIX,
     FileMemory,
@@ -101,7 +102,12 @@ def write_ranges(
     :raises LakeUnavailableError: the file can't be written.
     """
     known = known_ranges(table)
-    data = [manifest for manifest in manifests if manifest.content is ManifestContent.DATA]
+    # Another engine may have partitioned the table in another way: of such a manifest nothing is said.
+    data = [
+        manifest
+        for manifest in manifests
+        if manifest.content is ManifestContent.DATA and is_by_store(table, manifest.partition_spec_id)
+    ]
     found = {manifest_key(it): known.get(manifest_key(it)) or ranges_of(it) for it in data}
     if found != known:
         content = {"version": _VERSION, "manifests": found}

@@ -1,6 +1,6 @@
 """What the table of rows lists, and what is wrong with entries that no receipt names.
 
-No data file is read here: the entries lie in the table's manifests.
+The entries lie in the table's manifests. A data file is read only where another engine made its partition.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import Table
+from pyiceberg.table import FileScanTask, Table
 
 from storage_engine.commands import Command, Text
 from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.tables import is_by_store
 from storage_engine.lake.file.filters import store_rows
 from storage_engine.lake.file.jobs import (
     file_name,
@@ -23,7 +24,7 @@ from storage_engine.lake.file.jobs import (
     split_data_file_name,
 )
 from storage_engine.lake.file.live_files import LiveFile
-from storage_engine.lake.file.scan import plan_files, plan_whole_entries
+from storage_engine.lake.file.scan import plan_files, plan_whole_entries, read_files
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status
@@ -59,8 +60,17 @@ def list_entries(
         where = AlwaysTrue() if store_id is None else store_rows(store_id)
         for task in (plan_whole_entries if statistics else plan_files)(table, where):
             entry = TableEntry(task.file, tuple(task.delete_files))
-            found.setdefault(str(task.file.partition[0]), []).append(entry)
+            for name in [store_id] if store_id is not None else _stores_in(table, task):
+                found.setdefault(name, []).append(entry)
     return found
+
+
+def _stores_in(table: Table, task: FileScanTask) -> list[str]:
+    """Return the stores that a file has rows of; where another engine made its partitions, the rows tell."""
+    if is_by_store(table, task.file.spec_id):
+        return [str(task.file.partition[0])]
+    rows = read_files(table, AlwaysTrue(), ("store_id",), [task])
+    return [str(it) for it in rows["store_id"].unique().to_pylist()]
 
 
 def check_entries(

@@ -240,6 +240,23 @@ def test_killed_between_its_commits_small_files_give_back_what_a_damaged_larger_
     check(small, segments, tmp_path / "back")
 
 
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "footer"])
+def test_of_a_damaged_larger_file_that_receipts_name_in_part_the_others_come_back(
+    small: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    killed_between(small, monkeypatch)
+    archive_all(small, make_jobs(small, *segments[:2]))
+    assert [row.row_groups is None for row in receipts(small, STORE)] == [False, False, True]
+    path = Path(live(small)[0].removeprefix("file://"))
+    path.unlink() if is_lost else path.write_bytes(path.read_bytes()[:-10] + bytes(10))
+    archive_all(small, make_jobs(small, segments[0]))
+    # The second is in the damaged file alone; the third's small file has its rows.
+    rows = receipts(small, STORE)
+    assert list(broken_receipts(small, rows, Depth.ROWS)) == [rows[1].identity]
+    archive_all(small, make_jobs(small, segments[1]))
+    assert not broken_receipts(small, receipts(small, STORE), Depth.ROWS)
+
+
 def test_killed_between_its_commits_a_rebuild_finishes_it(
     small: Lake, segments: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

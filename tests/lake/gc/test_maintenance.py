@@ -12,13 +12,17 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.transforms import IdentityTransform
 
 from benchmarks.growth import add_history, clean_one, make_store
 from storage_engine.core.clock import DAY_MS
+from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.archive import receipt_commit
+from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.tables import GROWTH_PROPERTIES
+from storage_engine.lake.coverage.spans import receipt_spans
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.file.manifest_ranges import RANGES_NAME, known_ranges
 from storage_engine.lake.gc import maintenance
@@ -27,8 +31,10 @@ from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.storage.small_files import forget_files
-from storage_engine.lake.verify.verify import read_state
+from storage_engine.lake.verify.verify import read_state, verify
 from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.report.validation import Status
+from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.retention import steps
 from tests.stock_engine import set_properties, stock_table
 
@@ -201,6 +207,41 @@ def test_a_damaged_list_of_ranges_costs_nothing_but_time(archived) -> None:
         path.write_bytes(content)
         assert known_ranges(table) == {}
         assert len(live_data_files(table, "store-1", (0, 0))) == 1
+
+
+@pytest.mark.parametrize("name", ["segments", "messages"])
+@pytest.mark.parametrize("column", ["log", None])
+def test_other_partitions_hide_nothing_and_nothing_is_put_into_them(
+    filled, segments, make_jobs, name, column
+) -> None:
+    lake = filled(2)
+    with lake.load(name).update_spec() as change:
+        change.remove_field("store_id")
+        if column is not None:
+            change.add_field(column, IdentityTransform(), "by_another_engine")
+    table = lake.load(name)
+    before = table.scan().to_arrow()
+    table.overwrite(before)
+    maintain_lake(lake, LakePolicy(), _now_ms())
+    forget_files()
+    for first in range(2):
+        span = (first << 20, first << 20)
+        assert len(receipts(lake, "store-1", base_offsets=span)) == 1
+        assert len(receipt_spans(lake, "store-1", first)) == 2 - first
+        assert live_data_files(lake.messages(), "store-1", span)
+    (found,) = verify(lake, VerifyLevel.BYTES)
+    assert found.overall is (Status.OK if name == "segments" else Status.WARNING)
+    with pytest.raises(LakeUnavailableError, match="expected partitions by store_id"):
+        archive_all(lake, make_jobs(lake, segments[2]))
+    assert lake.load(name).scan().to_arrow().num_rows == before.num_rows
+    with lake.load(name).update_spec() as change:
+        if column is not None:
+            change.remove_field("by_another_engine")
+        change.add_field("store_id", IdentityTransform(), "store_id")
+    archive_all(lake, make_jobs(lake, *segments))
+    rows = receipts(lake, "store-1")
+    assert len(rows) == 3
+    assert lake.messages().scan().to_arrow().num_rows == sum(row.row_count for row in rows)
 
 
 def test_plans_archives_and_looks_open_no_manifest_of_older_receipts(tmp_path, monkeypatch) -> None:
