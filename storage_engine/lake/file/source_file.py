@@ -213,7 +213,8 @@ class LocalFiles:
 
     def _read_cached(self, fd: int, at: int, into: memoryview) -> int:
         block = into[:_BLOCK_BYTES]
-        with suppress(OSError):
+        # Where the system or its C library has no such call, the disk may have been asked.
+        with suppress(OSError, AttributeError, NotImplementedError):
             if count := os.preadv(fd, [block], at, os.RWF_NOWAIT):
                 return count
         count = os.preadv(fd, [block], at)
