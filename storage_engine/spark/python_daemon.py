@@ -17,8 +17,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+# No more of this package before the archives left the path: what it imports would remember them.
 from storage_engine import __version__
-from storage_engine.exceptions import BadInputError, SparkJobError
 
 DRIVER_VERSIONS = "STORAGE_ENGINE_DRIVER_VERSIONS"
 """Environment variable of an executor's Python: the driver's :func:`versions`."""
@@ -41,6 +41,8 @@ def check_versions(expected: str | None) -> None:
     :raises SparkJobError: this interpreter has others.
     """
     if expected not in (None, found := versions()):
+        from storage_engine.exceptions import SparkJobError
+
         raise SparkJobError(
             f"{sys.executable} on host {socket.gethostname()}: expected {expected}, as the driver has, found "
             f"{found}. Nothing was committed or deleted. Install the same there, or name another Python by "
@@ -65,8 +67,8 @@ def _is_archive_of_installed(entry: Path, path: list[str]) -> bool:
 
 def load_task_modules() -> None:
     """Load what brokers' tasks need. A broker that is no use is an error of its own stores' tasks alone."""
-    # Not before the archives left the path: what it imports would remember them.
     from storage_engine.brokers import broker_names, find_broker
+    from storage_engine.exceptions import BadInputError
 
     for name in broker_names():
         with suppress(BadInputError):
