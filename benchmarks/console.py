@@ -18,7 +18,7 @@ from sqlalchemy import Connection, insert
 
 from benchmarks.common import Bench, report
 from storage_engine.console.chart import chart
-from storage_engine.console.store_forecast import store_forecast
+from storage_engine.console.forecast import store_forecast
 from storage_engine.console.stores import AskedJournal, all_stores
 from storage_engine.journal.journal import Journal, put_levels
 from storage_engine.journal.reading.queries import JournalReader

@@ -34,7 +34,7 @@ from storage_engine.cycle import archive_here
 from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.lag.lag import LagSummary
+from storage_engine.model.lag import LagSummary
 from storage_engine.model.settings.policy import LagPolicy, Policy
 from storage_engine.model.settings.store_settings import WE_DELETE
 from storage_engine.project.local_airflow import interruptible

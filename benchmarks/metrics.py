@@ -26,7 +26,7 @@ from storage_engine.cli.metrics import Collector
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.tables.schema import events, reports, runs
-from storage_engine.model.lag.lag import GroupLag
+from storage_engine.model.lag import GroupLag
 from storage_engine.model.report.diagnosis import Finding, Severity
 from storage_engine.model.report.verification import Check, VerifyLevel
 from storage_engine.retention.proof.verification_memory import VerificationMemory

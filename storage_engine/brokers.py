@@ -11,7 +11,7 @@ from pathlib import Path
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_store import refuse_former_members
-from storage_engine.model.broker.kind import FORMER_MEMBERS, Broker, BrokerEngine
+from storage_engine.model.broker.kind import FORMER_MEMBERS, PARTS, Broker, BrokerEngine
 from storage_engine.model.proof.companions import Companion
 
 GROUP = "storage_engine.brokers"
@@ -199,6 +199,7 @@ def _load(name: str, points: tuple[EntryPoint, ...]) -> Broker:
     try:
         found = points[0].load()
         refuse_former_members(found, FORMER_MEMBERS)
+        parts = {part: getattr(found, part, None) for part in PARTS}
     except (Exception, SystemExit) as error:
         # Whatever another package's module raises.
         raise BadInputError(
@@ -210,4 +211,11 @@ def _load(name: str, points: tuple[EntryPoint, ...]) -> Broker:
             f"{where}: expected an instance of Broker with that name, found {found!r}. Nothing was changed. "
             "Mend or uninstall its package."
         )
+    for part, classes in PARTS.items():
+        if not isinstance(parts[part], classes):
+            expected = " or ".join(one.__name__ for one in classes)
+            raise BadInputError(
+                f"{where}: expected {part} to be an object of {expected}, found {parts[part]!r}. Nothing was "
+                "changed. Mend or uninstall its package."
+            )
     return found

@@ -71,7 +71,9 @@ class Text(str):
     def __new__(cls, *parts: object) -> Text:
         flat: list[str | Command] = []
         for part in parts:
-            told = part.args[0] if isinstance(part, BaseException) and len(part.args) == 1 else part
+            # A class of errors may say something else than it was made of.
+            is_told = isinstance(part, BaseException) and part.args[:1] == (str(part),)
+            told = part.args[0] if isinstance(part, BaseException) and is_told else part
             if isinstance(told, Text):
                 flat += told.parts
             else:

@@ -30,7 +30,7 @@ from storage_engine.model.plan.plan import PlanRequest
 
 if TYPE_CHECKING:
     from storage_engine.lake.file.jobs import SegmentJob
-    from storage_engine.model.lag.lag import ArchiveLag, LagSummary
+    from storage_engine.model.lag import ArchiveLag, LagSummary
     from storage_engine.model.plan.approval import Starter
     from storage_engine.model.proof.receipt import Receipt
     from storage_engine.model.report.validation import ValidationResult

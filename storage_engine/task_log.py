@@ -12,7 +12,7 @@ from storage_engine.core.wording import UNCHANGED, bytes_text, count_text, durat
 
 if TYPE_CHECKING:
     from storage_engine.lake.gc.maintenance import LakeMaintenance
-    from storage_engine.model.lag.lag import LagSummary
+    from storage_engine.model.lag import LagSummary
     from storage_engine.model.plan.plan import Plan
     from storage_engine.model.report.usage import RetentionReport
     from storage_engine.model.report.validation import ValidationResult

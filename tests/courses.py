@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from storage_engine.core.clock import DAY_MS
-from storage_engine.model.course.course import Course, CourseStart, Ingest, SegmentRun
-from storage_engine.model.course.course_record import CourseRecord
+from storage_engine.model.course.course import Course, CourseRecord, CourseStart, Ingest, SegmentRun
 from storage_engine.model.plan.plan import Cause
 from storage_engine.rocketmq.course import config_of, course
 

@@ -24,7 +24,7 @@ from storage_engine.brokers import (
 )
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.codec import offsets_count_bytes
-from storage_engine.model.broker.kind import FORMER_MEMBERS
+from storage_engine.model.broker.kind import FORMER_MEMBERS, PARTS
 from storage_engine.rocketmq import RocketMQ
 from storage_engine.rocketmq.codec.codec import CODEC
 from tests.conftest import StoreCopy
@@ -130,6 +130,24 @@ def test_a_package_of_an_older_contract_is_refused_by_what_it_defines(
     now = re.escape(FORMER_MEMBERS[member])
     with pytest.raises(BadInputError, match=f"Older defines {member}, which is {now} since 0.3"):
         find_broker("older")
+
+
+@pytest.mark.parametrize(
+    ("part", "value"), [*((part, "object") for part in PARTS), ("topics", "kind.Topics")]
+)
+def test_a_kind_whose_part_is_another_thing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, value: str
+) -> None:
+    """Most easily a class where its object is meant: such as ``are_logs`` of that is always true."""
+    (tmp_path / "other_broker.py").write_text(
+        "from storage_engine.model.broker import kind\nfrom storage_engine.rocketmq import RocketMQ\n"
+        f"class Other(RocketMQ):\n    name = 'other'\n    {part} = {value}\nBROKER = Other()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "other_broker", raising=False)
+    points(monkeypatch, other="other_broker:BROKER")
+    with pytest.raises(BadInputError, match=f"expected {part} to be an object of .*, found <class"):
+        find_broker("other")
 
 
 def test_a_broker_that_fails_or_ends_the_process_is_one_clear_error(

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -35,9 +36,18 @@ from storage_engine.exceptions import (
     BadInputError,
     BrokerRefusedError,
     ChangedUnderUsError,
+    GateRefusedError,
     LakeUnavailableError,
 )
+from storage_engine.journal.journal import Phase, Step
+from storage_engine.lake.coverage.coverage import judge_absent
 from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.retention.proof.gate import Passage
+from storage_engine.retention.ranges.drift import drift_alarms
+from storage_engine.retention.release import judging
+from storage_engine.retention.report.report import step_reports
+from storage_engine.retention.store.context import Context
 from tests.cli.every_command import EVERY
 
 PACKAGE = Path(__file__).resolve().parents[1] / "storage_engine"
@@ -159,6 +169,26 @@ def test_texts_keep_their_commands_where_they_are_put_together() -> None:
     assert commands_in(long) == (command,)
 
 
+def test_what_is_said_of_drift_and_of_ranges_keeps_its_commands() -> None:
+    command = Command("lake rebuild")
+    for kind in (DriftKind.FENCE_MENDED, DriftKind.SEGMENT_GONE):
+        (alarm,) = drift_alarms([Drift(kind, REBUILD)], ())
+        assert commands_in(alarm) == (command,), alarm
+    absent = judge_absent((), (f"no lake: {REBUILD}", REBUILD), has_receipt=False)
+    assert commands_in(absent.detail) == (command,)
+
+
+def test_a_refusal_of_segments_keeps_the_commands_of_each() -> None:
+    segment = SimpleNamespace(id=1, log="log", base_offset=0, facts=SimpleNamespace(path="/segment"))
+    verdict = SimpleNamespace(segment=segment, passage=Passage.REFUSED, detail=REBUILD)
+    plan, proofs = SimpleNamespace(digest="0"), SimpleNamespace(asked=[SimpleNamespace(faults={1: "lost"})])
+    (refusal,) = judging._unproven(plan, [verdict], proofs)  # type: ignore[arg-type, list-item]
+    commands = (Command("lake rebuild"), Command("verify --level bytes --renew"))
+    assert isinstance(refusal.error, GateRefusedError)
+    assert refusal.error.then == commands
+    assert (*commands_in(refusal.said.why), *commands_in(refusal.said.remedy)) == commands
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -177,6 +207,35 @@ def test_errors_that_are_pickled_keep_their_commands(error: Any) -> None:
         )
     assert type(str(error)) is str
     assert error.then[0] == Command("lake rebuild")
+
+
+def test_an_error_is_told_by_its_own_words() -> None:
+    class OwnError(LakeUnavailableError):
+        def __str__(self) -> str:
+            return "said otherwise"
+
+    assert Text("it is said: ", OwnError(REBUILD)) == "it is said: said otherwise"
+    assert OwnError(REBUILD).then == ()
+    for error in (OSError(2, "none", "file"), KeyError("key"), ValueError(), LakeUnavailableError()):
+        assert Text(error) == str(error)
+
+
+def test_an_error_that_a_step_recorded_keeps_its_commands_for_the_report() -> None:
+    recorded: list[Any] = []
+    journal = SimpleNamespace(record=lambda run, step, phase, said: recorded.extend(said))
+    context: Any = SimpleNamespace(journal=journal)
+    run: Any = None
+    Context.record_error(context, run, Step.PLAN, LakeUnavailableError(REBUILD))
+    ((subject, said),) = json.loads(json.dumps(recorded))
+    event: Any = SimpleNamespace(step=Step.PLAN, subject=subject, phase=Phase.ERROR, payload=said)
+    (row,) = step_reports([event], ())
+    assert (row.error, commands_in(row.error)) == (
+        f"LakeUnavailableError: {REBUILD}",
+        (Command("lake rebuild"),),
+    )
+    # As an older release records it.
+    del said["parts"]
+    assert step_reports([event], ()) == (row,)
 
 
 def test_json_has_a_text_as_a_string() -> None:

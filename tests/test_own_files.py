@@ -13,7 +13,7 @@ import pytest
 
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.hold.hold import WatchLook
+from storage_engine.model.hold import WatchLook
 from storage_engine.rocketmq.hold import heartbeat, local_hold, marker
 from storage_engine.rocketmq.hold.heartbeat import no_watch, watching
 from storage_engine.rocketmq.hold.local_hold import read_local

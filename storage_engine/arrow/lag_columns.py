@@ -37,7 +37,7 @@ _LAG: list[pa.Field[Any]] = [
     pa.field("lag_bytes", pa.int64()),
 ]
 LAG_SCHEMA = pa.schema(_LAG)
-"""One column for each field of :class:`storage_engine.model.lag.lag.QueueLag`."""
+"""One column for each field of :class:`storage_engine.model.lag.QueueLag`."""
 
 PLACES_SCHEMA = pa.schema([field for field in _LAG if field.name not in ("at_risk", "time_to_loss_ms")])
 """What files tell of a position: all of its lag but what a deletion would cost.

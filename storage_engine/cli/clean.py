@@ -1,45 +1,47 @@
-"""clean: the whole job on one store, once."""
+"""clean: the whole job on one store, once. undo: what it deleted comes back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from storage_engine import cycle
-from storage_engine.cli.options.options import CLEAN, REPLICAS_STOPPED, json_option
+from storage_engine.cli.options.options import CLEAN, REPLICAS_STOPPED, check_store, json_option
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.lag import LagOfPlan, print_groups
 from storage_engine.cli.output.next_line import say_cleanup, say_next
 from storage_engine.cli.output.notify_option import AlarmsTold, alarms_told, notify_option
-from storage_engine.cli.output.output import error_json, print_json, say
+from storage_engine.cli.output.output import error_json, print_json, say, say_notes
 from storage_engine.cli.output.plan_output import ASSUMED, by_hand, plan_json, print_plan
 from storage_engine.cli.output.progress import progress, waiting
 from storage_engine.cli.shell.command import command, said_by
 from storage_engine.cli.shell.values import reason_text
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
+from storage_engine.core.host import person
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import UNCHANGED, bytes_text, count_text
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.report.validation import ValidationResult
 
 if TYPE_CHECKING:
     from storage_engine.lake.archive.archive import SegmentJob
     from storage_engine.retention.monitor.notifying import Means
+    from storage_engine.retention.quarantine.undo import UndoResult
     from storage_engine.retention.report.finishing import FinishResult
     from storage_engine.retention.report.report import Report
     from storage_engine.retention.steps import (
         ArchiveResult,
-        CheckpointResult,
-        DependentsResult,
         PlanResult,
         ReleaseResult,
     )
     from storage_engine.retention.store.managed_store import ManagedStore
+
 
 Tell = Callable[[str], None]
 
@@ -153,12 +155,11 @@ def take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:
             tell("validate: store and lake …")
         with nullcontext() if step is cycle.archive else waiting(step.__name__.replace("_", " ")):
             result = step(cleanup)
-        for line in LINES.get(step, _no_lines)(cleanup, result):
+        for line in LINES[step](cleanup, result) if step in LINES else ():
             tell(line)
 
 
 def _end(cleanup: cycle.Cleanup, as_json: bool, told: AlarmsTold) -> int:
-    """Write and show a run's report, and tell its alarms."""
     from storage_engine.retention.report.report import build_report
     from storage_engine.retention.store.report_files import PAGE
 
@@ -200,8 +201,7 @@ def print_report(report: Report, finished: FinishResult) -> None:
     from storage_engine.retention.store.report_files import PAGE
 
     say(report_text(report))
-    for notice in finished.notices:
-        say("Note: ", notice)
+    say_notes(finished.notices)
     if finished.unchanged_since is not None:
         say(f"Unchanged since {finished.unchanged_since}; its report is at:")
     say(f"Report   {finished.report_json}")
@@ -227,10 +227,6 @@ def archive_with_progress(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
 
     with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
         return archive_all(open_lake(jobs[0].lake), jobs, advance)
-
-
-def _no_lines(cleanup: cycle.Cleanup, result: object) -> Iterator[str]:
-    yield from ()
 
 
 def _archive_lines(cleanup: cycle.Cleanup, done: ArchiveResult) -> Iterator[str]:
@@ -262,30 +258,20 @@ def _release_lines(cleanup: cycle.Cleanup, released: ReleaseResult) -> Iterator[
         yield Text(
             f"quarantine: what went frees nothing for {window_hours} h, or until space is the cause of "
             "a run; ",
-            Command("undo", cleanup.run_key),
+            Command("undo", quote(cleanup.run_key)),
             f" brings it back{until}",
         )
 
 
-def _dependents_lines(cleanup: cycle.Cleanup, done: DependentsResult) -> Iterator[str]:
-    deleted = count_text(sum(done.deleted.values()), "file")
-    yield f"dependents: {deleted} deleted, {bytes_text(done.freed_bytes)} freed"
-
-
-def _flush_lines(cleanup: cycle.Cleanup, flushed: CheckpointResult) -> Iterator[str]:
-    yield f"flush: {flushed.flushed} files and directories"
-
-
-def _validation_lines(cleanup: cycle.Cleanup, result: ValidationResult) -> Iterator[str]:
-    yield f"validate: {result.overall.value}"
-
-
-LINES: Mapping[Callable[..., object], Callable[[cycle.Cleanup, Any], Iterator[str]]] = {
+LINES: Mapping[Callable[..., object], Callable[[cycle.Cleanup, Any], Iterable[str]]] = {
     cycle.archive: _archive_lines,
     cycle.release: _release_lines,
-    cycle.clean_dependents: _dependents_lines,
-    cycle.flush_checkpoint: _flush_lines,
-    cycle.validate: _validation_lines,
+    cycle.clean_dependents: lambda _, done: (
+        f"dependents: {count_text(sum(done.deleted.values()), 'file')} deleted, "
+        f"{bytes_text(done.freed_bytes)} freed",
+    ),
+    cycle.flush_checkpoint: lambda _, flushed: (f"flush: {flushed.flushed} files and directories",),
+    cycle.validate: lambda _, result: (f"validate: {result.overall.value}",),
 }
 """What a step came to, in words."""
 
@@ -297,3 +283,50 @@ def tell_on_stderr(line: str) -> None:
 
 def silent(line: str) -> None:
     """Say nothing, where JSON is all that is wanted."""
+
+
+@command()
+@click.argument("run")
+@takes_store(second_lake=True, connection=True)
+@json_option
+def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
+    """Bring back what RUN deleted from STORE: segments, consume queue and index files, as they were.
+
+    It takes a run that had --undo-window-hours, or undo_window_hours in its connection, whose window isn't
+    over, and a stopped broker. A broker of Kafka must not have run since. Of several runs the newest goes
+    first. It may be killed at any instant and run again.
+    """
+    from storage_engine.retention.quarantine.undo import undo as bring_back
+    from storage_engine.retention.quarantine.undo import undone_before
+    from storage_engine.retention.report.finishing import finish
+
+    if not managed.is_live:
+        check_store(managed)
+    before = None if managed.is_live else undone_before(managed, run)
+    done = before or bring_back(managed, run, person())
+    finished = finish(managed, run)
+    if as_json:
+        print_json("undo", {**to_jsonable(done), "report_json": finished.report_json})
+        return 0
+    files = f"{count_text(done.segments, 'segment')} and {count_text(done.dependents, 'file')}"
+    if before is not None:
+        say(
+            f"Run {run} is undone already, and nothing was done now: {files} that point into them came back "
+            f"then, {bytes_text(done.size_bytes)}."
+        )
+        say(f"Report   {finished.report_json}")
+        return 0
+    say(f"{files} that point into them are back, {bytes_text(done.size_bytes)}; {_begins(done)}.")
+    say_notes(done.notices)
+    say(
+        "The next run deletes them again, if its rules let them go: stop its schedule, or set "
+        "minimum_retention_hours."
+    )
+    say(f"Report   {finished.report_json}")
+    return 0
+
+
+def _begins(done: UndoResult) -> str:
+    if len(done.min_offsets) > 1:
+        return f"{count_text(len(done.min_offsets), 'log')} begin as before"
+    return f"the log begins at {next(iter(done.min_offsets.values()), done.min_offset)}"

@@ -16,7 +16,7 @@ from storage_engine.cli.options.options import (
     lake_option,
 )
 from storage_engine.cli.options.store_argument import takes_store
-from storage_engine.cli.output.output import print_json, say, store_name
+from storage_engine.cli.output.output import answer, store_name
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import reason_text
 from storage_engine.commands import Command, Text
@@ -47,11 +47,7 @@ def _digest(context: click.Context, parameter: click.Parameter, digest: str | No
 @lake_option(required=False)
 @conn_id_option
 @click.option(
-    "--reason",
-    callback=reason_text,
-    metavar="TEXT",
-    required=True,
-    help="Why these segments may go without a proven copy.",
+    "--reason", callback=reason_text, required=True, help="Why these segments may go without a proven copy."
 )
 @json_option
 def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str, as_json: bool) -> int:
@@ -60,11 +56,8 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str, 
 
     journal = Journal(journal_or_connection(lake_dir, conn_id))
     waiver = journal.waive(digest, person(), reason)
-    if as_json:
-        print_json("waive", waiver)
-    else:
-        say(f"Plan {waiver.plan_digest} may go without receipts: {waiver.reason} ({waiver.person})")
-    return 0
+    said = f"Plan {waiver.plan_digest} may go without receipts: {waiver.reason} ({waiver.person})"
+    return answer("waive", waiver, said, as_json=as_json)
 
 
 @command()
@@ -114,22 +107,19 @@ def approve(
     if lower_to is not None:
         wanted = ApprovalPolicy(lower_to)
         lowered = lower_policy(journal, known, wanted, minimum_retention_hours, this_account())
-        if as_json:
-            print_json("approve", {"lowered": lowered})
-        elif lowered is None:
-            say(f"{managed.real_root}: asked for approval: {lower_to}. Another account has to say the same.")
+        if lowered is None:
+            said = (
+                f"{managed.real_root}: asked for approval: {lower_to}. Another account has to say the same."
+            )
         else:
             both = " and ".join(person.text for person in lowered.persons)
-            say(f"{managed.real_root} has approval: {lower_to} from now on, by {both}.")
-        return 0
+            said = f"{managed.real_root} has approval: {lower_to} from now on, by {both}."
+        return answer("approve", {"lowered": lowered}, said, as_json=as_json)
     assert digest is not None
-    run, answer = approve_plan(journal, known, digest, this_account())
-    if as_json:
-        print_json("approve", {"run_key": run.run_key, "answer": answer})
-    else:
-        assert answer.person is not None
-        say(f"Plan {digest} is approved by {answer.person.text}; run {run.run_key} may go on.")
-    return 0
+    run, reply = approve_plan(journal, known, digest, this_account())
+    assert reply.person is not None
+    said = f"Plan {digest} is approved by {reply.person.text}; run {run.run_key} may go on."
+    return answer("approve", {"run_key": run.run_key, "answer": reply}, said, as_json=as_json)
 
 
 @command()
@@ -155,22 +145,15 @@ def accept_loss(
 
     check_store(managed)
     loss = steps.accept_loss(managed, start_offset, end_offset, person(), reason, log)
-    if as_json:
-        print_json("accept-loss", loss)
-    else:
-        say(f"{loss.log} [{start_offset}, {end_offset}) is accepted as lost: {reason} ({loss.person})")
-    return 0
+    said = f"{loss.log} [{start_offset}, {end_offset}) is accepted as lost: {reason} ({loss.person})"
+    return answer("accept-loss", loss, said, as_json=as_json)
 
 
 @command()
 @takes_store(second_lake=True, connection=True)
 @click.option("--log", metavar="LOG", help="Of this log alone; default: of the whole store.")
 @click.option(
-    "--reason",
-    callback=reason_text,
-    metavar="TEXT",
-    required=True,
-    help="Why the store's offsets now carry other bytes.",
+    "--reason", callback=reason_text, required=True, help="Why the store's offsets now carry other bytes."
 )
 @click.option(
     "--force",
@@ -191,17 +174,13 @@ def adopt(
     what is archived. Of a store with several logs --log opens one of one log, and leaves the others as they
     are.
     """
-    from storage_engine.retention.decisions.adopting import adopt as open_new_lineage
+    from storage_engine.retention.decisions import adopt as open_new_lineage
 
     check_store(managed)
     record = open_new_lineage(managed, person(), reason, force=force, log=log)
-    if as_json:
-        print_json("adopt", record)
-    else:
-        name = store_name(managed)
-        what = f"Store {name}" if log is None else f"Log {log} of store {name}"
-        say(f"{what} is at lineage {record.lineage_of(log or '')} from now on.")
-    return 0
+    what = f"Store {store_name(managed)}" if log is None else f"Log {log} of store {store_name(managed)}"
+    said = f"{what} is at lineage {record.lineage_of(log or '')} from now on."
+    return answer("adopt", record, said, as_json=as_json)
 
 
 @command()
@@ -222,27 +201,20 @@ def move(name: str, managed: ManagedStore, reason: str, leave_unproven: int | No
     Its stamp has to prove which store it is, and it may not lie at its old place any more. A store of Airflow
     is called as its connection, so NAME is the connection's id.
     """
-    from storage_engine.retention.decisions.adopting import move as record_move
+    from storage_engine.retention.decisions import move as record_move
 
     if leave_unproven and not reason.strip():
         raise click.UsageError("Expected --reason TEXT with --leave-unproven AT-MOST, found none.")
     check_store(managed)
     record = record_move(managed, name, person(), reason, leave_unproven or 0)
-    if as_json:
-        print_json("move", record)
-    else:
-        say(f"Store {record.store_id} is called {record.name} and lies at {record.real_path}.")
-    return 0
+    said = f"Store {record.store_id} is called {record.name} and lies at {record.real_path}."
+    return answer("move", record, said, as_json=as_json)
 
 
 @command()
 @takes_store(second_lake=True, connection=True)
 @click.option(
-    "--reason",
-    callback=reason_text,
-    metavar="TEXT",
-    required=True,
-    help="What happened to the store, its stamp or its lake.",
+    "--reason", callback=reason_text, required=True, help="What happened to the store, its stamp or its lake."
 )
 @click.option("--store-id", metavar="ID", help="The store that lies here now; default: the one known here.")
 @click.option("--new", is_flag=True, help="STORE is a copy that is to be a store of its own.")
@@ -259,14 +231,11 @@ def stamp(
     The stamp lies in STORE/.storage-engine. From then on the lake's present state is what the store is held
     against.
     """
-    from storage_engine.retention.decisions.adopting import stamp as write_stamp
+    from storage_engine.retention.decisions import stamp as write_stamp
 
     check_store(managed)
     if new and store_id is not None:
         raise click.UsageError("Expected --new or --store-id, found both.")
     written = write_stamp(managed, person(), reason, store_id=store_id, new=new)
-    if as_json:
-        print_json("stamp", written)
-    else:
-        say(f"{managed.real_root} is store {written.store_id}, lineage {written.lineage}.")
-    return 0
+    said = f"{managed.real_root} is store {written.store_id}, lineage {written.lineage}."
+    return answer("stamp", written, said, as_json=as_json)

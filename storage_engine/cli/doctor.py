@@ -36,15 +36,15 @@ from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import bytes_text, count_text, duration_text, printable, time_text
 from storage_engine.exceptions import BadInputError, StorageEngineError, StoreNotFoundError
-from storage_engine.model.lag.lag import touched_text
+from storage_engine.model.lag import touched_text
 from storage_engine.model.report.diagnosis import Finding, SettingFrom, SettingInEffect, Severity, by_severity
 from storage_engine.model.store.store import DiskUsage
 from storage_engine.retention.doctor.pipeline_findings import pipeline_findings
 
 if TYPE_CHECKING:
     from storage_engine.retention.doctor.doctor import Diagnosis
-    from storage_engine.retention.doctor.figures import Figures
     from storage_engine.retention.doctor.pipeline_findings import PipelineFacts
+    from storage_engine.retention.doctor.space_and_time import Figures
     from storage_engine.retention.store.managed_store import ManagedStore
 
 
@@ -115,8 +115,7 @@ def doctor(managed: ManagedStore | None, as_json: bool) -> int:
 def _without_lake(found: Diagnosis, lake_dir: str) -> Diagnosis:
     """Return a diagnosis that says that there is no lake where one was named."""
     where = where_to_make(Path(lake_dir), found.store.broker)
-    finding = Finding(
-        Severity.WARNING,
+    finding = Finding.warning(
         "no-lake",
         f"no lake there yet: {lake_dir}",
         Text("mount its disk, or make a lake ", where),
@@ -360,9 +359,7 @@ def _elsewhere_json(
 
     :param error: that it isn't.
     """
-    findings = by_severity(
-        [Finding(Severity.WARNING, "not-here", Text(error)), *pipeline_findings(pipeline, now_ms)]
-    )
+    findings = by_severity([Finding.warning("not-here", Text(error)), *pipeline_findings(pipeline, now_ms)])
     return {
         "store": store.root,
         "name": store_name(store),

@@ -101,7 +101,6 @@ def _page(context: click.Context, below: Sequence[tuple[str, str]]) -> Iterator[
 
 
 def _options(context: click.Context) -> Iterator[str]:
-    """Yield the options under the headings that --help has."""
     groups = records_of(context.command, context)
     if any(groups.values()):
         yield ".SH OPTIONS"

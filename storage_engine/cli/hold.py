@@ -14,7 +14,7 @@ from storage_engine.cli.options.live_options import address_options
 from storage_engine.cli.options.options import json_option
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.live_output import print_broker, print_hold
-from storage_engine.cli.output.output import print_json, say
+from storage_engine.cli.output.output import print_json, say, say_notes
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import reason_text
 from storage_engine.core.clock import clock_ms
@@ -47,10 +47,7 @@ def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     for decorate in (
         click.option(
-            "--reason",
-            callback=reason_text,
-            metavar="TEXT",
-            help="With --leave-unproven: why. The journal keeps it.",
+            "--reason", callback=reason_text, help="With --leave-unproven: why. The journal keeps it."
         ),
         click.option(
             "--leave-unproven",
@@ -175,7 +172,7 @@ def shield(
             print_json("shield", {"links": 0, "notices": notices})
             return 0
         say("Shield: removed" if not notices else "Shield: not all of it could be removed")
-        _print_notices(notices)
+        say_notes(notices)
         return 0
     with opened(managed) as store:
         result = tend_shield(store)
@@ -190,10 +187,5 @@ def shield(
         ):
             if offsets:
                 say(f"{what}: offset {', '.join(map(str, offsets))}")
-        _print_notices(result.notices)
+        say_notes(result.notices)
     return 1 if result.gone or result.given_up else 0
-
-
-def _print_notices(notices: tuple[str, ...]) -> None:
-    for notice in notices:
-        say("Note: ", notice)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,7 +33,6 @@ from storage_engine.journal.records import RunState
 
 if TYPE_CHECKING:
     from storage_engine.journal.reading.queries import JournalReader
-    from storage_engine.lake.move.describing import LakeInfo
     from storage_engine.retention.doctor.overview import ManagedOverview, Overview
     from storage_engine.retention.store.managed_store import ManagedStore
 
@@ -54,7 +54,6 @@ def _base(lake_dir: Path | None, second_lake_dir: Path | None, conn_id: str | No
 
 
 def _print_named(stores: Mapping[str, NamedStore], as_json: bool) -> None:
-    """Print which stores the file of stores has, and where."""
     (file,) = {store.file for store in stores.values()}
     if as_json:
         rows = [{"name": name, "fields": store.fields} for name, store in sorted(stores.items())]
@@ -225,7 +224,7 @@ def runs(
 def _left_aside(store: ManagedStore, row: StoreRow) -> tuple[str, ...]:
     """Return what lies in a store's quarantines, if it is here, without the journal's knowing."""
     from storage_engine.journal.journal import Journal
-    from storage_engine.retention.quarantine.look import unknown_notices
+    from storage_engine.retention.quarantine.places import unknown_notices
     from storage_engine.retention.quarantine.records import known_directories
 
     if not Path(store.root).exists():
@@ -288,7 +287,7 @@ def _show_report(reader: JournalReader, row: StoreRow, run: str, as_json: bool) 
             raise BadInputError(
                 f"run {run}: expected its report in {reader.name}, found none: it isn't finished, was "
                 "no cleanup, or its report has expired. Nothing was changed. To finish it: ",
-                Command("clean", f"--run-key {run}"),
+                Command("clean", f"--run-key {quote(run)}"),
                 ".",
                 page="command-line",
             )
@@ -309,7 +308,9 @@ def print_overview(found: Overview, stores: Sequence[ManagedOverview]) -> None:
     """Print journal and lakes in a line each, then each store with what is known of it."""
     say(f"Journal {found.journal}" if not found.journal_missing else Text("Journal: ", found.journal_missing))
     for lake in found.lakes:
-        say(_lake(lake))
+        size = bytes_text(sum(table.file_bytes for table in lake.tables))
+        kind = f"a copy of lake {lake.copy_of}, read-only, {size}" if lake.copy_of else size
+        say(f"Lake    {lake.location}: ", Text("refused: ", lake.refused) if lake.refused else kind)
     if not stores and not found.is_known:
         say("Which stores are managed isn't known: a lake can't be read, or is refused.")
     elif not stores:
@@ -320,12 +321,6 @@ def print_overview(found: Overview, stores: Sequence[ManagedOverview]) -> None:
             ("what", "value"),
             _facts(store, found.is_known),
         )
-
-
-def _lake(lake: LakeInfo) -> str:
-    size = bytes_text(sum(table.file_bytes for table in lake.tables))
-    kind = f"a copy of lake {lake.copy_of}, read-only, {size}" if lake.copy_of else size
-    return Text(f"Lake    {lake.location}: ", Text("refused: ", lake.refused) if lake.refused else kind)
 
 
 def _facts(store: ManagedOverview, lakes_known: bool) -> Iterator[tuple[str, str]]:

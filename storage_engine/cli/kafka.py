@@ -36,7 +36,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.hold import HoldMemory
 from storage_engine.model.plan.plan import PlanRequest, wanted_bytes
 from storage_engine.model.settings.policy import LagPolicy
 from storage_engine.model.settings.store_settings import BROKER_DELETES
@@ -218,7 +218,10 @@ def _run(
             raise
         finished = cycle.report(cleanup)
         report = build_report(context, run_key)
-        room = _room(before, _disks(store.data_paths), request)
+        room = tuple(
+            DiskRoom(then.path, then.usable_bytes, now.usable_bytes, wanted_bytes(now, request))
+            for then, now in zip(before, _disks(store.data_paths), strict=True)
+        )
         is_there = _is_there(room, request, deleted=bool(report.freed_bytes))
         if as_json:
             print_json("kafka make-room", {**report_shown(cleanup, report, finished), "room": room})
@@ -257,15 +260,6 @@ class DiskRoom:
 
 def _disks(paths: Sequence[Path]) -> tuple[DiskUsage, ...]:
     return tuple(DiskUsage.of(path) for path in paths)
-
-
-def _room(
-    before: Sequence[DiskUsage], after: Sequence[DiskUsage], request: PlanRequest
-) -> tuple[DiskRoom, ...]:
-    return tuple(
-        DiskRoom(then.path, then.usable_bytes, now.usable_bytes, wanted_bytes(now, request))
-        for then, now in zip(before, after, strict=True)
-    )
 
 
 def _is_there(room: Sequence[DiskRoom], request: PlanRequest, *, deleted: bool) -> bool:

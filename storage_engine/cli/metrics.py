@@ -182,7 +182,6 @@ def _write(collector: Collector, file: Path) -> int:
 
 
 def _serve(collector: Collector, listen: tuple[str, int], tls_cert: Path | None, tls_key: Path | None) -> int:
-    """Answer until SIGTERM or SIGINT."""
     from prometheus_client import CollectorRegistry, start_http_server
 
     registry = CollectorRegistry()

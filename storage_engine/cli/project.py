@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from storage_engine.core.extras import EDGE, require_provider
 from storage_engine.exceptions import BadInputError
 from storage_engine.project import init as project_files
 from storage_engine.project import into_airflow as own
-from storage_engine.project.settings_text import PAGE, parsed
+from storage_engine.project.into_airflow import PAGE, parsed
 from storage_engine.project.spark_connection import (
     SPARK_CONNECTION,
     SparkProposal,
@@ -39,17 +40,7 @@ _CONN_ID = re.compile(r"[\w.-]{1,200}")
 """What Airflow's REST API takes for an id."""
 _QUEUE = re.compile(r"[^\s,]+")
 """A worker takes several queues, with commas between them."""
-_OF_AIRFLOW = (
-    "conn_id",
-    "broker",
-    "lake_dir",
-    "spark_conn_id",
-    "dags",
-    "env",
-    "edge",
-    "add_connection",
-    "yes",
-)
+_of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
 
 
 @command()
@@ -75,72 +66,54 @@ _OF_AIRFLOW = (
     callback=known_time_zone,
     help="IANA zone deleteWhen is meant in.",
 )
-@click.option(
+@_of_airflow(
     "--conn-id",
-    cls=GroupedOption,
-    group=AIRFLOW_GROUP,
     metavar="ID",
     default=project_files.STORE_CONNECTION,
     show_default=True,
     help="The store's connection, whose id is its name.",
 )
-@click.option(
+@_of_airflow(
     "--broker",
-    cls=GroupedOption,
-    group=AIRFLOW_GROUP,
     metavar="HOST:PORT",
     help="The broker runs on: its listen port, for the connection.",
 )
-@click.option(
+@_of_airflow(
     "--lake",
     "lake_dir",
-    cls=GroupedOption,
-    group=AIRFLOW_GROUP,
     metavar="DIRECTORY",
     type=NamedPath(file_okay=False),
     help="The store's lake, for the connection; default: the option lake of [storage_engine].",
 )
-@click.option(
+@_of_airflow(
     "--spark-conn-id",
-    cls=GroupedOption,
-    group=AIRFLOW_GROUP,
     metavar="ID",
     help="Connection that Spark jobs are submitted with, '' for none; default: one that is there, else a new "
     "one on local[*].",
 )
-@click.option(
+@_of_airflow(
     "--dags",
-    cls=GroupedOption,
-    group=AIRFLOW_GROUP,
     metavar="DIRECTORY",
     type=NamedPath(file_okay=False),
     help="Where DAG files go; default: this Airflow's dags_folder.",
 )
-@click.option(
+@_of_airflow(
     "--env",
-    cls=GroupedOption,
-    group=AIRFLOW_GROUP,
     is_flag=True,
     help="Print the option as an environment variable; edit no airflow.cfg.",
 )
-@click.option(
+@_of_airflow(
     "--edge",
-    cls=GroupedOption,
-    group=AIRFLOW_GROUP,
     metavar="QUEUE",
     help="The store's disk is on another host, where an edge worker takes this queue.",
 )
-@click.option(
+@_of_airflow(
     "--add-connection",
-    cls=GroupedOption,
-    group=AIRFLOW_GROUP,
     is_flag=True,
     help="Add the connection instead of printing the command.",
 )
-@click.option(
+@_of_airflow(
     "--yes",
-    cls=GroupedOption,
-    group=AIRFLOW_GROUP,
     is_flag=True,
     help="Make the changes without asking.",
 )
@@ -175,9 +148,9 @@ def init(directory: Path | None, into_airflow: bool, name: str | None, **said: A
         _set_up(**said)
         return
     context = click.get_current_context()
-    for name in _OF_AIRFLOW:
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            option = next(it for it in context.command.params if it.name == name)
+    for option in context.command.params:
+        is_typed = context.get_parameter_source(str(option.name)) is click.core.ParameterSource.COMMANDLINE
+        if is_typed and isinstance(option, GroupedOption) and option.group == AIRFLOW_GROUP:
             raise click.UsageError(f"{option.opts[0]}: expected --airflow with it.")
     assert directory is not None
     project = project_files.init_project(
@@ -198,7 +171,6 @@ def _check_paths(*paths: Path | None) -> None:
 
 
 def _write_name(name: str, is_more: bool, store: Path | None, lake_dir: Path | None, **said: Any) -> None:
-    """Give a store a name at the shell."""
     from storage_engine.brokers import broker_of, default_broker
 
     if is_more or store is None or lake_dir is None:
@@ -242,17 +214,9 @@ def _set_up(
     older_dag_ids: bool,
 ) -> None:
     """Show what changes in an Airflow, make it, and say what comes next."""
-    if not _CONN_ID.fullmatch(conn_id):
-        raise click.BadParameter(
-            f"expected letters, digits, _ . and - alone, as Airflow takes them for an id, found {conn_id!r}",
-            param_hint="--conn-id",
-        )
+    _check_names(conn_id, edge)
     if add_connection and store is None:
         raise click.UsageError("--add-connection: expected --store DIRECTORY with it.")
-    if edge is not None and not _QUEUE.fullmatch(edge):
-        raise click.BadParameter(
-            f"expected the name of one queue, without spaces and commas, found {edge!r}", param_hint="--edge"
-        )
     hook = _airflow_hook()
     fields = project_files.store_fields(store, broker_conf, time_zone, is_here=edge is None)
     fields |= {"mode": "live", "broker_address": broker} if broker else {}
@@ -314,6 +278,18 @@ def _set_up(
     say(f"\n{wrapped(spark.text)}")
 
 
+def _check_names(conn_id: str, edge: str | None) -> None:
+    if not _CONN_ID.fullmatch(conn_id):
+        raise click.BadParameter(
+            f"expected letters, digits, _ . and - alone, as Airflow takes them for an id, found {conn_id!r}",
+            param_hint="--conn-id",
+        )
+    if edge is not None and not _QUEUE.fullmatch(edge):
+        raise click.BadParameter(
+            f"expected the name of one queue, without spaces and commas, found {edge!r}", param_hint="--edge"
+        )
+
+
 def _airflow_hook() -> Any:
     """Return what asks Airflow, once it is known that Airflow starts.
 
@@ -344,7 +320,6 @@ def _ask() -> None:
 
 
 def _settings_steps(options: Sequence[own.Option]) -> list[str]:
-    """Return how options are set where no file is edited."""
     if not options:
         return []
     what = "these" if len(options) > 1 else "this"
@@ -360,7 +335,6 @@ def _queue_step(conn_id: str, queue: str) -> str:
 
 
 def _edge_steps(queue: str, listed: own.Option, address: str) -> list[str]:
-    """Return how the worker beside the store is started."""
     url = f"{address.rstrip('/') or 'https://AIRFLOW'}/edge_worker/v1/rpcapi"
     options = (
         own.Option("core", "executor", own.EDGE_EXECUTOR),
@@ -395,7 +369,6 @@ def _spark_steps(spark: SparkProposal) -> list[str]:
 
 
 def _lake_step(conn_id: str, hook: Any, lake_dir: Path | None, *, is_here: bool) -> str:
-    """Return how the store's lake is made; a directory is one of the store's host."""
     place = str(lake_dir.absolute()) if lake_dir else hook.section_defaults().lake
     if is_here or place.lstrip().startswith("{"):
         return Text(

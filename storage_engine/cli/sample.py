@@ -10,11 +10,11 @@ import click
 
 from storage_engine.cli.options.options import json_option
 from storage_engine.cli.options.store_argument import installed_broker
-from storage_engine.cli.output.output import print_json, say
+from storage_engine.cli.output.output import answer
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import TargetPath, moment_ms, size_bytes
-from storage_engine.commands import Command
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.model.broker.sample import SampleRequest
@@ -84,18 +84,12 @@ def sample(
     with waiting("Writing a sample store"):
         engine = engine_of(broker_type or default_broker(), str(directory), "written")
         written = engine.write_sample(request)
-    if as_json:
-        print_json("sample", {**asdict(written), "end_ms": end_ms})
-        return 0
-    say(
+    said = Text(
         f"{written.store}: {count_text(written.messages, 'message')}, {count_text(written.topics, 'topic')}, "
         f"{bytes_text(written.log_bytes)} in {count_text(written.log_files, 'file')} of the log. "
-        f"The last one arrived at {time_text(end_ms)}."
-    )
-    say(
+        f"The last one arrived at {time_text(end_ms)}.\n"
         f"{count_text(written.lagging_groups, 'consumer group')} of {written.groups} are far behind. "
-        f"{count_text(written.pending, 'message')} are pending."
+        f"{count_text(written.pending, 'message')} are pending.\n\nNext: ",
+        Command("doctor", f"{quote(written.store)} --broker-conf {quote(written.configuration)}"),
     )
-    say()
-    say("Next: ", Command("doctor", f"{quote(written.store)} --broker-conf {quote(written.configuration)}"))
-    return 0
+    return answer("sample", {**asdict(written), "end_ms": end_ms}, said, as_json=as_json)

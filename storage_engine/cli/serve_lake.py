@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import closing, nullcontext, suppress
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +19,9 @@ from storage_engine.core.extras import SERVER
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import LakeConfig
+
+if TYPE_CHECKING:
+    from storage_engine.lake_server.archived_partitions import Archive
 
 _POSITIONS = "consumer-positions.json"
 
@@ -140,18 +145,9 @@ def serve_lake(
     from storage_engine.lake_server.server import Listening, serve
     from storage_engine.lake_server.upstream import Upstream, read_login, trusting
     from storage_engine.lake_server.users import read_users
-    from storage_engine.lake_server.users import set_user as keep_user
 
     if set_user is not None:
-        if users is None or not topics:
-            raise BadInputError(
-                "serve-lake --set-user: expected --users FILE and --topics NAMES beside it, found one "
-                "missing. Nothing was changed."
-            )
-        password = click.prompt(
-            f"Password of {set_user}", hide_input=True, confirmation_prompt=True, err=True
-        )
-        keep_user(users, set_user, password, topics.split(","))
+        _keep_user(set_user, users, topics)
         return 0
     if not upstream and (give_back_groups or groups == "upstream" or upstream_ca or upstream_login):
         raise BadInputError(
@@ -177,25 +173,12 @@ def serve_lake(
     for log in reader.archive.unnamed:
         say(f"{log} isn't served: its receipts say no topic's id.", err=True)
 
-    def started(port: int) -> None:
-        found = reader.archive
-        partitions = sum(map(len, found.topics.values()))
-        say(
-            f"{lake.location}: {count_text(partitions, 'partition')} of "
-            f"{count_text(len(found.topics), 'topic')} of cluster {found.cluster} "
-            f"{'is' if partitions == 1 else 'are'} served at {address[0]}:{port}."
-        )
-
     async def run() -> int:
         serving = asyncio.current_task()
         assert serving is not None
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
         behind = Upstream(upstream, reader.archive.cluster, upstream_tls, login) if upstream else None
-
-        def log(line: str) -> None:
-            say(line, err=True)
-
         with suppress(asyncio.CancelledError), closing(behind) if behind else nullcontext():
             if give_back_groups and behind is not None:
                 return 0 if await give_back(reader.archive, behind, kept, say) else 1
@@ -203,8 +186,8 @@ def serve_lake(
                 reader,
                 kept,
                 listening,
-                log,
-                started,
+                partial(say, err=True),
+                lambda port: _say_started(lake.location, reader.archive, f"{address[0]}:{port}"),
                 upstream=behind,
                 are_groups_upstream=groups == "upstream",
             )
@@ -212,3 +195,23 @@ def serve_lake(
 
     with closing(CommittedPositions(positions or lake_dir / _POSITIONS)) as kept, closing(reader):
         return asyncio.run(run())
+
+
+def _keep_user(name: str, users: Path | None, topics: str | None) -> None:
+    from storage_engine.lake_server.users import set_user
+
+    if users is None or not topics:
+        raise BadInputError(
+            "serve-lake --set-user: expected --users FILE and --topics NAMES beside it, found one "
+            "missing. Nothing was changed."
+        )
+    password = click.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True)
+    set_user(users, name, password, topics.split(","))
+
+
+def _say_started(lake: str, found: Archive, address: str) -> None:
+    partitions = sum(map(len, found.topics.values()))
+    say(
+        f"{lake}: {count_text(partitions, 'partition')} of {count_text(len(found.topics), 'topic')} of "
+        f"cluster {found.cluster} {'is' if partitions == 1 else 'are'} served at {address}."
+    )

@@ -97,7 +97,11 @@ def simulate(
         CHARTS.require("simulate --png")
     for path in (svg_file, png_file):
         if path is not None:
-            _check_target(path)
+            from storage_engine.lake.catalog.nesting import refuse_target_inside_store
+
+            refuse_target_inside_store(path)
+            if path.is_symlink() or path.exists():
+                raise _exists(path)
     change = Change(settings, disk_bytes, ingest_factor, ingest_per_day)
     with waiting("Simulating"):
         found = simulated(managed, change, days, clock_ms())
@@ -135,18 +139,6 @@ def _chart_course(label: str, one: Simulated) -> ChartCourse:
     from storage_engine.pages.course_chart import ChartCourse
 
     return ChartCourse(label, one.course, one.levels, one.windows)
-
-
-def _check_target(path: Path) -> None:
-    """Refuse a place where no file may be written, before anything is computed.
-
-    :raises BadInputError: it is a store's, or something is there.
-    """
-    from storage_engine.lake.catalog.nesting import refuse_target_inside_store
-
-    refuse_target_inside_store(path)
-    if path.is_symlink() or path.exists():
-        raise _exists(path)
 
 
 def _exists(path: Path) -> BadInputError:
@@ -246,7 +238,6 @@ def _days(found: Simulation, courses: Sequence[Simulated], zone: ZoneInfo) -> It
 
 
 def _day(course: Course, since_ms: int, until_ms: int) -> tuple[str, str, str]:
-    """Return a day's span of levels and of retention times, and what was deleted for which causes."""
     first, last = bisect_left(course.times_ms, since_ms), bisect_left(course.times_ms, until_ms)
     levels = course.used_percent[first:last] or course.used_percent[first - 1 : first + 1]
     ages = course.retention_ms[first:last] or course.retention_ms[first - 1 : first + 1]

@@ -17,6 +17,7 @@ from storage_engine.cli.output.output import (
     print_table,
     put,
     say,
+    say_notes,
     store_head,
     store_name,
     terminal_width,
@@ -32,14 +33,14 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.nearest import meant
 from storage_engine.core.wording import bytes_text, count_text, shortened, time_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
-from storage_engine.model.lag.lag import ArchiveLag, touched_text
+from storage_engine.model.lag import ArchiveLag, touched_text
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.report.diagnosis import named_in_short, reason_of
 from storage_engine.model.report.inspection import Disks, Inspection, Names, Paragraph, Table
 from storage_engine.retention.proof.shielding import shield_summary
 
 if TYPE_CHECKING:
-    from storage_engine.retention.quarantine.look import QuarantineLook
+    from storage_engine.retention.quarantine.places import QuarantineLook
     from storage_engine.retention.store.managed_store import ManagedStore
 
 
@@ -60,7 +61,7 @@ def inspect(
 
     With --lake also the archive lag: what is sealed and not proven in the lake.
     """
-    from storage_engine.retention.quarantine.look import look_at_quarantines
+    from storage_engine.retention.quarantine.places import look_at_quarantines
     from storage_engine.retention.store.brokers import inspect_store
 
     now_ms = clock_ms()
@@ -86,12 +87,10 @@ def inspect(
     print_quarantines(aside)
     if shield is not None:
         say("\nShield: ", shield.text)
-        for note in shield.notices:
-            say("Note: ", note)
+        say_notes(shield.notices)
     if lag is not None:
         say("\nArchive lag: ", lag.text)
-        for note in lag.notes:
-            say("Note: ", note)
+        say_notes(lag.notes)
     return 0
 
 
@@ -158,7 +157,7 @@ def _touched(managed: ManagedStore) -> tuple[str, ...]:
     try:
         lag = _archive_lag(managed)
     except StorageEngineError as error:
-        return (f"which archived segments were touched since isn't known: {reason_of(error)}",)
+        return (Text("which archived segments were touched since isn't known: ", reason_of(error)),)
     return (*([touched_text(lag.touched)] if lag.touched else []), *lag.notes)
 
 
@@ -322,7 +321,6 @@ def print_quarantines(found: Sequence[QuarantineLook]) -> None:
 
 
 def _print_names(title: str, names: Iterable[str]) -> None:
-    """A list of names, wrapped in a terminal and on one line elsewhere."""
     width = terminal_width()
     shown = [name if width is None else shortened(name, NAME_WIDTH) for name in names]
     text = f"{title} ({len(shown)}): {', '.join(shown) or 'none'}"

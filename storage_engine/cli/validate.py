@@ -9,7 +9,7 @@ import click
 
 from storage_engine.cli.options.options import json_option
 from storage_engine.cli.options.store_argument import has_lake, takes_store
-from storage_engine.cli.output.output import print_json, print_table, say
+from storage_engine.cli.output.output import print_json, print_table, say, say_notes
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import NamedPath
@@ -118,5 +118,4 @@ def _print_result(result: ValidationResult, words: BrokerWords) -> None:
             say(f"{check.status.value} {check.expectation}: {example}")
         if check.status is not Status.OK:
             say(f"→ {check_advice(check.expectation, words)}")
-    for note in result.notes:
-        say("Note: ", note)
+    say_notes(result.notes)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -22,8 +19,9 @@ from storage_engine.cli.options.options import (
 )
 from storage_engine.cli.options.store_argument import managed_store, takes_store
 from storage_engine.cli.output.notify_option import alarms_told, doctor_of, notify_option
-from storage_engine.cli.output.output import print_json, say
+from storage_engine.cli.output.output import print_json, say, say_notes
 from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.interruption import ended_by_signal
 from storage_engine.cli.shell.values import NamedPath
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import check_host
@@ -79,8 +77,7 @@ def _print(found: MonitorResult) -> None:
     notices = [*found.sensed.notices, *(found.archive_lag.notes if found.archive_lag is not None else ())]
     if found.lag_error:
         notices.append(f"consumer groups' lag is not known: {found.lag_error}")
-    for notice in notices:
-        say("Note: ", notice)
+    say_notes(notices)
     for alarm in found.alarms:
         say("Alarm: ", alarm)
 
@@ -129,13 +126,7 @@ def watch(
     managed = _managed(stores, lake_dir, conn_ids, live)
     if live or no_shield:
         managed = [_with_shield(one, mode, shield_give_up_percent) for one in managed]
-    ends = threading.Event()
-
-    def end(number: int, frame: FrameType | None) -> None:
-        ends.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+    ends = ended_by_signal()
     teller = Teller(notify, say, doctor_of)
     host = HostWatch(say, teller.add if notify else None)
     if notify:

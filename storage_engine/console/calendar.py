@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from storage_engine.console.run_lines import dag_run_of
+from storage_engine.console.stores import dag_run_of
+from storage_engine.core.jsonable import filled
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.answers import Incident
 from storage_engine.journal.reading.queries import JournalReader
@@ -132,15 +133,7 @@ def _run(verdict: Verdict) -> DayRun:
         validation = "not-run"
     else:
         validation = "failed" if verdict.validation == "FAILURE" else "passed"
-    return DayRun(
-        verdict.run_key,
-        dag_id,
-        run_id,
-        verdict.outcome,
-        validation,
-        verdict.at_ms,
-        verdict.has_report,
-    )
+    return filled(DayRun, verdict, dag_id=dag_id, run_id=run_id, validation=validation)
 
 
 def _is_gone(incident: Incident) -> bool:

@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 
 from storage_engine.console.rules import Rules, Spans, rules_at, rules_of, window_spans
 from storage_engine.core.clock import DAY_MS
+from storage_engine.core.jsonable import filled
 from storage_engine.journal.reading.answers import DriftRow
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.run_rows import CleanupRun
@@ -120,16 +121,14 @@ def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> Chart
         return columns, exact_refused_spans(connection, store_id, columns, rules, start_ms, end_ms)
 
     columns, refused = reader.read(read)
-    return ChartAnswer(
-        start_ms,
-        end_ms,
-        columns.times_ms,
-        columns.retention_ms,
-        columns.levels,
-        columns.archive_lag_bytes,
+    return filled(
+        ChartAnswer,
+        columns,
+        start_ms=start_ms,
+        end_ms=end_ms,
         windows=_windows(rules, start_ms, end_ms),
         refused=refused,
-        rules=tuple(_rule_line(one) for one in rules),
+        rules=tuple(filled(RuleLine, one.levels, at_ms=one.at_ms) for one in rules),
         cleanups=reader.cleanups(store_id, start_ms, end_ms),
         drift=tuple(_drift_mark(one) for one in reader.drifts(store_id, start_ms, end_ms)),
     )
@@ -251,17 +250,6 @@ def _in_effect(rules: Sequence[Rules], start_ms: int, end_ms: int) -> Iterator[t
         from_ms = max(start_ms, one.at_ms)
         if from_ms < min(until_ms, end_ms):
             yield one, from_ms, min(until_ms, end_ms)
-
-
-def _rule_line(rules: Rules) -> RuleLine:
-    levels = rules.levels
-    return RuleLine(
-        rules.at_ms,
-        levels.notice_percent,
-        levels.cleans_percent,
-        levels.forces_percent,
-        levels.refuses_percent,
-    )
 
 
 def _drift_mark(drift: DriftRow) -> DriftMark:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from storage_engine.core.jsonable import filled
 from storage_engine.journal.tables.rows import RulesRow
 from storage_engine.model.course.daily_hours import hour_spans_ms
 
@@ -74,13 +75,7 @@ def rules_of(row: RulesRow) -> Rules:
     return Rules(
         row.at_ms,
         row.rules.get("settings") or {},
-        RecordedLevels(
-            levels.get("notice_percent"),
-            levels.get("cleans_percent"),
-            levels.get("forces_percent"),
-            levels.get("refuses_percent"),
-            levels.get("accepts_percent"),
-        ),
+        filled(RecordedLevels, levels),
         None if windows is None else Windows(tuple(windows["hours"]), windows["time_zone"]),
         row.rules.get("unsupported") or "",
     )

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from storage_engine.brokers import find_broker
+from storage_engine.console.forecast import store_forecast
 from storage_engine.console.rules import Rules, rules_of
-from storage_engine.console.run_lines import RunLine, run_line
-from storage_engine.console.store_forecast import store_forecast
-from storage_engine.console.stores import FindingLine, StoreLine, finding_lines, line_of, with_forecast
+from storage_engine.console.stores import (
+    FindingLine,
+    RunLine,
+    StoreLine,
+    finding_lines,
+    line_of,
+    run_line,
+    with_forecast,
+)
 from storage_engine.core.clock import DAY_MS
+from storage_engine.core.jsonable import filled
 from storage_engine.journal.reading.answers import (
     Findings,
     GroupRow,
@@ -49,7 +57,6 @@ class RangeLine:
     detail: str
 
 
-_RANGE = tuple(field.name for field in fields(RangeLine))
 _WORST_FIRST = {
     place: at
     for at, place in enumerate(
@@ -86,9 +93,6 @@ class ShieldLine:
     gone_segments: int
     gone_bytes: int
     foreign_files: int
-
-
-_SHIELD = tuple(field.name for field in fields(ShieldLine))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,23 +199,17 @@ def _standing(reader: JournalReader, row: StoreLine, findings: Findings | None, 
     assert row.broker is not None
     found = reader.standing(row.store_id, now_ms)
     shield = None if findings is None else findings.found.get("shield")
-    return StandingLine(
-        found.hold,
-        found.worker,
-        found.worker_until_ms,
-        found.waivers,
-        found.losses,
-        found.verified,
-        None if shield is None else ShieldLine(**{name: shield[name] for name in _SHIELD}),
+    return filled(
+        StandingLine,
+        found,
+        shield=None if shield is None else filled(ShieldLine, shield),
         has_shield=find_broker(row.broker).aside is Aside.IN_STORE,
     )
 
 
 def _ranges(findings: Findings | None) -> tuple[RangeLine, ...] | None:
     ranges = None if findings is None else findings.found.get("ranges")
-    if ranges is None:
-        return None
-    return tuple(RangeLine(**{name: one[name] for name in _RANGE}) for one in ranges)
+    return None if ranges is None else tuple(filled(RangeLine, one) for one in ranges)
 
 
 def _place(one: RangeLine) -> str:

@@ -9,13 +9,52 @@ from typing import Any
 
 from storage_engine.console.forecast import Forecast
 from storage_engine.console.rules import LevelState, Rules, level_state, rules_of
-from storage_engine.console.run_lines import RunLine, run_line
 from storage_engine.core.clock import HOUR_MS
+from storage_engine.core.jsonable import filled
 from storage_engine.core.wording import duration_text, unexpected
 from storage_engine.exceptions import StorageEngineError
+from storage_engine.journal.reading.answers import RunRow
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.store_summaries import DiskLevel, StoreSummary
 from storage_engine.model.store.store import fills_in_ms, room_below
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """A run in short.
+
+    :param id: orders runs; a page of older ones is asked for by it.
+    :param dag_id: of the DAG that ran it; None: a person did, at a shell. ``run_id`` likewise.
+    :param outcome: None: it has not come to its report.
+    :param has_report: its report, or the one that answers for it, can be asked for; it may have expired.
+    """
+
+    id: int
+    run_key: str
+    dag_id: str | None
+    run_id: str | None
+    outcome: str | None
+    state: str
+    created_at_ms: int
+    finished_at_ms: int | None
+    causes: tuple[str, ...]
+    deleted_segments: int | None
+    freed_bytes: int | None
+    unchanged_since: str | None
+    has_report: bool
+
+
+def dag_run_of(run_key: str) -> tuple[str | None, str | None]:
+    """Return the ids of the DAG and of its run; None and None: a person ran it, at a shell."""
+    dag_id, of_dag, run_id = run_key.partition("/")
+    return (dag_id, run_id) if of_dag else (None, None)
+
+
+def run_line(run: RunRow) -> RunLine:
+    """Return a run as a page lists it."""
+    dag_id, run_id = dag_run_of(run.run_key)
+    return filled(RunLine, run, id=run.run_id, dag_id=dag_id, run_id=run_id)
+
 
 STALE_MS = HOUR_MS
 """A store is looked at every ten minutes; so long after its last look nothing is known of it."""
@@ -217,35 +256,23 @@ def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
     """
     rules = None if summary.rules is None else rules_of(summary.rules)
     levels = tuple(
-        LevelLine(
-            one.path,
-            one.used_percent,
-            one.total_bytes,
-            one.usable_bytes,
-            level_state(one.used_percent, rules),
-            one.error,
-        )
-        for one in summary.levels
+        filled(LevelLine, one, state=level_state(one.used_percent, rules)) for one in summary.levels
     )
     found = (*_of_look(summary), *finding_lines(summary.doctor or ()), *_of_levels(levels))
     last_run = None if summary.last_run is None else run_line(summary.last_run)
     kind, problem = _problem(summary, now_ms)
     filling, time_to_full_ms = _time_to_full(summary.levels, rules)
-    return StoreLine(
+    return filled(
+        StoreLine,
+        summary,
         store=name,
-        store_id=summary.store_id,
-        broker=summary.broker,
-        host=summary.host,
         path=summary.real_path,
         state=_state(found, last_run, is_known=not problem and summary.doctor is not None),
         urgent=_most_urgent(found),
         levels=levels,
-        sampled_at_ms=summary.sampled_at_ms,
         retention_ms=_retention_ms(summary),
         filling=filling,
         time_to_full_ms=time_to_full_ms,
-        archive_lag_bytes=summary.archive_lag_bytes,
-        lagging_groups=summary.lagging_groups,
         last_run=last_run,
         problem=problem,
         problem_kind=kind,

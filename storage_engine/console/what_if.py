@@ -13,10 +13,10 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from storage_engine.brokers import find_broker
+from storage_engine.console.forecast import hourly_moments
 from storage_engine.console.rules import Rules, rules_of
-from storage_engine.console.store_forecast import hourly_moments
 from storage_engine.core.clock import DAY_MS
-from storage_engine.core.jsonable import from_jsonable
+from storage_engine.core.jsonable import filled, from_jsonable
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.model.course.course import (
@@ -24,12 +24,10 @@ from storage_engine.model.course.course import (
     BrokerRules,
     Course,
     CourseStart,
-    Ingest,
     RuleLevels,
-    RuleSetting,
     SettingType,
 )
-from storage_engine.model.course.ingest import ingest_from
+from storage_engine.model.course.daily_hours import ingest_from
 
 INGEST_DAYS = 7
 DAYS = 14
@@ -128,8 +126,6 @@ class WhatIfAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a course needs of a store."""
-
     rules: BrokerRules
     values: Mapping[str, str]
     start: CourseStart
@@ -146,7 +142,9 @@ def what_if_settings(reader: JournalReader, name: str, now_ms: int) -> WhatIfSet
     if isinstance(known, str):
         return WhatIfSettings(why=known)
     return WhatIfSettings(
-        settings=tuple(_setting(one, known.values[one.name]) for one in known.rules.settings),
+        settings=tuple(
+            filled(SettingLine, one, value=known.values[one.name]) for one in known.rules.settings
+        ),
         disk_bytes=known.start.disk_bytes,
         ingest=IngestLine(known.start.ingest.bytes_per_day, known.start.ingest.profile),
         can=True,
@@ -205,7 +203,6 @@ def what_if(
 
 
 def _known(reader: JournalReader, name: str, now_ms: int) -> _Known | str:
-    """Return what a course needs, or why there can be none."""
     summary = next(iter(reader.summaries((name,), now_ms)), None)
     if summary is None:
         return "no-store"
@@ -222,7 +219,9 @@ def _known(reader: JournalReader, name: str, now_ms: int) -> _Known | str:
     if start is None:
         return "no-start"
     found = from_jsonable(CourseStart, start, "start")
-    measured = _ingest(reader, summary.store_id, found.time_zone, now_ms)
+    moments = hourly_moments(reader, summary.store_id, INGEST_DAYS, now_ms)
+    points = [(one.at_ms, one.max_offset) for one in moments if one.max_offset is not None]
+    measured = ingest_from(points, ZoneInfo(found.time_zone))
     return _Known(
         rules,
         rules.values(recorded.settings),
@@ -234,13 +233,6 @@ def _known(reader: JournalReader, name: str, now_ms: int) -> _Known | str:
     )
 
 
-def _ingest(reader: JournalReader, store_id: str, time_zone: str, now_ms: int) -> Ingest | None:
-    """Return what the samples of the last days tell; None: nothing."""
-    moments = hourly_moments(reader, store_id, INGEST_DAYS, now_ms)
-    points = [(one.at_ms, one.max_offset) for one in moments if one.max_offset is not None]
-    return ingest_from(points, ZoneInfo(time_zone))
-
-
 def _topic_bytes(reader: JournalReader, store_id: str, log_bytes: int, now_ms: int) -> dict[str, int]:
     """Return what topics take of the log, by their shares of what was archived in the last days."""
     today = now_ms // DAY_MS
@@ -249,12 +241,6 @@ def _topic_bytes(reader: JournalReader, store_id: str, log_bytes: int, now_ms: i
         sums[one.topic] = sums.get(one.topic, 0) + one.size_bytes
     whole = sum(sums.values())
     return {topic: log_bytes * size // whole for topic, size in sums.items() if topic and whole}
-
-
-def _setting(setting: RuleSetting, value: str) -> SettingLine:
-    return SettingLine(
-        setting.name, setting.type, setting.minimum, setting.maximum, setting.unit, setting.help, value
-    )
 
 
 def _changed_values(known: _Known, asked: WhatIfQuestion) -> Mapping[str, str]:

@@ -34,6 +34,12 @@ def to_jsonable(value: Any) -> Any:
     return value
 
 
+def jsonable_fields(value: Any) -> dict[str, Any]:
+    """Turn a dataclass into an object of JSON."""
+    cls: Any = type(value)
+    return {name: to_jsonable(getattr(value, name)) for name in _field_names(cls) or ()}
+
+
 def from_jsonable(cls: type[T], data: Any, where: str = "") -> T:
     """Build a ``cls`` from what :func:`to_jsonable` made of one.
 
@@ -42,6 +48,18 @@ def from_jsonable(cls: type[T], data: Any, where: str = "") -> T:
     """
     built: T = _build(cls, data, where or cls.__name__)
     return built
+
+
+def filled(cls: type[T], source: object, **more: Any) -> T:
+    """Build a ``cls`` with what another object, or a mapping, has under the names of its fields.
+
+    :param more: fields that are said otherwise.
+    :raises TypeError: neither has a field that has no default.
+    """
+    names = [field.name for field in dataclasses.fields(cls) if field.name not in more]  # type: ignore[arg-type]
+    if isinstance(source, Mapping):
+        return cls(**{name: source[name] for name in names if name in source}, **more)
+    return cls(**{name: getattr(source, name) for name in names if hasattr(source, name)}, **more)
 
 
 @cache

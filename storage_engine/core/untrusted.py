@@ -1,7 +1,8 @@
-"""What others wrote, read in bounded memory, and what Python raises where it isn't what it should be."""
+"""What others wrote: read in bounded memory, or as Java reads its text; and errors where it is malformed."""
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import stat
@@ -85,3 +86,27 @@ def _kind(mode: int) -> str:
         stat.S_IFCHR: "a device",
     }
     return kinds.get(stat.S_IFMT(mode), "something else")
+
+
+_HANDLER = "storage-engine-java"
+
+
+def java_text(data: bytes) -> str:
+    """Decode as ``new String(bytes, UTF_8)`` does.
+
+    An encoded surrogate, or what there is of it, is one fault to Java (sun.nio.cs.UTF_8); to Python
+    each of its bytes is one.
+    """
+    return data.decode(errors=_HANDLER)
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    first, second, third = (*error.object[error.start : error.start + 3], 0, 0, 0)[:3]
+    if first == 0xED and 0xA0 <= second <= 0xBF:
+        return "\ufffd", error.start + (3 if 0x80 <= third <= 0xBF else 2)
+    return "\ufffd", error.end
+
+
+codecs.register_error(_HANDLER, _replace)

@@ -38,7 +38,6 @@ def check_store(store: ManagedStore) -> str:
 
 
 def _check_broker(store: ManagedStore) -> Iterator[str]:
-    """Return what the running broker says of itself."""
     broker = running_broker(store)
     if broker is not None:
         yield f"{broker_text(broker)}."

@@ -20,8 +20,7 @@ from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION, DEFAULT_LAKE, in_dag_ids
 from storage_engine.hooks.connection import managed_store, store_queue
 from storage_engine.hooks.storage_engine import SPARK_TYPE, airflow_home, section_defaults
-from storage_engine.project.into_airflow import SECTION, STORES, OwnAirflow, add_words
-from storage_engine.project.settings_text import PAGE
+from storage_engine.project.into_airflow import PAGE, SECTION, STORES, OwnAirflow, add_words
 from storage_engine.project.spark_connection import SPARK_CONNECTION
 
 _AIRFLOWS_EXTRA = {"queue": "root.default"}

@@ -81,7 +81,6 @@ def read_pipeline(
 
 
 def _queue(session: Any, store: ConfiguredStore | None, dag_ids: Sequence[str]) -> QueueFacts | None:
-    """Read who takes a store's queue, and where a task has seen the store."""
     from airflow.models.taskinstance import TaskInstance
     from airflow.models.xcom import XComModel
 

@@ -24,6 +24,7 @@ from storage_engine.exceptions import BadInputError, NoSuchConnectionError, Stor
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION, SECTION
 from storage_engine.hooks.connection import (
     AGENT_FILES,
+    PAGE,
     Defaults,
     agent_of,
     broker_connection,
@@ -35,7 +36,6 @@ from storage_engine.hooks.connection import (
     with_broker_credentials,
     with_credentials,
 )
-from storage_engine.hooks.fields import PAGE
 from storage_engine.model.settings.spark_from import SparkUse, places_text
 from storage_engine.retention.store.managed_store import ManagedStore, archive_threads_of
 

@@ -52,8 +52,8 @@ from storage_engine.journal.tables.schema import (
     stores,
     waivers,
 )
-from storage_engine.model.hold.hold import BrokerProgress, Drift, DriftKind, HoldMemory, HoldStatus
-from storage_engine.model.lag.lag import ArchiveLag, GroupLag
+from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldMemory, HoldStatus
+from storage_engine.model.lag import ArchiveLag, GroupLag
 from storage_engine.model.plan.plan import Plan, PlanRequest
 from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.store.store import DiskUsage, TopicDay
@@ -62,7 +62,7 @@ _ASK_AGAIN_SECONDS: Final = 0.5
 
 
 class JournalHoldMemory:
-    """Implements :class:`storage_engine.model.hold.hold.HoldMemory`."""
+    """Implements :class:`storage_engine.model.hold.HoldMemory`."""
 
     def __init__(
         self, database: JournalDatabase, store_id: str, record_drift: Callable[[Sequence[Drift]], None]

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from storage_engine.core.clock import ClockReading
-from storage_engine.model.hold.hold import BrokerProgress
-from storage_engine.model.lag.lag import ArchiveLag
+from storage_engine.model.hold import BrokerProgress
+from storage_engine.model.lag import ArchiveLag
 from storage_engine.model.plan.plan import Plan, PlanRequest
 from storage_engine.model.store.known_logs import Lineages
 from storage_engine.model.store.store import DiskUsage

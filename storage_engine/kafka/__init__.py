@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from storage_engine.model.broker.codec import RestoredConfig, SegmentCodec
     from storage_engine.model.broker.lag_job import LagJob, LagRequest
     from storage_engine.model.broker.live import LiveBroker, RunningBroker
-    from storage_engine.model.hold.hold import HoldMemory
+    from storage_engine.model.hold import HoldMemory
     from storage_engine.model.proof.receipt import Receipt
     from storage_engine.model.report.diagnosis import BrokerDiagnosis
     from storage_engine.model.report.facts import FactsScope, StoreFacts

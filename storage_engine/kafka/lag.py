@@ -23,7 +23,7 @@ from storage_engine.kafka.format.batch_walk import BatchHead, batch_heads, opene
 from storage_engine.kafka.format.layout import Node
 from storage_engine.kafka.metadata.consumer_offsets import TOPIC, read_consumer_offsets
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
-from storage_engine.model.lag.lag import LagSource, PositionsFrom, Unread, UnreadMessages
+from storage_engine.model.lag import LagSource, PositionsFrom, Unread, UnreadMessages
 from storage_engine.model.report.diagnosis import named_in_short
 
 if TYPE_CHECKING:

@@ -8,20 +8,28 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import BaseOperator
+from airflow.providers.common.compat.sdk import XCOM_RETURN_KEY, AirflowFailException, BaseOperator
 from airflow.sdk import AssetAlias
 
-from storage_engine import cycle
+from storage_engine import cycle, task_log
 from storage_engine.assets import tell
 from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
-from storage_engine.hooks.metrics import metrics_sent
-from storage_engine.hooks.notifiers import Notifier, alarms_told, commands_named, with_connection
+from storage_engine.hooks.notifiers import (
+    AlarmException,
+    Notifier,
+    alarms_told,
+    commands_named,
+    metrics_sent,
+    with_connection,
+)
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
 from storage_engine.model.plan.approval import Person, Realm, Starter
-from storage_engine.operators.lineage import Lineage, is_wanted, operator_lineage
+from storage_engine.model.report.validation import ValidationResult
+from storage_engine.operators.lineage import Lineage, is_wanted, operator_lineage, validated
 from storage_engine.retention.store.brokers import check_answers
 from storage_engine.task_log import quiet_libraries, together
 
@@ -134,6 +142,33 @@ class StoreOperator(BaseOperator):
         """Log what a person should know, in one line, with the commands that help as they are to be typed."""
         if line := together(notice for notice in notices if notice):
             self.log.warning("%s", with_connection(line, self.storage_engine_conn_id))
+
+    def tell_validation(self, result: ValidationResult, what: str) -> None:
+        """Keep and log what a validation came to.
+
+        :raises AirflowFailException: a rule is broken.
+        """
+        from storage_engine.model.report.validation import Status
+
+        self.keep_lineage(lambda: validated(self.store, result))
+        self.say(task_log.validation_lines(result))
+        self.warn(task_log.broken_text(result))
+        if result.overall is Status.FAILURE:
+            raise AirflowFailException(
+                f"{what} found {count_text(len(result.failures), 'rule')} broken: "
+                f"{', '.join(check.expectation for check in result.failures)}. The report has the details."
+            )
+
+    def fail_on(self, alarms: Sequence[str], result: dict[str, Any], context: Context) -> dict[str, Any]:
+        """Return a task's result where there are no alarms.
+
+        :raises AlarmException: there are.
+        """
+        if alarms:
+            # Failing ends the task here, before its result would be pushed.
+            context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=result)
+            raise AlarmException(alarms)
+        return result
 
     @cached_property
     def store_hook(self) -> StorageEngineHook:

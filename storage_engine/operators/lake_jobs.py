@@ -5,26 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
+from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from storage_engine import task_log
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.jsonable import from_jsonable
-from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.operators.base import run_key
-from storage_engine.operators.lineage import validated
 from storage_engine.operators.spark_job import StoreSparkOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from storage_engine.model.report.usage import RetentionReport
     from storage_engine.retention.report.counts import OffsetSpan
-    from storage_engine.spark.retention_report import RetentionReportRequest
-    from storage_engine.spark.validate_rows import ValidateRowsRequest, ValidateRowsResult
 
 
 class _LakeJobOperator(StoreSparkOperator):
@@ -57,26 +53,15 @@ class StorageEngineValidateRowsOperator(_LakeJobOperator):
         self.spans = spans
 
     def do_step(self, context: Context) -> dict[str, Any]:
-        from storage_engine.model.report.validation import Status
         from storage_engine.retention.store.context import opened
         from storage_engine.spark.validate_rows import ValidateRowsResult, validate_rows_of
 
         self.check_spark()
 
-        def submit(request: ValidateRowsRequest) -> ValidateRowsResult:
-            result: ValidateRowsResult = self.submit(context, request, ValidateRowsResult)
-            return result
-
         with opened(self.store) as store:
+            submit = partial(self.submit, context, result_kind=ValidateRowsResult)
             result = validate_rows_of(store, run_key(context), submit, self._spans(context))
-        self.keep_lineage(lambda: validated(self.store, result))
-        self.say(task_log.validation_lines(result))
-        self.warn(task_log.broken_text(result))
-        if result.overall is Status.FAILURE:
-            raise AirflowFailException(
-                f"Validation of rows found {count_text(len(result.failures), 'rule')} broken: "
-                f"{', '.join(check.expectation for check in result.failures)}. The report has the details."
-            )
+        self.tell_validation(result, "Validation of rows")
         return {"overall": result.overall.value, "checks": len(result.checks), "notes": list(result.notes)}
 
     def _spans(self, context: Context) -> tuple[OffsetSpan, ...]:
@@ -120,11 +105,8 @@ class StorageEngineRetentionReportOperator(_LakeJobOperator):
         last_ms = _day_ms("last_day", self.last_day)
         until_ms = None if last_ms is None else last_ms + DAY_MS
 
-        def submit(request: RetentionReportRequest) -> RetentionReport:
-            result: RetentionReport = self.submit(context, request, RetentionReport)
-            return result
-
         with opened(self.store) as store:
+            submit = partial(self.submit, context, result_kind=RetentionReport)
             report = retention_report_of(store, run_key(context), submit, first_ms, until_ms)
         self.say(task_log.usage_lines(report))
         return {"messages": report.messages, "size_bytes": report.size_bytes, "usage": report.usage_path}

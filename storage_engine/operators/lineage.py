@@ -214,7 +214,6 @@ def _offsets(ranges: Sequence[LogSpan]) -> Any:
 
 
 def _assertions(lineage: Lineage, suites: Sequence[str]) -> dict[str, Any]:
-    """Return the verdicts of these suites."""
     from openlineage.client.facet_v2 import data_quality_assertions_dataset as quality
 
     checks = [one for one in lineage.checks if one.suite.partition("_")[0] in suites]

@@ -17,13 +17,13 @@ from airflow.providers.common.compat.sdk import (
 from storage_engine import cycle, task_log
 from storage_engine.assets import segments_deleted
 from storage_engine.commands import Text, join_texts
-from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.jsonable import from_jsonable, jsonable_fields, to_jsonable
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError, NotApprovedError, RunStateError
 from storage_engine.hooks.notifiers import AlarmException
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.operators.base import StoreOperator, run_key, starter
-from storage_engine.operators.lineage import Lineage, released, validated
+from storage_engine.operators.lineage import Lineage, released
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -127,8 +127,7 @@ class StorageEngineCleanDependentsOperator(StoreOperator):
             cleaned = cycle.clean_dependents(cleanup)
         self.say(task_log.dependents_lines(cleaned))
         self.warn(*cleaned.notices)
-        result: Result = to_jsonable(cleaned)
-        return result
+        return jsonable_fields(cleaned)
 
 
 class StorageEngineFlushCheckpointOperator(StoreOperator):
@@ -142,8 +141,7 @@ class StorageEngineFlushCheckpointOperator(StoreOperator):
             result = cycle.flush_checkpoint(cleanup)
         self.say(task_log.checkpoint_lines(result))
         self.warn(*result.notices, *result.alarms)
-        flushed: Result = to_jsonable(result)
-        return flushed
+        return jsonable_fields(result)
 
 
 class StorageEngineBrokerTaskOperator(StoreOperator):
@@ -172,12 +170,7 @@ class StorageEngineBrokerTaskOperator(StoreOperator):
         (task,) = found
         self.say([task.text])
         self.warn(*task.notices)
-        result: Result = to_jsonable(task)
-        if task.alarms:
-            # Failing ends the task here, before its result would be pushed.
-            context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=result)
-            raise AlarmException(task.alarms)
-        return result
+        return self.fail_on(task.alarms, jsonable_fields(task), context)
 
 
 class StorageEngineMonitorOperator(StoreOperator):
@@ -201,12 +194,7 @@ class StorageEngineMonitorOperator(StoreOperator):
         behind = found.archive_lag.notes if found.archive_lag else ()
         self.say(task_log.monitor_lines(found))
         self.warn(*found.sensed.notices, *behind, unknown)
-        result: Result = to_jsonable(found)
-        if found.alarms:
-            # Failing ends the task here, before its result would be pushed.
-            context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=result)
-            raise AlarmException(found.alarms)
-        return result
+        return self.fail_on(found.alarms, jsonable_fields(found), context)
 
 
 class StorageEngineValidateOperator(StoreOperator):
@@ -220,18 +208,9 @@ class StorageEngineValidateOperator(StoreOperator):
         self.full = full
 
     def do_step(self, context: Context) -> Result:
-        from storage_engine.model.report.validation import Status
-
         with self.cleanup(context) as cleanup:
             result = cycle.validate(cleanup, full=self.full)
-        self.keep_lineage(lambda: validated(self.store, result))
-        self.say(task_log.validation_lines(result))
-        self.warn(task_log.broken_text(result))
-        if result.overall is Status.FAILURE:
-            raise AirflowFailException(
-                f"Validation found {count_text(len(result.failures), 'rule')} broken: "
-                f"{', '.join(check.expectation for check in result.failures)}. The report has the details."
-            )
+        self.tell_validation(result, "Validation")
         return {
             "overall": result.overall.value,
             "checks": len(result.checks),
@@ -256,12 +235,7 @@ class StorageEngineArchiveLagOperator(StoreOperator):
         self.say([lag.text])
         self.warn(*lag.notes)
         alarms = lag.alarms(self.store.policy)
-        result: Result = {**to_jsonable(lag), "alarms": list(alarms)}
-        if alarms:
-            # Failing ends the task here, before its result would be pushed.
-            context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=result)
-            raise AlarmException(alarms)
-        return result
+        return self.fail_on(alarms, {**to_jsonable(lag), "alarms": list(alarms)}, context)
 
 
 class StorageEngineMaintainOperator(StoreOperator):
@@ -285,8 +259,7 @@ class StorageEngineMaintainOperator(StoreOperator):
         done = maintain_store(self.store)
         self.say(task_log.maintenance_lines(lakes, done))
         self.warn(*(notice for lake in lakes for notice in lake.notices), *done.notices)
-        result: Result = to_jsonable(done)
-        return result
+        return jsonable_fields(done)
 
 
 class StorageEngineReportOperator(StoreOperator):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.exceptions import AirflowProviderDeprecationWarning
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from storage_engine.retention.steps import LagQuestion
     from storage_engine.spark.consumer_lag import ConsumerLagResult
 
+T = TypeVar("T")
+
 
 class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
     """Submits one of our jobs for a store: request in, result out, each a file.
@@ -64,7 +66,7 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
     entry_point: str
     """File name of the job in ``spark_jobs``."""
 
-    def submit(self, context: Context, request: Any, result_kind: type[Any]) -> Any:
+    def submit(self, context: Context, request: Any, result_kind: type[T]) -> T:
         """Run the job and wait for it.
 
         :param request: the job's request, a frozen dataclass.
@@ -111,7 +113,9 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
         path = os.pathsep.join([str(installation.home / "bin"), os.environ.get("PATH", os.defpath)])
         self.env_vars = {"PATH": path, **spark_environment(master, installation, python), **variables}
         self.name = f"storage-engine-{Path(self.entry_point).stem}"
-        self.application = str(_entry_point(self.entry_point))
+        # Where `init` puts it to be adapted.
+        own = airflow_home() / "spark_jobs" / self.entry_point
+        self.application = str(own if own.is_file() else project_path(f"spark_jobs/{self.entry_point}"))
         self.application_args = [str(request), str(result)]
         # The provider keeps the hook of a task's first job, with that job's arguments.
         self._hook = None
@@ -130,12 +134,6 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
         known = local_directories(master, self.conf or {}, {**os.environ, **(self.env_vars or {})})
         with closing(open_store(self.store)) as broker:
             check_disks(self.store, broker.data_paths, known)
-
-
-def _entry_point(name: str) -> Path:
-    """The job's file: the one in this Airflow's home, where ``init`` puts it to be adapted, or our own."""
-    own = airflow_home() / "spark_jobs" / name
-    return own if own.is_file() else project_path(f"spark_jobs/{name}")
 
 
 class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
@@ -188,8 +186,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
         result = lag_without_spark(request, spark)
         if result is None:
             assert spark is not None
-            submitted: ConsumerLagResult = self.submit(context, request, ConsumerLagResult)
-            result = replace(submitted, ran=spark.text)
+            result = replace(self.submit(context, request, ConsumerLagResult), ran=spark.text)
         self.say([f"Consumer lag was measured {result.ran}"])
         return result
 
@@ -227,12 +224,10 @@ class _ArchivingOperator(StoreSparkOperator):
             self.emit(context, lake_messages(self.lake, second=second), counts)
 
     def _place(self, jobs: Sequence[SegmentJob]) -> WorkPlace:
-        """Return where these are archived."""
         size_bytes = sum(job.facts.size_bytes for job in jobs)
         return archive_place(self.store_hook.spark, threads_for(jobs), size_bytes, len(jobs))
 
     def _means(self, context: Context) -> dict[str, Any]:
-        """Return by what means segments are archived."""
         from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
 
         def archive(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
@@ -241,8 +236,7 @@ class _ArchivingOperator(StoreSparkOperator):
             if not place.in_spark:
                 return cycle.archive_here(jobs)
             request = ArchiveRequest(tuple(jobs), self.store_hook.agent)
-            result: ArchiveResult = self.submit(context, request, ArchiveResult)
-            return result.receipts
+            return self.submit(context, request, ArchiveResult).receipts
 
         return {"archive_with": archive, "where": lambda jobs: self._place(jobs).text}
 

@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import cache
 from typing import Final
-
-from jinja2 import Environment
 
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.extras import CHARTS
 from storage_engine.core.wording import bytes_text, duration_text, shortened
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.course.course import Course, RuleLevels
-from storage_engine.pages.environment import environment
+from storage_engine.pages.environment import template
 
 _WIDTH, _HEIGHT = 720, 500
 _LEFT, _RIGHT = 46, 628
@@ -113,36 +110,27 @@ def course_svg(title: str, today: ChartCourse, changed: ChartCourse | None, zone
     retention_y = _scale(_RETENTION, max(hours[-1], top_ms))
     level_y = _scale(_LEVEL, 100)
     drawn = [_drawn(one, "changed" if one is shown else "before", x, level_y, retention_y) for one in courses]
-    return (
-        _environment()
-        .get_template("course.svg.j2")
-        .render(
-            title=shortened(title, _MOST_TITLE),
-            width=_WIDTH,
-            height=_HEIGHT,
-            left=_LEFT,
-            right=_RIGHT,
-            retention_top=_RETENTION[0],
-            retention_bottom=_RETENTION[1],
-            level_top=_LEVEL[0],
-            level_bottom=_LEVEL[1],
-            marks_top=_MARKS_TOP,
-            mark_height=_MARK_HEIGHT,
-            courses=drawn,
-            windows=[(x(since), round(max(x(until) - x(since), 1.0), 1)) for since, until in shown.windows],
-            lines=_level_lines(shown.levels, level_y),
-            level_ticks=[(round(level_y(percent), 1), f"{percent} %") for percent in (0, 25, 50, 100)],
-            retention_ticks=[(round(retention_y(ms), 1), duration_text(ms) if ms else "0") for ms in hours],
-            days=list(_days(start_ms, end_ms, zone, x)),
-            zone=str(zone),
-            description=" ".join(one.words for one in drawn),
-        )
+    return template("course.svg.j2").render(
+        title=shortened(title, _MOST_TITLE),
+        width=_WIDTH,
+        height=_HEIGHT,
+        left=_LEFT,
+        right=_RIGHT,
+        retention_top=_RETENTION[0],
+        retention_bottom=_RETENTION[1],
+        level_top=_LEVEL[0],
+        level_bottom=_LEVEL[1],
+        marks_top=_MARKS_TOP,
+        mark_height=_MARK_HEIGHT,
+        courses=drawn,
+        windows=[(x(since), round(max(x(until) - x(since), 1.0), 1)) for since, until in shown.windows],
+        lines=_level_lines(shown.levels, level_y),
+        level_ticks=[(round(level_y(percent), 1), f"{percent} %") for percent in (0, 25, 50, 100)],
+        retention_ticks=[(round(retention_y(ms), 1), duration_text(ms) if ms else "0") for ms in hours],
+        days=list(_days(start_ms, end_ms, zone, x)),
+        zone=str(zone),
+        description=" ".join(one.words for one in drawn),
     )
-
-
-@cache
-def _environment() -> Environment:
-    return environment({})
 
 
 def _scale(panel: tuple[int, int], most: float) -> Callable[[float], float]:

@@ -2,16 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from functools import cache
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from storage_engine.core.clock import DAY_MS
+from storage_engine.core.wording import bytes_text, count_text, shortened, time_text
+from storage_engine.model.keep.acts import SHOWN_CHARACTERS
+from storage_engine.model.keep.forecast import month_cost
+from storage_engine.model.report.usage import HOUR_S
+from storage_engine.pages.advice import reason_words
+from storage_engine.pages.figures import took_text
+
+_LONGEST_TEXT = 320
+_TONES = {"OK": "ok", "WARNING": "warn", "FAILURE": "bad"}
 
 
-def environment(filters: Mapping[str, Callable[..., str]]) -> Environment:
-    """Return the environment of this package's templates.
+def _words(name: str) -> str:
+    apart = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
+    return apart.replace("-", " ").strip().capitalize()
 
-    :param filters: what templates may call, beside Jinja's own.
-    """
+
+_FILTERS = {
+    "count": count_text,
+    "cost": lambda lake_bytes, price: f"{month_cost(lake_bytes, price):.4g}",
+    "cut": lambda text: shortened(text, _LONGEST_TEXT),
+    "day": lambda day: time_text(day * DAY_MS)[:10],
+    "hour": lambda hour: time_text(hour * HOUR_S * 1000),
+    "moment": lambda at_ms: time_text(at_ms) or "–",
+    "number": lambda value: f"{value:,}",
+    "offset": lambda value: f"{value:020d}",
+    "percent": lambda share: f"{100 * share:.1f} %",
+    "reason": reason_words,
+    "short": lambda text: text[:SHOWN_CHARACTERS],
+    "size": bytes_text,
+    "time": time_text,
+    "tone": lambda status: _TONES.get(str(status), "dim"),
+    "took": lambda took_ms: took_text(took_ms) or "–",
+    "words": _words,
+}
+
+
+def template(name: str) -> Template:
+    """Return one of this package's templates."""
+    return _environment().get_template(name)
+
+
+@cache
+def _environment() -> Environment:
     made = Environment(
         loader=PackageLoader("storage_engine.pages"),
         autoescape=True,
@@ -19,5 +57,5 @@ def environment(filters: Mapping[str, Callable[..., str]]) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= filters
+    made.filters |= _FILTERS
     return made

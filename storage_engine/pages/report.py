@@ -6,25 +6,20 @@ Its input is plain: the run's report as JSON values, as ``report.json`` and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
-from jinja2 import Environment
-
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.core.wording import bytes_text, time_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.report.validation import RangeStatus, ValidationResult, Where
-from storage_engine.pages.advice import reason_words
-from storage_engine.pages.environment import environment
+from storage_engine.pages.environment import template
 from storage_engine.pages.figures import (
     STEPS,
     gone_by_rules,
     sets_aside_until_start,
-    took_text,
     words_of,
     worst_status,
 )
@@ -73,7 +68,8 @@ class SegmentGroup:
 def segment_groups(segments: Sequence[Mapping[str, Any]]) -> Iterator[SegmentGroup]:
     """Group the segments of a report, as JSON, in their order; :data:`LISTED` of all are shown one by one."""
     left = LISTED
-    for (log, fate, reason, proof), group in groupby(segments, _alike):
+    of = itemgetter("log", "fate", "reason", "proof")
+    for (log, fate, reason, proof), group in groupby(segments, of):
         rows = tuple(group)
         listed = rows[:left]
         left -= len(listed)
@@ -108,10 +104,6 @@ def bars_by_log(ranges: Sequence[RangeStatus]) -> dict[str, tuple[Bar, ...]]:
     """Return the picture of each log, of the first :data:`BARS` by name."""
     logs = sorted({row.log for row in ranges})[:BARS]
     return {log: bars([row for row in ranges if row.log == log]) for log in logs}
-
-
-def _alike(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    return row["log"], row["fate"], row["reason"], row["proof"]
 
 
 READS_VERSION = 1
@@ -171,33 +163,28 @@ def render_page(
         broker = report["broker"]
         checked = to_jsonable(validation) if validation else None
         report = {**of_any_release(report), "validation": checked}
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            report=report,
-            validation=validation,
-            story=tell(report) if report is not None else _of_validation(validation, broker),
-            groups=list(segment_groups(report["segments"])) if report is not None else [],
-            bars=bars_by_log(validation.ranges if validation else ()),
-            bar_width=BAR_WIDTH,
-            places={place.value: text for place, text in _PLACES.items()},
-            present=[
-                place for place in _PLACES if validation and any(r.where is place for r in validation.ranges)
-            ],
-            checks=_by_suite(validation),
-            steps=STEPS,
-            words=words_of(broker),
-            until_start=sets_aside_until_start(broker),
-            listed=LISTED,
-            problems_shown=SHOWN,
-            links=links,
-        )
+    return template("page.html.j2").render(
+        report=report,
+        validation=validation,
+        story=tell(report) if report is not None else _of_validation(validation, broker),
+        groups=list(segment_groups(report["segments"])) if report is not None else [],
+        bars=bars_by_log(validation.ranges if validation else ()),
+        bar_width=BAR_WIDTH,
+        places={place.value: text for place, text in _PLACES.items()},
+        present=[
+            place for place in _PLACES if validation and any(r.where is place for r in validation.ranges)
+        ],
+        checks=_by_suite(validation),
+        steps=STEPS,
+        words=words_of(broker),
+        until_start=sets_aside_until_start(broker),
+        listed=LISTED,
+        problems_shown=SHOWN,
+        links=links,
     )
 
 
 def _of_validation(validation: ValidationResult | None, broker: str) -> Story:
-    """Tell what a validation found that no run asked for."""
     found = to_jsonable(validation) if validation else None
     word, tone, headline = _VERDICTS[worst_status(found)]
     if tone == "ok" and validation and (gone := gone_by_rules({row.where for row in validation.ranges})):
@@ -210,32 +197,3 @@ def _by_suite(validation: ValidationResult | None) -> dict[str, list[Any]]:
     for check in validation.checks if validation else ():
         suites.setdefault(check.suite.replace("_", " · ", 1).replace("_", " "), []).append(check)
     return suites
-
-
-@cache
-def _environment() -> Environment:
-    filters: dict[str, Callable[..., str]] = {
-        "size": bytes_text,
-        "moment": _moment,
-        "took": _took,
-        "number": lambda value: f"{value:,}",
-        "offset": lambda value: f"{value:020d}",
-        "tone": lambda status: {"OK": "ok", "WARNING": "warn", "FAILURE": "bad"}.get(str(status), "dim"),
-        "reason": reason_words,
-        "words": _words,
-    }
-    return environment(filters)
-
-
-def _moment(at_ms: int | None) -> str:
-    return time_text(at_ms) or "–"
-
-
-def _took(took_ms: int | None) -> str:
-    return took_text(took_ms) or "–"
-
-
-def _words(name: str) -> str:
-    """Return the words of a class' name, or of a stored word."""
-    apart = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
-    return apart.replace("-", " ").strip().capitalize()

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any
 
-from jinja2 import Environment
-
 from storage_engine.core.wording import printable, shortened, time_text
-from storage_engine.pages.environment import environment
+from storage_engine.pages.environment import template
 from storage_engine.pages.story import Story, of_any_release, tell
 
 LINES = 15
@@ -50,20 +47,16 @@ def summary_html(report: Mapping[str, Any], *, link: str = "") -> str:
     """
     full = of_any_release(report)
     story = tell(full)
-    return (
-        _environment()
-        .get_template("summary.html.j2")
-        .render(
-            report=full,
-            story=story,
-            subject=summary_subject(report),
-            problems=story.problems[:_PROBLEMS],
-            more=len(story.problems[_PROBLEMS:]),
-            colours=_COLOURS,
-            grey=_GREY,
-            began=time_text(full["began_at_ms"]),
-            link=link,
-        )
+    return template("summary.html.j2").render(
+        report=full,
+        story=story,
+        subject=summary_subject(report),
+        problems=story.problems[:_PROBLEMS],
+        more=len(story.problems[_PROBLEMS:]),
+        colours=_COLOURS,
+        grey=_GREY,
+        began=time_text(full["began_at_ms"]),
+        link=link,
     )
 
 
@@ -78,8 +71,3 @@ def _lines(report: Mapping[str, Any], story: Story) -> Iterator[str]:
         yield f"! And {more} more, which the report names."
     for answer in story.answers:
         yield f"{answer.question}: {shortened(answer.short, _TEXT_WIDTH)}"
-
-
-@cache
-def _environment() -> Environment:
-    return environment({"cut": lambda text: shortened(text, 2 * _TEXT_WIDTH)})

@@ -27,8 +27,8 @@ from starlette.responses import Response
 
 from storage_engine.console import chart as store_chart
 from storage_engine.console.calendar import validation_calendar
+from storage_engine.console.forecast import store_forecast
 from storage_engine.console.store import one_store, runs_page
-from storage_engine.console.store_forecast import store_forecast
 from storage_engine.console.stores import ProblemKind, StoreLine, without_monitor, worst_first
 from storage_engine.console.what_if import question_of, what_if, what_if_settings
 from storage_engine.core.clock import DAY_MS, clock_ms

@@ -47,7 +47,9 @@ class StorageEnginePlugin(AirflowPlugin):
                 **icons,
             }
         ]
-        if _has_dag_tab():
+        from airflow.providers.common.compat.sdk import conf
+
+        if conf.getboolean("storage_engine", "dag_tab", fallback=True):
             views.append(
                 {
                     "name": "Retention",
@@ -65,9 +67,3 @@ class StorageEnginePlugin(AirflowPlugin):
 def has_views(version: str) -> bool:
     """Return whether an Airflow of this version can show the console."""
     return tuple(map(int, re.findall(r"\d+", version)[:3])) >= VIEWS_SINCE
-
-
-def _has_dag_tab() -> bool:
-    from airflow.providers.common.compat.sdk import conf
-
-    return bool(conf.getboolean("storage_engine", "dag_tab", fallback=True))

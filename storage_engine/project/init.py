@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from types import MappingProxyType
 from typing import Any
 
@@ -178,7 +179,7 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
         f"{edit}\n"
         "Start an Airflow of its own, on the loopback address, until Ctrl-C:\n"
         "  ",
-        Command("up", str(project.home)),
+        Command("up", quote(str(project.home))),
         f"\n\n{wrapped(propose_spark(None, (), ()).text)}\n\n"
         "Or use an Airflow that you have; this project isn't needed then:\n"
         "  ",

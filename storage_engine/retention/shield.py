@@ -28,7 +28,7 @@ from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.storage.pace import pace_at
-from storage_engine.model.hold.hold import Drift, DriftKind, ShieldNeed
+from storage_engine.model.hold import Drift, DriftKind, ShieldNeed
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
 from storage_engine.model.store.known_logs import Lineages
@@ -199,17 +199,8 @@ def by_lineage(links: Sequence[SeenLink]) -> Mapping[int, list[SeenLink]]:
     return groups
 
 
-def record_meant(context: Context, run: Run, link: Link, receipt: Receipt) -> None:
-    """Record that a link is about to be dropped."""
-    _record(context, run, Phase.INTENT, link, receipt)
-
-
-def record_dropped(context: Context, run: Run, link: Link, receipt: Receipt) -> None:
-    """Record that a link was dropped."""
-    _record(context, run, Phase.RESULT, link, receipt)
-
-
-def _record(context: Context, run: Run, phase: Phase, link: Link, receipt: Receipt) -> None:
+def _record_drop(context: Context, run: Run, phase: Phase, link: Link, receipt: Receipt) -> None:
+    """Record that a link is about to be dropped, or was."""
     said = {"lineage": link.lineage, "sha256": receipt.sha256, "receipt_hash": receipt.row_hash}
     subject = segment_subject(link.log, link.base_offset)
     context.journal.record(run, Step.SHIELD, phase, [(subject, said)])
@@ -485,7 +476,6 @@ def _link(
 
 
 def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tuple[list[JudgedLink], Proofs]:
-    """Return what lakes say of each link, and of the log's segments."""
     context = tending.context
     current = [one for one in shield.links if _is_current(context, one)]
     proofs = _proofs(context, {*slots(sealed), *(one.link.slot for one in current)})
@@ -544,22 +534,18 @@ def _save_gone(tending: _Tending, gone: Sequence[JudgedLink]) -> None:
                 tending.fail(one.seen, Text(error))
             return
         except (StorageEngineError, OSError) as error:
-            if len(batch) > 1:
-                for one in batch:
-                    _try_alone(tending, one)
-            else:
+            if len(batch) == 1:
                 _keep(tending, batch[0], error)
-
-
-def _try_alone(tending: _Tending, one: JudgedLink) -> None:
-    try:
-        _archive(tending, [one])
-    except (StorageEngineError, OSError) as error:
-        _keep(tending, one, error)
+                continue
+            for one in batch:
+                try:
+                    _archive(tending, [one])
+                except (StorageEngineError, OSError) as failure:
+                    _keep(tending, one, failure)
 
 
 def _keep(tending: _Tending, one: JudgedLink, error: Exception) -> None:
-    tending.notices.append(f"offset {one.seen.link.base_offset} stays in the shield: {error}")
+    tending.notices.append(Text(f"offset {one.seen.link.base_offset} stays in the shield: ", error))
     tending.fail(one.seen, Text(error))
 
 
@@ -614,9 +600,9 @@ def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
                 continue
             if not _may_go(context, [judged]):
                 continue
-            record_meant(context, tending.run, judged.seen.link, judged.receipt)
+            _record_drop(context, tending.run, Phase.INTENT, judged.seen.link, judged.receipt)
             if drop_unchanged(tending.root, [judged.seen]):
-                record_dropped(context, tending.run, judged.seen.link, judged.receipt)
+                _record_drop(context, tending.run, Phase.RESULT, judged.seen.link, judged.receipt)
             else:
                 tending.notices += _stays(judged.seen)
 
@@ -634,13 +620,13 @@ def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]
     ]
     proven = [(one.seen, one.receipt) for one in _may_go(context, judged) if one.receipt is not None]
     for seen, receipt in proven:
-        record_meant(context, run, seen.link, receipt)
+        _record_drop(context, run, Phase.INTENT, seen.link, receipt)
     # Together: the shield's records are read and written once.
     dropped = drop_unchanged(root, [seen for seen, _ in proven]) if proven else ()
     notices = [one.problem for one in judged if one.receipt is None and one.problem]
     for seen, receipt in proven:
         if seen.link.name in dropped:
-            record_dropped(context, run, seen.link, receipt)
+            _record_drop(context, run, Phase.RESULT, seen.link, receipt)
         else:
             notices += _stays(seen)
     return tuple(notices)

@@ -12,7 +12,7 @@ from storage_engine.retention.archive.archiving import (
     where_here,
 )
 from storage_engine.retention.archive.sealed import archive_sealed, record_archive_lag
-from storage_engine.retention.decisions.accepting_loss import accept_loss
+from storage_engine.retention.decisions import accept_loss
 from storage_engine.retention.hold.holding import HoldResult, hold, unmanage
 from storage_engine.retention.lag.consumer_lag import LagQuestion, lag_question, record_lag
 from storage_engine.retention.monitor.broker_tasks import TaskResult, run_broker_tasks

@@ -28,13 +28,12 @@ if TYPE_CHECKING:
     from storage_engine.model.broker.live import LiveBroker, RunningBroker
     from storage_engine.model.broker.sample import SampleRequest, SampleStore
     from storage_engine.model.course.course import BrokerRules
-    from storage_engine.model.hold.hold import HoldMemory
+    from storage_engine.model.hold import HoldMemory
     from storage_engine.model.plan.plan import Release
     from storage_engine.model.proof.receipt import Receipt
     from storage_engine.model.report.diagnosis import BrokerDiagnosis
     from storage_engine.model.report.facts import FactsScope, StoreFacts
-    from storage_engine.model.report.inspection import Inspection, KeyLookup
-    from storage_engine.model.report.recovered import StoreRecovery
+    from storage_engine.model.report.inspection import Inspection, KeyLookup, StoreRecovery
     from storage_engine.model.store.store import StoreSnapshot
 
 

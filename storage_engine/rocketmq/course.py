@@ -46,6 +46,7 @@ from storage_engine.model.course.course import (
     Advice,
     BrokerRules,
     Course,
+    CourseRecord,
     CourseStart,
     Ingest,
     RuleLevels,
@@ -53,9 +54,13 @@ from storage_engine.model.course.course import (
     SettingType,
     condensed,
 )
-from storage_engine.model.course.course_record import CourseRecord
-from storage_engine.model.course.daily_hours import hour_changes_ms, hour_spans_ms
-from storage_engine.model.course.ingest import Inflow, ingest_from, most_bytes_within
+from storage_engine.model.course.daily_hours import (
+    Inflow,
+    hour_changes_ms,
+    hour_spans_ms,
+    ingest_from,
+    most_bytes_within,
+)
 from storage_engine.model.plan.plan import PlanRequest, Reason, Urgency
 from storage_engine.model.store.store import DiskUsage, LogSnapshot, StoreSnapshot, percent_rounded_up
 from storage_engine.rocketmq.format.broker_config import (
@@ -199,7 +204,7 @@ class _Walk:
         self.accepted = True
         self.refused_bytes = 0
         self.share_parts = SHARE_UNIT + round(start.dependents_share * SHARE_UNIT)
-        self.window_changes = hour_changes_ms(start.now_ms, self.end_ms, delete_hours(config), zone)
+        self.window_changes = tuple(hour_changes_ms(start.now_ms, self.end_ms, delete_hours(config), zone))
         self.causes: dict[tuple[int, bool], tuple[tuple[str, ...], bool]] = {}
         self.deadline = time.thread_time() + limit_seconds
         self.limit_seconds = limit_seconds

@@ -25,7 +25,7 @@ from storage_engine.exceptions import (
     UnsupportedLayoutError,
 )
 from storage_engine.model.broker.broker_store import StoreSettings
-from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.hold import HoldMemory
 from storage_engine.model.report.diagnosis import BrokerDiagnosis, Finding, Severity
 from storage_engine.rocketmq.codec.commitlog import near_logical_end
 from storage_engine.rocketmq.codec.stored_messages import newest_message_ms

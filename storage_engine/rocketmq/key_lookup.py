@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-from storage_engine.core.java_text import java_text
+from storage_engine.core.untrusted import java_text
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.report.inspection import KeyLookup
 from storage_engine.rocketmq.codec import frame

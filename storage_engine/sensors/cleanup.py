@@ -35,8 +35,13 @@ from storage_engine.commands import Command, Text, join_texts
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError, StorageEngineError
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
-from storage_engine.hooks.metrics import metrics_sent
-from storage_engine.hooks.notifiers import Notifier, alarms_told, commands_named, with_connection
+from storage_engine.hooks.notifiers import (
+    Notifier,
+    alarms_told,
+    commands_named,
+    metrics_sent,
+    with_connection,
+)
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
 from storage_engine.model.plan.plan import Cause
@@ -357,7 +362,7 @@ class StorageEngineDueSensor(_CauseSensor):
         :raises AirflowFailException: nobody does anything.
         """
         if unmet and len(unmet) == of:
-            raise AirflowFailException("; ".join(unmet))
+            raise AirflowFailException(join_texts("; ", unmet))
         for why in unmet:
             self.log.warning("%s", why)
 

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Final
 
 from storage_engine.commands import Command, Text
-from storage_engine.model.hold.hold import ShieldNeed
+from storage_engine.model.hold import ShieldNeed
 from storage_engine.model.settings.policy import ShieldMode
 from storage_engine.model.store.known_logs import Lineages
 from storage_engine.model.store.store import Segment

@@ -22,7 +22,7 @@ from storage_engine.exceptions import StorageEngineError, StoreNotFoundError
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.lag_job import LagJob, LagRequest
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.lag.lag import LagSource, LagSummary, PositionsFrom, QueueLag
+from storage_engine.model.lag import LagSource, LagSummary, PositionsFrom, QueueLag
 from storage_engine.model.settings.spark_from import SparkUse, in_process, lag_place
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.lag.lag_table import (

@@ -14,10 +14,11 @@ import importlib
 import os
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from storage_engine import __version__
-from storage_engine.exceptions import SparkJobError
+from storage_engine.exceptions import BadInputError, SparkJobError
 
 DRIVER_VERSIONS = "STORAGE_ENGINE_DRIVER_VERSIONS"
 """Environment variable of an executor's Python: the driver's :func:`versions`."""
@@ -62,18 +63,24 @@ def _is_archive_of_installed(entry: Path, path: list[str]) -> bool:
     return any(str(package.parent) in path and (package / "__init__.py").exists() for package in packages)
 
 
+def load_task_modules() -> None:
+    """Load what brokers' tasks need. A broker that is no use is an error of its own stores' tasks alone."""
+    # Not before the archives left the path: what it imports would remember them.
+    from storage_engine.brokers import broker_names, find_broker
+
+    for name in broker_names():
+        with suppress(BadInputError):
+            for module in find_broker(name).rows.task_modules:
+                importlib.import_module(module)
+
+
 def main() -> None:
     sys.path[:] = without_archives(sys.path)
     # Python has looked into them for this module; what it keeps of that is what it would read again.
     sys.path_importer_cache.clear()
     check_versions(os.environ.get(DRIVER_VERSIONS))
     importlib.import_module(TASK_MODULE)
-    # Not before: what it imports would remember the archives.
-    from storage_engine.brokers import broker_names, find_broker
-
-    for name in broker_names():
-        for module in find_broker(name).rows.task_modules:
-            importlib.import_module(module)
+    load_task_modules()
     gc.collect()
     gc.freeze()
     importlib.import_module("pyspark.daemon").manager()

@@ -38,7 +38,7 @@ from storage_engine.model.report.usage import (
     quiet_hour,
     topic_usages,
 )
-from storage_engine.pages.usage import usage_page
+from storage_engine.pages.lakes import usage_page
 from storage_engine.quality.facts import archived_lakes
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.doctor.journal_findings import deletion_hours

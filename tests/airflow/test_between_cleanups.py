@@ -14,7 +14,7 @@ from storage_engine.core import durable
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.journal.journal import Journal, Phase, Step
-from storage_engine.model.hold.hold import HoldStatus
+from storage_engine.model.hold import HoldStatus
 from storage_engine.retention.release.checkpointing import CheckpointResult
 from storage_engine.rocketmq.engine.append.append import NewMessage
 from storage_engine.rocketmq.engine.engine_settings import settings_for

@@ -18,7 +18,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from statsd import StatsClient
 
-from storage_engine.hooks.metrics import metrics_sent
+from storage_engine.hooks.notifiers import metrics_sent
 from storage_engine.sensors.cleanup import StorageEngineCleanupSensor
 from tests.airflow.test_notifiers import run_dag, run_monitor
 

@@ -38,3 +38,25 @@ def test_a_store_that_was_moved_is_known_by_the_command_that_is_named(
     assert (refused.exit_code, advice in refused.err) == (1, True), refused.err
     assert cli(*shlex.split(advice)[1:]).exit_code == 0
     assert cli("archive", moved, "--lake", lake).exit_code == 0
+
+
+@pytest.mark.slow
+def test_what_quotes_an_error_names_the_command_too(cli: Any, archived: Any, tmp_path: Path) -> None:
+    lakes = [shutil.copytree(archived.lake, tmp_path / name) for name in ("a lake", "another")]
+    for lake in lakes:
+        (lake / "catalog.db").write_text("no database" * 1_000)
+    first, second = (f"run storage-engine lake rebuild --lake {shlex.quote(str(lake))}" for lake in lakes)
+    assert first in cli("plan", archived.store, "--lake", lakes[0]).out
+    refused = cli("restore", "--lake", lakes[0], "--second-lake", lakes[1], "--to", tmp_path / "back")
+    assert (first in refused.err, second in refused.err) == (True, False), refused.err
+
+
+@pytest.mark.slow
+def test_the_command_behind_a_copy_can_be_pasted(cli: Any, archived: Any, tmp_path: Path) -> None:
+    copied = cli("lake", "copy", "--lake", archived.lake, "--to", tmp_path / "a 'copy'")
+    words = shlex.split(copied.out.rpartition("Next: storage-engine ")[2])
+    checked = cli(*words)
+    assert checked.exit_code == 0, checked.err
+    promoted = cli("lake", "promote", "--lake", tmp_path / "a 'copy'", "--reason", "a test")
+    archive = promoted.out.rpartition("Next: storage-engine ")[2].partition(". For a store")[0]
+    assert shlex.split(archive) == ["archive", "STORE", "--lake", str(tmp_path / "a 'copy'")]

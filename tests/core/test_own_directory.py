@@ -15,7 +15,7 @@ import pytest
 from storage_engine.core import durable
 from storage_engine.core.own_directory import DIRECTORY, PLAIN_STAMP, locked, take_from_all, writable_by_all
 from storage_engine.exceptions import GateRefusedError, ShieldError, StoreBusyError
-from storage_engine.model.hold.hold import WatchLook
+from storage_engine.model.hold import WatchLook
 from storage_engine.retention.store.stamp import NAME, opened_places
 from storage_engine.rocketmq.hold import local_hold, marker
 from storage_engine.rocketmq.hold.heartbeat import watching

@@ -4,8 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from storage_engine.core.untrusted import read_file
+from storage_engine.core.untrusted import java_text, read_file
 from storage_engine.exceptions import BrokerRefusedError, CorruptFileError
 
 
@@ -41,3 +43,25 @@ def test_a_message_that_quotes_megabytes_is_cut_in_its_middle() -> None:
     assert str(error).startswith("begin x")
     assert str(error).endswith("x end")
     assert "characters left out" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"\xed\xa0\x80", "\ufffd"),
+        (b"\xed\xa0", "\ufffd"),
+        (b"\xed\xa0x", "\ufffdx"),
+        (b"a\xed\xbf\xbfb", "a\ufffdb"),
+        (b"\xc0\x80", "\ufffd\ufffd"),
+        (b"\xe2\x82x", "\ufffdx"),
+        (b"\xf0\x9f\x98", "\ufffd"),
+    ],
+)
+def test_what_is_no_utf_8_is_replaced_as_often_as_by_java(data: bytes, text: str) -> None:
+    assert java_text(data) == text
+
+
+@given(st.text())
+def test_text_is_read_as_it_was_written(text: str) -> None:
+    data = text.encode(errors="surrogatepass")
+    assert java_text(data) == "".join("\ufffd" if "\ud800" <= one <= "\udfff" else one for one in text)

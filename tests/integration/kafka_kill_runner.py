@@ -29,7 +29,7 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import receipt_history
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.lag.lag import LagSummary
+from storage_engine.model.lag import LagSummary
 from storage_engine.model.settings.store_settings import WE_DELETE
 from storage_engine.retention import steps
 from storage_engine.retention.hold.holding import hold

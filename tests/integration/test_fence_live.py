@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.hooks.check import check_store
-from storage_engine.model.hold.hold import DriftKind
+from storage_engine.model.hold import DriftKind
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.monitor.monitoring import monitor

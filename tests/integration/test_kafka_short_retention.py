@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from demo.brokers.kafka import Kafka
 from storage_engine.journal.journal import Journal
-from storage_engine.model.hold.hold import Drift
+from storage_engine.model.hold import Drift
 from storage_engine.retention.ranges.drift import recorded_gone
 from tests.integration.kafka_broker import SECONDS, VERSIONS, make_topics, served, small
 from tests.integration.kafka_cluster import Cluster, wait_until

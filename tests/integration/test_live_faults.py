@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import BrokerError, StoreLayoutError
-from storage_engine.model.lag.lag import LagSummary
+from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.hold.holding import hold, unmanage

@@ -25,7 +25,7 @@ from storage_engine.exceptions import (
     BrokerUnavailableError,
 )
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.lag.lag import LagSummary, PositionsFrom
+from storage_engine.model.lag import LagSummary, PositionsFrom
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.store.store import SegmentId
 from storage_engine.retention import steps

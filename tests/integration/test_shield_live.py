@@ -18,8 +18,8 @@ from storage_engine.exceptions import BrokerRefusedError, GateRefusedError
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.hold.hold import DriftKind
-from storage_engine.model.lag.lag import LagSummary
+from storage_engine.model.hold import DriftKind
+from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.monitor.monitoring import monitor

@@ -9,7 +9,7 @@ import pytest
 
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.hold.hold import Drift
+from storage_engine.model.hold import Drift
 from storage_engine.retention.ranges.drift import recorded_gone
 from tests.integration.broker import CLEANS_AT_ONCE, running_broker
 from tests.integration.load import running_load

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import GateRefusedError, StorageEngineError, StoreIdentityError
-from storage_engine.model.hold.hold import DriftKind
+from storage_engine.model.hold import DriftKind
 from storage_engine.model.report.validation import Status, Where
 from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.retention import steps
-from storage_engine.retention.decisions.adopting import adopt, stamp
+from storage_engine.retention.decisions import adopt, stamp
 from storage_engine.retention.monitor.monitoring import MonitorResult, monitor
 from storage_engine.retention.plan.watching import watch
 from storage_engine.retention.ranges.verification import verify_store

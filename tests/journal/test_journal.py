@@ -21,8 +21,8 @@ from storage_engine.exceptions import (
 )
 from storage_engine.journal.journal import Extent, Journal, Phase, RunState, Step, hold_memory
 from storage_engine.journal.tables.schema import runs
-from storage_engine.model.hold.hold import BrokerProgress
-from storage_engine.model.lag.lag import ArchiveLag
+from storage_engine.model.hold import BrokerProgress
+from storage_engine.model.lag import ArchiveLag
 from storage_engine.model.plan.plan import Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.store.store import DiskUsage, FileFacts, Segment, SegmentState
 from tests.journal.older_journals import set_back

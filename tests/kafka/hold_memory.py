@@ -6,12 +6,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from storage_engine.model.hold.hold import Drift
+from storage_engine.model.hold import Drift
 
 
 @dataclass
 class Memory:
-    """Implements :class:`storage_engine.model.hold.hold.HoldMemory` without a journal."""
+    """Implements :class:`storage_engine.model.hold.HoldMemory` without a journal."""
 
     state: Any = None
     drift: list[Drift] = field(default_factory=list)

@@ -19,7 +19,7 @@ from storage_engine.lake.file.scan import read_rows
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.retention.archive.sealed import archive_lag, archive_sealed
-from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.decisions import adopt
 from storage_engine.retention.doctor.doctor import diagnose
 from storage_engine.retention.monitor.monitoring import monitor
 from storage_engine.retention.steps import ArchiveResult

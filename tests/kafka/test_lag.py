@@ -34,7 +34,7 @@ from storage_engine.kafka.metadata.consumer_offsets import read_consumer_offsets
 from storage_engine.kafka.store.lag_context import lag_context
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.lag_job import LagRequest
-from storage_engine.model.lag.lag import LagSource
+from storage_engine.model.lag import LagSource
 from storage_engine.model.store.store import SegmentId
 from storage_engine.retention.lag.lag_table import queue_shares
 from tests.kafka.batches import Record, batch

@@ -26,7 +26,7 @@ from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import archive_lag, archive_sealed, measure_lag
-from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.decisions import adopt
 from storage_engine.retention.monitor.recording_ranges import store_ranges
 from storage_engine.retention.quarantine.emptying import Keeper, empty_expired
 from storage_engine.retention.ranges.offset_ranges import Place

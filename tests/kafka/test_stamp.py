@@ -16,7 +16,7 @@ from storage_engine.exceptions import LakeUnavailableError, StoreIdentityError
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.move.making import make_lake
 from storage_engine.retention import steps
-from storage_engine.retention.decisions.adopting import move, stamp
+from storage_engine.retention.decisions import move, stamp
 from storage_engine.retention.doctor.left_behind import look_at_remains
 from storage_engine.retention.report.report import build_report
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -18,8 +18,7 @@ from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.housekeeping.maintaining import maintain_store
 from storage_engine.retention.quarantine import undo as undoing
-from storage_engine.retention.quarantine.look import look_at_quarantines
-from storage_engine.retention.quarantine.places import check_undo_directories
+from storage_engine.retention.quarantine.places import check_undo_directories, look_at_quarantines
 from storage_engine.retention.quarantine.records import QuarantineState, quarantines
 from storage_engine.retention.quarantine.tree import Place, move_back
 from storage_engine.retention.quarantine.undo import undo

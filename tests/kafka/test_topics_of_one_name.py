@@ -35,7 +35,7 @@ from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import measure_lag
-from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.decisions import adopt
 from storage_engine.retention.monitor.recording_ranges import store_ranges
 from storage_engine.retention.ranges.losses import AcceptedLoss, excused_parts
 from storage_engine.retention.ranges.verification import verify_store

@@ -11,7 +11,7 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.model.report.validation import RangeStatus, Status, Where
 from storage_engine.quality.facts import collect_facts, explained
 from storage_engine.retention.archive.sealed import archive_sealed
-from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.decisions import adopt
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.made_node import MadeNode, batch_of
 

@@ -23,7 +23,7 @@ from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.verify.reproof import reprove
 from storage_engine.model.report.validation import Status, ValidationResult, Where
 from storage_engine.quality.validate import validate_store
-from storage_engine.retention.decisions.adopting import stamp
+from storage_engine.retention.decisions import stamp
 from storage_engine.retention.report.report import build_report
 from storage_engine.retention.store.report_files import DATA_DOCS, DATA_DOCS_DIRECTORY
 from tests.extras import take_away

@@ -19,7 +19,7 @@ from storage_engine.exceptions import StoreIdentityError
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.retention.decisions.adopting import move
+from storage_engine.retention.decisions import move
 from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import read_stamp

@@ -19,7 +19,7 @@ from typing import Any
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.settings.policy import Policy, ShieldMode
 from storage_engine.retention import steps
-from storage_engine.retention.monitor.shield_watch import read_links
+from storage_engine.retention.monitor.store_watch import read_links
 from storage_engine.retention.shield import tend_shield
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.index import shield_path

@@ -12,16 +12,23 @@ import pytest
 
 from storage_engine.brokers import find_broker
 from storage_engine.exceptions import BadInputError, GateRefusedError, StorageEngineError
-from storage_engine.model.broker.broker_store import BrokerStore, hold_of
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.model.broker.broker_store import BrokerStore, StoreUser, hold_of
 from storage_engine.model.broker.broker_words import Aside
+from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, PendingPolicy, Policy
+from storage_engine.model.store.store import Archivable, StoreSnapshot
 from storage_engine.retention import shield, steps
+from storage_engine.retention.archive import gone
 from storage_engine.retention.hold.leaving_unproven import unheld_by
 from storage_engine.retention.plan.deciding import pending_by
 from storage_engine.retention.store import brokers, context
 from storage_engine.retention.store.broker_answers import PARTS, asked
+from storage_engine.retention.store.context import open_context
 from storage_engine.retention.store.managed_store import ManagedStore
+from tests.lakes import make_lakes
 from tests.services import toy
 from tests.services.command_line import run_command
 
@@ -156,6 +163,18 @@ def test_such_a_broker_sets_nothing_aside(bare: ManagedStore) -> None:
         steps.make_plan(replace(bare, policy=policy), "r", SMALL)
 
 
+def test_such_a_broker_is_not_cleaned_while_it_runs(
+    bare: ManagedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_class = type(find_broker("toy").open_store(brokers.settings_of(bare), None))
+    monkeypatch.setattr(store_class, "is_live", True)
+    policy = Policy(archive=ArchiveMode.OFF, lag_policy=LagPolicy.IGNORE)
+    store = replace(bare, policy=policy, live=LiveBroker("h:1", allow_same_disk=True))
+    with pytest.raises(GateRefusedError, match="nothing keeps this kind of broker from deleting"):
+        steps.make_plan(store, "r", SMALL)
+    assert len([*Path(store.root).glob("*/*.txt")]) == 6
+
+
 def test_nothing_is_set_aside_where_nothing_tells_that_the_broker_has_run(
     bare: ManagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,3 +222,51 @@ def test_each_command_answers_or_says_what_such_a_broker_lacks(bare: ManagedStor
     assert "Traceback" not in done.err
     assert done.exit_code in ((0, 1) if not said else (1, 2)), done.err
     assert said in done.err + done.out
+
+
+@pytest.mark.parametrize("said", ["kept_out", "refused"])
+def test_what_a_store_keeps_out_of_the_default_answer_stays_out(
+    bare: ManagedStore, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    """A package may take what the contract answers by itself, and leave a log out of that."""
+    store_class = type(find_broker("toy").open_store(brokers.settings_of(bare), None))
+
+    def archivable(self: BrokerStore, snapshot: StoreSnapshot) -> Archivable:
+        found = BrokerStore.archivable(self, snapshot)
+        left = tuple(one for one in found.segments if one.log != "errors")
+        return replace(found, segments=left, **{said: {"errors": "it isn't complete"}})
+
+    monkeypatch.setattr(store_class, "archivable", archivable)
+    store = make_lakes(bare)
+    steps.make_plan(store, "r", PlanRequest(manual=True))
+    with suppress(StorageEngineError):
+        steps.archive_planned(store, "r", lambda jobs: steps.archive(store, "r", jobs))
+    rows = receipts(open_lake(store.lake), open_context(store).record.store_id)
+    assert {row.log for row in rows} == {"access"}
+
+
+class Leaving:
+    """A store whose lock is given up once somebody has seen who has it."""
+
+    def __init__(self) -> None:
+        self._users = [StoreUser("a process has its lock")]
+
+    @property
+    def user(self) -> StoreUser | None:
+        return self._users.pop() if self._users else None
+
+    def __getattr__(self, name: str) -> Any:
+        return None
+
+    def close(self) -> None:
+        """Leave nothing open."""
+
+
+def test_a_lock_may_be_given_up_between_two_looks(
+    managed: Managed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = ManagedStore.local("n", "/nowhere", tmp_path / "managed", broker="kafka")
+    monkeypatch.setattr(brokers, "open_to_look", lambda store: Leaving())
+    assert not brokers.may_clean_now(node)
+    there = replace(open_context(managed()), broker=Leaving())
+    assert gone._broker_may_delete(there, "commitlog")

@@ -30,7 +30,7 @@ from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.model.store.store import FileFacts, Segment
 from storage_engine.retention import steps
-from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.decisions import adopt
 from storage_engine.retention.proof.gate import Consent, Passage
 from storage_engine.retention.proof.history import still_proves
 from storage_engine.retention.proof.proofs import LakeProofs, Proofs

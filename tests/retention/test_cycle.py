@@ -20,7 +20,7 @@ from storage_engine.exceptions import (
 from storage_engine.journal.journal import Journal
 from storage_engine.model.plan.plan import Cause, PlanRequest, Reason
 from storage_engine.retention import steps
-from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.decisions import adopt
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.report.report import Outcome, build_report
 from storage_engine.retention.report.report_text import report_text

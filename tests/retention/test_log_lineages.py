@@ -20,7 +20,7 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.model.plan.plan import LogPlan, Plan
 from storage_engine.model.store.known_logs import Lineages
 from storage_engine.retention import steps
-from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.decisions import adopt
 from storage_engine.retention.proof.proofs import current_receipts, read_proofs
 from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.identity import identify

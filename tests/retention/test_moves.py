@@ -14,9 +14,8 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError, GateRefusedError, StoreIdentityError, WrongHostError
 from storage_engine.journal.journal import Journal, Phase, Step, hold_memory
 from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.retention import steps
-from storage_engine.retention.decisions import adopting
-from storage_engine.retention.decisions.adopting import move
+from storage_engine.retention import decisions, steps
+from storage_engine.retention.decisions import move
 from storage_engine.retention.plan.watching import check_watcher
 from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.known_heads import journalled_heads
@@ -218,7 +217,7 @@ def test_no_move_takes_a_hold_that_its_journal_does_not_know_unasked(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(adopting, "carry_out", killed)
+        patched.setattr(decisions, "carry_out", killed)
         with pytest.raises(KeyboardInterrupt):
             move(new, "orders", "ann", "why", leave_unproven=1)
     for other in (new, older):

@@ -20,7 +20,7 @@ from storage_engine.journal.journal import Journal, Phase, Run, Step
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.model.broker.broker_store import StoreConsumers
-from storage_engine.model.lag.lag import LagSummary, Unread, UnreadMessages
+from storage_engine.model.lag import LagSummary, Unread, UnreadMessages
 from storage_engine.model.plan.plan import PlanRequest, Reason
 from storage_engine.model.settings.policy import LagPolicy, Policy
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState

@@ -27,7 +27,7 @@ from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.retention import steps
-from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.decisions import adopt
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.report.report import build_report
 from storage_engine.retention.steps import archive_sealed, record_archive_lag

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.model.broker.broker_store import Pending, PendingKind
-from storage_engine.model.lag.lag import QueueLag
+from storage_engine.model.lag import QueueLag
 from storage_engine.model.plan.plan import DELETING, Decision, LogPlan, Plan, Reason, of_only_log
 from storage_engine.model.settings.policy import LagPolicy, PendingPolicy, Policy
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState

@@ -23,7 +23,7 @@ from storage_engine.model.settings.policy import Policy, ShieldMode
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
 from storage_engine.retention.hold.shield_removal import remove_shield_of
-from storage_engine.retention.monitor.shield_watch import read_links
+from storage_engine.retention.monitor.store_watch import read_links
 from storage_engine.retention.shield import tend_shield
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.index import LinkKind, shield_path

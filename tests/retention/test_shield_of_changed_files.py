@@ -14,13 +14,13 @@ from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.hold.hold import ShieldNeed
+from storage_engine.model.hold import ShieldNeed
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.report.validation import Where
 from storage_engine.retention import steps
-from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.decisions import adopt
 from storage_engine.retention.hold.shield_removal import remove_shield_of
-from storage_engine.retention.monitor.shield_watch import read_links
+from storage_engine.retention.monitor.store_watch import read_links
 from storage_engine.retention.ranges.losses import AcceptedLoss, record_loss
 from storage_engine.retention.shield import tend_shield
 from storage_engine.retention.store.managed_store import ManagedStore

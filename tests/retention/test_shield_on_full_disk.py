@@ -12,7 +12,7 @@ import pytest
 
 from storage_engine.model.report.validation import Where
 from storage_engine.retention import shield
-from storage_engine.retention.monitor.shield_watch import read_links
+from storage_engine.retention.monitor.store_watch import read_links
 from storage_engine.retention.shield import give_up, tend_shield
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.index import shield_path

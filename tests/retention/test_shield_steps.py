@@ -15,7 +15,7 @@ import pytest
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.core.wording import bytes_text
 from storage_engine.exceptions import GateRefusedError, ShieldError
-from storage_engine.model.lag.lag import LagSummary
+from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.report.validation import Where
 from storage_engine.model.settings.policy import Policy, ShieldMode

@@ -17,7 +17,7 @@ from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.settings.policy import Policy, ShieldMode
 from storage_engine.retention import shield
-from storage_engine.retention.monitor import shield_watch, store_watch
+from storage_engine.retention.monitor import store_watch
 from storage_engine.retention.monitor.store_watch import HostWatch
 from storage_engine.retention.shield import ShieldResult
 from storage_engine.retention.store import context
@@ -30,7 +30,7 @@ from tests.retention.watched_stores import SECONDS, Said, held, host_watch, is_m
 FIRST_WATCH = """
 import sys, time
 from pathlib import Path
-from storage_engine.model.hold.hold import WatchLook
+from storage_engine.model.hold import WatchLook
 from storage_engine.rocketmq.hold.heartbeat import watching
 
 with watching(Path(sys.argv[1])) as own:
@@ -135,13 +135,13 @@ def let_it_be_tended(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if broker and lake answered whoever tends a shield."""
     monkeypatch.setattr(context, "opened", nullcontext)
     monkeypatch.setattr(shield, "tend_shield", lambda store, tends: ShieldResult())
-    monkeypatch.setattr(shield_watch, "read_links", lambda *arguments: None)
+    monkeypatch.setattr(store_watch, "read_links", lambda *arguments: None)
 
 
 def test_a_watch_that_knows_the_broker_tends_the_shield_once_it_has_looked_at_it(
     store: ManagedStore, host: HostWatch, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shield_watch, "_AFTER_ERROR_SECONDS", 0.1)
+    monkeypatch.setattr(store_watch, "_AFTER_ERROR_SECONDS", 0.1)
     host.add(replace(store, policy=Policy(), live=NO_BROKER))
     until(lambda: said.has("the shield can't be tended"))
     until(lambda: no_watch(root_of(store)) == "" and not is_shield_tended(root_of(store)))

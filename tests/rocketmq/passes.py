@@ -6,9 +6,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
-from storage_engine.model.course.course import CourseStart
-from storage_engine.model.course.course_record import CourseRecord
-from storage_engine.model.course.ingest import Inflow
+from storage_engine.model.course.course import CourseRecord, CourseStart
+from storage_engine.model.course.daily_hours import Inflow
 from storage_engine.model.plan.plan import PlanRequest, Reason
 from storage_engine.model.store.store import (
     DiskUsage,

@@ -32,8 +32,8 @@ from storage_engine.journal.journal import (
 from storage_engine.journal.records import REPORT_VERSION
 from storage_engine.journal.tables.schema import samples
 from storage_engine.model.course.course import CourseStart, Ingest, SegmentRun
-from storage_engine.model.hold.hold import Drift, DriftKind, HoldStatus
-from storage_engine.model.lag.lag import ArchiveLag, GroupLag
+from storage_engine.model.hold import Drift, DriftKind, HoldStatus
+from storage_engine.model.lag import ArchiveLag, GroupLag
 from storage_engine.model.plan.plan import (
     Cause,
     Decision,

@@ -20,7 +20,7 @@ from storage_engine.model.broker.broker_store import (
     StoreDependents,
     StoreSettings,
 )
-from storage_engine.model.lag.lag import Unread
+from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.store.store import LogSnapshot, Segment, StoreSnapshot
 from storage_engine.rocketmq import RocketMQ

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage_engine.model.hold.hold import ShieldNeed
+from storage_engine.model.hold import ShieldNeed
 from storage_engine.model.settings.policy import ShieldMode
 from storage_engine.model.store.known_logs import Lineages
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState

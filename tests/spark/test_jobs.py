@@ -58,7 +58,7 @@ from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.lag_job import LagRequest
 from storage_engine.model.keep.rules import ArchiveRule, Scope
-from storage_engine.model.lag.lag import QueueLag
+from storage_engine.model.lag import QueueLag
 from storage_engine.model.proof.receipt import PARTIAL
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
 from storage_engine.retention.lag.lag_table import lag_part, merge, read_lag_table

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.cli.options.options import json_option, store_of_connection
+from storage_engine.cli.options.options import check_either, json_option, of_lake, store_of_connection
 from storage_engine.cli.options.store_argument import installed_broker
 from storage_engine.cli.output.next_line import archive_command, say_next
 from storage_engine.cli.output.output import print_json, say
-from storage_engine.cli.shell.command import GroupedOption, command
+from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import NamedPath
 from storage_engine.commands import Command
 from storage_engine.exceptions import LakeMissingError, StorageEngineError
@@ -24,19 +24,15 @@ if TYPE_CHECKING:
 
 
 @command("init-lake")
-@click.option(
+@of_lake(
     "--lake",
     "lake_dir",
-    cls=GroupedOption,
-    group="Lake",
     environment=True,
     type=NamedPath(file_okay=False),
     help="Directory for the lake, or one whose lake.json says where catalog and warehouse are.",
 )
-@click.option(
+@of_lake(
     "--conn-id",
-    cls=GroupedOption,
-    group="Lake",
     environment=True,
     help="Airflow connection of a store whose lake, and second lake, to make.",
 )
@@ -64,8 +60,7 @@ def init_lake(
     No other command makes one: a disk that isn't mounted, or a catalog that is lost, must not become a new
     lake in the place of the old one.
     """
-    if (lake_dir is None) == (conn_id is None):
-        raise click.UsageError("Expected either --lake DIRECTORY or --conn-id ID.")
+    check_either(lake_dir, conn_id)
     if conn_id is not None and broker_type is not None:
         raise click.UsageError("--broker-type: the connection says whose store it is (broker_type).")
     if allow_same_disk and conn_id is None:

@@ -16,7 +16,7 @@ from storage_engine.cli.options.options import (
     second_lake_option,
     store_of_connection,
 )
-from storage_engine.cli.output.output import print_json, print_table, say
+from storage_engine.cli.output.output import print_json, print_table, say, say_notes
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import reason_text
@@ -150,8 +150,7 @@ def keep(
             print_forecast(forecast)
         if dry_run and decide is not None:
             say("Nothing was recorded.")
-        for note in notes:
-            say("Note: ", note)
+        say_notes(notes)
         for fault in faults:
             say("Not in this lake: ", fault, err=True)
     return 1 if faults else 0
@@ -206,10 +205,10 @@ def _keep(
     from storage_engine.retention.housekeeping.keeping import (
         check_archive_rule,
         forecast_lake,
+        keep_forecast,
         record_archive_rules,
         record_newest_act,
     )
-    from storage_engine.retention.housekeeping.kept_forecasts import keep_forecast
 
     lake = open_lake(config)
     if archive is not None:

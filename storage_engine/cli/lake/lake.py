@@ -14,7 +14,14 @@ import click
 from storage_engine.cli.options.options import check_store, journal_of, json_option
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.next_line import archive_command, say_cleanup, say_next
-from storage_engine.cli.output.output import error_json, findings_json, print_json, print_table, say
+from storage_engine.cli.output.output import (
+    error_json,
+    findings_json,
+    print_json,
+    print_table,
+    say,
+    say_notes,
+)
 from storage_engine.cli.output.progress import progress, waiting
 from storage_engine.cli.shell.command import command, said_by
 from storage_engine.cli.shell.values import NamedPath, size_bytes
@@ -152,8 +159,7 @@ def _print_archived(
         failed = {"error": error_json(error, said)} if error else {}
         print_json("archive", {**shown, **failed})
         return
-    for notice in done.notices:
-        say("Note: ", notice, err=True)
+    say_notes(done.notices, err=True)
     if not receipts and not done.hashed_again and not done.refused:
         nothing = (
             "Nothing to archive: each segment that may be archived is in a lake, as far as lakes and journal "

@@ -7,18 +7,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from storage_engine.cli.lake.keep import keep
 from storage_engine.cli.lake.witnesses import WitnessedLake, part_journal, witness_options, witnessed_lake
-from storage_engine.cli.options.options import journal_of, json_option, lake_option, store_of_connection
-from storage_engine.cli.output.output import print_json, print_table, say
+from storage_engine.cli.options.options import (
+    check_either,
+    journal_of,
+    json_option,
+    lake_option,
+    of_lake,
+    store_of_connection,
+)
+from storage_engine.cli.output.output import answer, print_json, print_table, say, say_notes
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import Group, GroupedOption, command, said_by
+from storage_engine.cli.shell.command import Group, command, said_by
 from storage_engine.cli.shell.values import NamedPath, TargetPath, reason_text
-from storage_engine.commands import Command, with_arguments
+from storage_engine.commands import Command, Text, with_arguments
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.host import person
 from storage_engine.core.wording import bytes_text, count_text
@@ -37,10 +45,8 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-_conn_id_option = click.option(
+_conn_id_option = of_lake(
     "--conn-id",
-    cls=GroupedOption,
-    group="Lake",
     environment=True,
     metavar="ID",
     help="Airflow connection of a store whose lake it is, instead of --lake.",
@@ -114,13 +120,14 @@ def expire(
             raise click.UsageError("Expected --undo ID alone.")
         with waiting("Reading files back"):
             act = undo_expiry(open_lake(target.config), undo_id)
-        if as_json:
-            print_json("lake expire", {"undone": act.act.decision.expiry, "act": act.sha256})
-        else:
-            expiry_id = act.act.decision.expiry[:SHOWN_CHARACTERS]
-            say(f"Brought back what expired by act {expiry_id} and isn't gone for good.")
-            say("Next: ", Command("lake keep", target.words), ", else it expires again.")
-        return 0
+        expiry_id = act.act.decision.expiry[:SHOWN_CHARACTERS]
+        said = Text(
+            f"Brought back what expired by act {expiry_id} and isn't gone for good.\nNext: ",
+            Command("lake keep", target.words),
+            ", else it expires again.",
+        )
+        shown = {"undone": act.act.decision.expiry, "act": act.sha256}
+        return answer("lake expire", shown, said, as_json=as_json)
     with waiting("Looking at receipts"):
         done = expire_lake(
             open_lake(target.config),
@@ -153,8 +160,6 @@ def _print(done: LakeExpiry, target: WitnessedLake, trash_days: float) -> None:
 
 
 def _groups(verdicts: Sequence[ExpiryVerdict]) -> list[list[ExpiryVerdict]]:
-    """Return verdicts by store, log and reason."""
-
     def key(verdict: ExpiryVerdict) -> tuple[str, str, str]:
         identity = verdict.segment.identity
         return identity.store_id, identity.log, verdict.reason.value
@@ -192,8 +197,7 @@ def compact(
         print_json("lake compact", done)
     else:
         say(f"{done.text or 'No small data files become larger ones'}.")
-        for notice in (*done.faults, *done.notices):
-            say("Note: ", notice)
+        say_notes((*done.faults, *done.notices))
     return 1 if done.faults else 0
 
 
@@ -202,8 +206,7 @@ def _lake_of(lake_dir: Path | None, conn_id: str | None) -> tuple[LakeConfig, st
 
     :raises click.UsageError: both are given, or neither.
     """
-    if (lake_dir is None) == (conn_id is None):
-        raise click.UsageError("Expected either --lake DIRECTORY or --conn-id ID.")
+    check_either(lake_dir, conn_id)
     if lake_dir is not None:
         return LakeConfig.local(lake_dir), journal_of(lake_dir)
     assert conn_id is not None
@@ -211,17 +214,13 @@ def _lake_of(lake_dir: Path | None, conn_id: str | None) -> tuple[LakeConfig, st
     return store.lake, store.journal_url
 
 
-def _directory_option(*, required: bool = True) -> Callable[[Function], Function]:
-    return click.option(
-        "--lake",
-        "lake_dir",
-        cls=GroupedOption,
-        group="Lake",
-        environment=True,
-        type=NamedPath(file_okay=False, exists=True),
-        required=required,
-        help="Directory of the lake; its catalog need not be there.",
-    )
+_directory_option = of_lake(
+    "--lake",
+    "lake_dir",
+    environment=True,
+    type=NamedPath(file_okay=False, exists=True),
+    help="Directory of the lake; its catalog need not be there.",
+)
 
 
 _take_over_option = click.option(
@@ -242,7 +241,7 @@ lake.add_command(compact)
 
 
 @lake.command()
-@_directory_option(required=False)
+@_directory_option
 @_conn_id_option
 @json_option
 def info(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
@@ -345,7 +344,7 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path, a
     )
     if done.waiting:
         say(f"Note: {done.waiting} data files have no receipt yet; the next copy brings them.")
-    say("Next: ", Command("verify", f"--lake {target_dir}"))
+    say("Next: ", Command("verify", f"--lake {quote(str(target_dir))}"))
     return 0
 
 
@@ -355,7 +354,6 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path, a
 @click.option(
     "--reason",
     callback=reason_text,
-    metavar="TEXT",
     required=True,
     help="Why the copy is to be written, such as that the original is gone.",
 )
@@ -373,13 +371,13 @@ def promote(lake_dir: Path | None, conn_id: str | None, reason: str, as_json: bo
             f"Lake {done.lake_id}, a copy of {done.copy_of} until now, may be written: {done.reason} "
             f"({done.person})"
         )
-        stores = f"STORE --lake {lake_dir}"
+        stores = f"STORE --lake {quote(str(lake_dir))}"
         archiving = "run its DAG" if conn_id else Command("archive", stores)
         say(
             "Next: ",
             archiving,
             ". For a store of which the original had more than this copy, first: ",
-            Command("stamp", f"{f'--conn-id {conn_id}' if conn_id else stores} --reason TEXT"),
+            Command("stamp", f"{f'--conn-id {quote(conn_id)}' if conn_id else stores} --reason TEXT"),
         )
     return 0
 
@@ -408,7 +406,7 @@ def upgrade(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
 
 
 @lake.command()
-@_directory_option(required=False)
+@_directory_option
 @witness_options
 @_take_over_option
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")

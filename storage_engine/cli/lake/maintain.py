@@ -11,7 +11,7 @@ import click
 
 from storage_engine.cli.lake.witnesses import WitnessedLake, witness_options, witnessed_lake
 from storage_engine.cli.options.options import journal_of, json_option, lake_option
-from storage_engine.cli.output.output import print_json, print_table, say
+from storage_engine.cli.output.output import print_json, print_table, say, say_notes
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command
 from storage_engine.commands import Command
@@ -94,8 +94,7 @@ def _print_lake(done: LakeMaintenance) -> None:
     if done.deleted_files:
         verb = "Would remove" if done.dry_run else "Removed"
         say(f"{verb} from the trash {count_text(done.deleted_files, 'file')} for good.")
-    for notice in done.notices:
-        say("Note: ", notice)
+    say_notes(done.notices)
 
 
 def _print_history(done: MaintainResult) -> None:
@@ -118,8 +117,7 @@ def _print_history(done: MaintainResult) -> None:
         if number
     ]
     say(f"{verb} of the journal: {', '.join(counts) or 'nothing'}.")
-    for notice in done.notices:
-        say("Note: ", notice)
+    say_notes(done.notices)
 
 
 @command()

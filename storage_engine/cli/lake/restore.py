@@ -13,11 +13,11 @@ import click
 
 from storage_engine.cli.options.options import json_option, lake_option, second_lake_option
 from storage_engine.cli.output.next_line import say_next
-from storage_engine.cli.output.output import print_json, print_table, say
+from storage_engine.cli.output.output import print_json, print_table, say, say_notes
 from storage_engine.cli.output.progress import progress, waiting
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import NamedPath, TargetPath, moment_ms
-from storage_engine.commands import Command
+from storage_engine.commands import Command, Text
 from storage_engine.core.wording import bytes_text, time_text
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, RestoreError
 from storage_engine.lake.catalog.config import LakeConfig
@@ -27,6 +27,7 @@ from storage_engine.model.broker.codec import RestoredSetting
 if TYPE_CHECKING:
     from storage_engine.lake.catalog.catalog import Lake
     from storage_engine.lake.restore.export import Selection
+    from storage_engine.lake.restore.restore import ChosenSegments, RestoredSegment
     from storage_engine.lake.restore.restore_span import LineageRange
 
 
@@ -109,10 +110,8 @@ def restore(
     Whole segments are restored: all that hold something of the span asked for. Existing files are never
     overwritten; identical ones are kept, so an interrupted restore goes on where it stopped.
     """
-    from storage_engine.brokers import find_broker, kind_option
-    from storage_engine.lake.restore.filled import read_filled
     from storage_engine.lake.restore.restore import choose_segments, write_segments
-    from storage_engine.lake.restore.restore_span import Span, expired_line
+    from storage_engine.lake.restore.restore_span import Span
 
     if files_only and serving:
         raise click.BadParameter(
@@ -154,6 +153,18 @@ def restore(
         }
         print_json("restore", shown)
         return 0
+    _print_restored(chosen, restored, to_dir, bool(serving))
+    return 0
+
+
+def _print_restored(
+    chosen: ChosenSegments, restored: Sequence[RestoredSegment], to_dir: Path, is_named: bool
+) -> None:
+    """:param is_named: see ``_print_settings``."""
+    from storage_engine.brokers import find_broker, kind_option
+    from storage_engine.lake.restore.filled import read_filled
+    from storage_engine.lake.restore.restore_span import expired_line
+
     print_table(
         f"Restored into {to_dir}",
         ("file~", "size#", "SHA-256", ""),
@@ -174,23 +185,21 @@ def restore(
             for row in restored
         ),
     )
-    for filled in read_filled(to_dir):
-        say(f"Note: {filled}.", err=True)
-    for one in chosen.extensions:
-        say(
-            f"Note: log {one.log} was restored up to offset {one.end}. What was asked for ends at "
-            f"{one.asked_end}, up to which {one.why}.",
-            err=True,
-        )
-    for gone in chosen.expired:
-        say(f"Note: {expired_line(gone)}. Of it nothing was restored.", err=True)
+    notes = [f"{filled}." for filled in read_filled(to_dir)]
+    notes += [
+        f"log {one.log} was restored up to offset {one.end}. What was asked for ends at {one.asked_end}, "
+        f"up to which {one.why}."
+        for one in chosen.extensions
+    ]
+    notes += [f"{expired_line(gone)}. Of it nothing was restored." for gone in chosen.expired]
+    say_notes(notes, err=True)
     _print_others(chosen.receipts[0].lineage, chosen.others)
     broker = chosen.receipts[0].broker
     kind = kind_option(broker)
     if chosen.config is None:
         say(f"These are the segments alone. {find_broker(broker).words.files_only}")
-        return 0
-    _print_settings(chosen.settings, bool(serving))
+        return
+    _print_settings(chosen.settings, is_named)
     if os.path.realpath(to_dir) == os.path.realpath(chosen.receipts[0].store_root):
         say(
             "This is the store's old place. Once its broker goes on there, ",
@@ -202,7 +211,6 @@ def restore(
         Command("inspect", f"{quote(str(to_dir))}{kind}"),
         "A broker serves these messages once its settings name the new directory; look at it first",
     )
-    return 0
 
 
 def _print_settings(settings: Sequence[RestoredSetting], is_named: bool) -> None:
@@ -253,7 +261,7 @@ def _open_either(lake_dir: Path, second_dir: Path | None) -> tuple[Lake, Lake | 
         except LakeUnavailableError as error:
             failures.append(error)
     if not opened:
-        raise none_reachable([str(failure) for failure in failures])
+        raise none_reachable([Text(failure) for failure in failures])
     for failure in failures:
         say("Note: a lake could not be asked: ", failure, err=True)
     return opened[0], opened[1] if len(opened) > 1 else None

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from storage_engine.cli.options.options import journal_of, store_of_connection
-from storage_engine.cli.shell.command import GroupedOption
+from storage_engine.cli.options.options import journal_of, of_lake, store_of_connection
 from storage_engine.core.credentials import shown_url
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import JournalUnavailableError
@@ -37,20 +36,16 @@ class WitnessedLake:
 def witness_options(command: Function) -> Function:
     """--journal and --conn-id: a journal that isn't in the lake's directory."""
     for decorate in (
-        click.option(
+        of_lake(
             "--conn-id",
-            cls=GroupedOption,
-            group="Lake",
             environment=True,
             metavar="ID",
             help="Airflow connection whose journal says which receipts the lake has to have; without --lake "
             "also whose lake.",
         ),
-        click.option(
+        of_lake(
             "--journal",
             "journal_url",
-            cls=GroupedOption,
-            group="Lake",
             metavar="URL",
             help="The journal that says which receipts the lake has to have, such as "
             "sqlite:////var/journal.db; default: the one in the lake's directory.",

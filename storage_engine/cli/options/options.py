@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing, redirect_stdout, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +22,7 @@ from storage_engine.core.extras import AIRFLOW
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import CATALOG_FILE, DESCRIPTION, LakeConfig
 from storage_engine.model.settings.policy import ApprovalPolicy, Policy
-from storage_engine.model.settings.settings import Setting, settings_of
+from storage_engine.model.settings.settings import settings_of
 from storage_engine.model.settings.spark_from import places_text
 from storage_engine.model.settings.store_settings import SETTINGS, Kind
 
@@ -106,6 +107,10 @@ def with_option(option: click.Option) -> Callable[[Function], Function]:
         return command
 
     return decorate
+
+
+of_lake = partial(click.option, cls=GroupedOption, group="Lake")
+"""Gives a command an option under the heading of lakes."""
 
 
 def lake_option(*, required: bool = True) -> Callable[[Function], Function]:
@@ -240,11 +245,10 @@ def policy_of(values: Mapping[str, Any]) -> Policy:
 
 def policy_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what options say, by the fields of the policy."""
-    return {name: _value(POLICY_SETTINGS[name], value) for name, value in values.items()}
-
-
-def _value(one: Setting, value: Any) -> Any:
-    return one.kind(value) if one.choices else value
+    return {
+        name: one.kind(value) if (one := POLICY_SETTINGS[name]).choices else value
+        for name, value in values.items()
+    }
 
 
 CONN_ID = GroupedOption(
@@ -307,13 +311,18 @@ def before_airflow() -> None:
     os.environ.setdefault("AIRFLOW__LOGGING__LOGGING_LEVEL", "ERROR")
 
 
+def check_either(lake_dir: Path | None, conn_id: str | None) -> None:
+    """
+    :raises click.UsageError: both are given, or neither.
+    """
+    if (lake_dir is None) == (conn_id is None):
+        raise click.UsageError("Expected either --lake DIRECTORY or --conn-id ID.")
+
+
 def journal_or_connection(lake_dir: Path | None, conn_id: str | None) -> str:
     """The URL of the journal beside a lake, or of a connection's.
 
     :raises click.UsageError: both are given, or neither.
     """
-    if (lake_dir is None) == (conn_id is None):
-        raise click.UsageError("Expected either --lake DIRECTORY or --conn-id ID.")
-    if lake_dir is not None:
-        return journal_of(lake_dir)
-    return store_of_connection(str(conn_id)).journal_url
+    check_either(lake_dir, conn_id)
+    return store_of_connection(str(conn_id)).journal_url if lake_dir is None else journal_of(lake_dir)

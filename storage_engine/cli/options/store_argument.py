@@ -132,18 +132,16 @@ def takes_store(
         @wraps(command)
         def called(*arguments: Any, **values: Any) -> Any:
             given = {name: values.pop(name) for name in taken}
+            if not (required or connection):
+                values["lake_dir"] = given["lake_dir"]
             if (named := click.get_current_context().meta.get(NAMED)) is not None:
                 of_file = _of_name(named, given, values, policy)
                 for name in (*live_names, *policy, "conn_id"):
                     values.pop(name, None)
-                if not (required or connection):
-                    values["lake_dir"] = given["lake_dir"]
                 return command(*arguments, managed=of_file, **values)
             live = live_broker({name: values.pop(name) for name in live_names}, lambda: _kind(given))
             chosen = policy_of({name: values.pop(name) for name in policy})
             conn_id = values.pop("conn_id", None)
-            if not (required or connection):
-                values["lake_dir"] = given["lake_dir"]
             if conn_id is not None:
                 if names := _shown({**given, "live": live}):
                     raise click.UsageError(
@@ -325,5 +323,4 @@ def has_lake(managed: ManagedStore) -> bool:
 
 
 def _shown(given: Mapping[str, object]) -> str:
-    """Return the options that were given, as they are typed."""
     return ", ".join(_SHOWN[name] for name, value in given.items() if value)

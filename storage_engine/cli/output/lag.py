@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from storage_engine.cli.output.output import print_table, say
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import bytes_text, count_text, duration_text
-from storage_engine.model.lag.lag import LagSource, PositionsFrom
+from storage_engine.model.lag import LagSource, PositionsFrom
 from storage_engine.model.plan.plan import Plan
 from storage_engine.model.settings.policy import LagPolicy
 from storage_engine.model.store.store import SegmentId
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def in_process_lag(managed: ManagedStore, going: Sequence[SegmentId]) -> LagInProcess:
-    """One row a :class:`~storage_engine.model.lag.lag.QueueLag` of the store, in tables of whole queues.
+    """One row a :class:`~storage_engine.model.lag.QueueLag` of the store, in tables of whole queues.
 
     :param going: the segments that are about to go.
     """

@@ -6,12 +6,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from storage_engine.cli.output.output import say
+from storage_engine.cli.output.output import say, say_notes
+from storage_engine.commands import Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.broker.live import RunningBroker
-from storage_engine.model.hold.hold import HoldStatus
+from storage_engine.model.hold import HoldStatus
 from storage_engine.model.store.store import StoreSnapshot
 from storage_engine.retention.hold.hold_text import broker_text, drift_text, due_alarms, hold_text
 
@@ -49,7 +50,7 @@ def look_live(managed: ManagedStore, now_ms: int) -> LiveLook | None:
         try:
             return LiveLook(broker, snapshot, hold_of(store).status(now_ms), "")
         except GateRefusedError as error:
-            return LiveLook(broker, snapshot, None, str(error))
+            return LiveLook(broker, snapshot, None, Text(error))
 
 
 def live_json(look: LiveLook) -> dict[str, Any]:
@@ -78,5 +79,4 @@ def print_hold(status: HoldStatus) -> None:
         say(f"URGENT {due}")
     for one in status.disturbances:
         say("WARNING ", drift_text(one))
-    for notice in status.notices:
-        say("Note: ", notice)
+    say_notes(status.notices)

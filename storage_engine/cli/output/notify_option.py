@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.cli.output.output import say
+from storage_engine.cli.output.output import say_notes
 from storage_engine.commands import Command, Text
 from storage_engine.core.wording import unexpected
 from storage_engine.exceptions import BadInputError
@@ -73,8 +73,7 @@ def alarms_told(managed: ManagedStore, source: str, all_means: tuple[Means, ...]
         except Exception as error:
             # What the command did stands.
             notices = (Text("nobody was told of alarms: ", unexpected(error)),)
-        for notice in notices:
-            say("Note: ", notice, err=True)
+        say_notes(notices, err=True)
 
     try:
         yield tell

@@ -81,6 +81,24 @@ def say(*parts: object, err: bool = False) -> None:
     _echo("\n".join(map(_toned, lines)), err=err)
 
 
+def say_notes(notices: Iterable[str], *, err: bool = False) -> None:
+    """Print notices for a person, a line each."""
+    for notice in notices:
+        say("Note: ", notice, err=err)
+
+
+def answer(kind: str, value: Any, said: str, *, as_json: bool) -> int:
+    """Print what a command came to, as :func:`print_json` or :func:`say` does.
+
+    :return: the exit code of what is done.
+    """
+    if as_json:
+        print_json(kind, value)
+    else:
+        say(said)
+    return 0
+
+
 def say_styled(text: str = "") -> None:
     """Print a line that has styles; what others have chosen in it is :func:`printable` already."""
     _echo(text)

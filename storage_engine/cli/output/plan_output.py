@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from storage_engine.cli.output.output import print_lines, print_table, say, store_head, store_name
+from storage_engine.cli.output.output import print_lines, print_table, say, say_notes, store_head, store_name
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.model.plan.plan import Decision, DependentFile, Plan, PlanRequest, Reason, of_only_log
 from storage_engine.model.store.store import DiskUsage
-from storage_engine.retention.plan.decision_runs import DecisionRun, runs_of
+from storage_engine.retention.plan.decision_runs import runs_of
 
 if TYPE_CHECKING:
     from storage_engine.model.broker.broker_store import Pending
@@ -68,12 +68,13 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
     if not plan.triggers:
         say(f"Cause: none holds. {_no_cause(plan)}".rstrip())
     print_disks(seen.disks)
-    for notice in plan.notices:
-        say("Note: ", notice)
+    say_notes(plan.notices)
     for log in plan.logs:
         say(f"\n{log.log}: {count_text(len(log.decisions), 'segment')}")
         for run in runs_of(log.decisions, _own_detail):
-            _print_run(run)
+            verdict = "delete" if run.deletes else "keep"
+            print_lines(f"  {verdict:<6}  ", f"{run.names}, {bytes_text(run.disk_bytes)}")
+            print_lines(" " * 10, f"{run.reason.value}: {run.detail}")
     if seen.dependents:
         print_table(
             "What goes with them: files whose last entry points below the new beginning",
@@ -95,12 +96,6 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
     )
     for line in unread_lines(store, seen.unread, done=False):
         say("WARNING ", line)
-
-
-def _print_run(run: DecisionRun) -> None:
-    verdict = "delete" if run.deletes else "keep"
-    print_lines(f"  {verdict:<6}  ", f"{run.names}, {bytes_text(run.disk_bytes)}")
-    print_lines(" " * 10, f"{run.reason.value}: {run.detail}")
 
 
 def by_hand(

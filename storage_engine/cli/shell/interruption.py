@@ -75,6 +75,14 @@ def interruptible() -> Iterator[Interruption]:
         os.close(waker)
 
 
+def ended_by_signal() -> threading.Event:
+    """Return an event that either signal sets, for who works until it is told to end."""
+    ends = threading.Event()
+    for number in _SIGNALS:
+        signal.signal(number, lambda _number, _frame: ends.set())
+    return ends
+
+
 def _end_in_time(wake: int, handler: object) -> None:
     with os.fdopen(wake, "rb", buffering=0) as signals:
         while number := signals.read(1):

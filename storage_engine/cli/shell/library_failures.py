@@ -38,7 +38,7 @@ def storage_failure(error: Exception, said: Arguments) -> StorageUnavailableErro
         return StorageUnavailableError(
             f"{error.filename}: {error.strerror}. Check the path, its permissions and its disk."
         )
-    if not isinstance(error, OSError) and _library_of(error) not in _LIBRARIES:
+    if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _LIBRARIES:
         return None
     named = [f"{word} {getattr(said, name)}" for name, word in _PLACES.items() if getattr(said, name)]
     return StorageUnavailableError(
@@ -47,10 +47,6 @@ def storage_failure(error: Exception, said: Arguments) -> StorageUnavailableErro
         "have space, and that credentials are valid. Then run the same command again: what is recorded and "
         "proven is kept."
     )
-
-
-def _library_of(error: Exception) -> str:
-    return type(error).__module__.partition(".")[0]
 
 
 def _reason(error: Exception) -> str:

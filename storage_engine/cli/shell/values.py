@@ -23,10 +23,7 @@ class NamedPath(click.Path):
         super().__init__(**{"path_type": Path, **more})
 
     def convert(
-        self,
-        value: str | os.PathLike[str],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
         if value == "":
             self.fail("expected a path, found an empty one. Nothing was changed.", param, ctx)
@@ -37,10 +34,7 @@ class TargetPath(NamedPath):
     """A path to write to."""
 
     def convert(
-        self,
-        value: str | os.PathLike[str],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
         if value == "-":
             self.fail(

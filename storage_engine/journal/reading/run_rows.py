@@ -20,7 +20,7 @@ from storage_engine.journal.records import Event, Phase, Step
 from storage_engine.journal.tables.plan_storage import read_plan
 from storage_engine.journal.tables.rows import in_parts, to_event
 from storage_engine.journal.tables.schema import events, reports, runs
-from storage_engine.model.hold.hold import DriftKind
+from storage_engine.model.hold import DriftKind
 from storage_engine.model.plan.plan import Plan
 
 GONE = frozenset({DriftKind.SEGMENT_GONE, DriftKind.GIVEN_UP})

@@ -37,8 +37,7 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLA
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from storage_engine.core import durable
-from storage_engine.core.credentials import shown_url, url_secrets, without_secrets
-from storage_engine.core.database_url import check_database_url
+from storage_engine.core.credentials import check_database_url, shown_url, url_secrets, without_secrets
 from storage_engine.core.extras import POSTGRES
 from storage_engine.core.untrusted import MALFORMED
 from storage_engine.core.wording import lock_advice

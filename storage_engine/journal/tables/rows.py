@@ -30,7 +30,7 @@ from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.journal.records import Event, Phase, Run, RunState, Step, Waiver
 from storage_engine.journal.tables.plan_storage import read_plan
 from storage_engine.journal.tables.schema import events, heads, rules, runs, samples, topic_days, waivers
-from storage_engine.model.lag.lag import ArchiveLag
+from storage_engine.model.lag import ArchiveLag
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.store.store import TopicDay

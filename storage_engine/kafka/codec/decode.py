@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_engine.arrow.memory import Arena, address_of
-from storage_engine.core.java_text import java_text
+from storage_engine.core.untrusted import java_text
 from storage_engine.crc import crc32c_engine
 from storage_engine.kafka.codec import batch_kernels
 from storage_engine.kafka.codec import record_kernels as kernels

@@ -12,7 +12,7 @@ from storage_engine.kafka.format.layout import LivePartition
 from storage_engine.kafka.format.partition_metadata import log_id_text, text_of
 from storage_engine.kafka.hold.hold_state import HoldState, KnownLog, TopicSetting
 from storage_engine.kafka.hold.needed_retention import let_go_by_others, set_by_another
-from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.hold import Drift, DriftKind
 
 FoundSettings = Mapping[str, Mapping[str, TopicSetting]]
 """By topic and key, as the cluster says them; a topic that is missing wasn't answered."""

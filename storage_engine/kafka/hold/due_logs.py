@@ -22,7 +22,7 @@ from storage_engine.kafka.hold.overlay import with_first_settings
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.rules import LogFacts, RetentionSettings, SegmentFacts
 from storage_engine.kafka.store.plan import SeenLog, SeenNode, log_facts
-from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
 
 Ranges = tuple[tuple[int, int], ...]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from storage_engine.model.hold.hold import HoldMemory, load_hold, save_hold
+from storage_engine.model.hold import HoldMemory, load_hold, save_hold
 
 RETENTION_MS: Final = "retention.ms"
 RETENTION_BYTES: Final = "retention.bytes"

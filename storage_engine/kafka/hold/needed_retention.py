@@ -23,7 +23,7 @@ from storage_engine.kafka.hold.hold_state import (
     TopicSetting,
     load_state,
 )
-from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store.store import fills_in_ms
 
 TopicSettings = Mapping[str, TopicSetting]

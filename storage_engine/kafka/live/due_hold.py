@@ -39,7 +39,7 @@ from storage_engine.kafka.live.topic_ages import bearable, bears_notices, found_
 from storage_engine.kafka.live.topic_configs import is_deleted, read_settings
 from storage_engine.kafka.store.plan import SeenNode
 from storage_engine.model.broker.broker_store import UnheldSegments
-from storage_engine.model.hold.hold import DueRange, HoldMemory, HoldStatus
+from storage_engine.model.hold import DueRange, HoldMemory, HoldStatus
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.settings.store_settings import STRICT
 from storage_engine.model.store.store import FileFacts, SegmentId

@@ -21,7 +21,7 @@ from storage_engine.kafka.hold.needed_retention import (
 )
 from storage_engine.kafka.live.topic_ages import Bearable, ObservedNode
 from storage_engine.kafka.live.topic_configs import change_settings, is_deleted, read_settings
-from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.hold import HoldMemory
 
 StillAlone = Callable[[], None]
 
@@ -72,7 +72,7 @@ def raise_settings(
 ) -> Raised:
     """Raise what has to be, once it is remembered.
 
-    :param still_alone: of :meth:`storage_engine.model.hold.hold.HoldMemory.alone`, by which this is done.
+    :param still_alone: of :meth:`storage_engine.model.hold.HoldMemory.alone`, by which this is done.
     :param first_margin_ms: a setting that isn't ours yet is raised where it keeps records for less; None: as
         ours are, for less than half of the hold.
     :raises StoreBusyError: another store changes settings of the cluster.
@@ -173,7 +173,7 @@ def put_back(
     that one puts it back. A first value is forgotten where it is back, or its topic is gone.
 
     :param topic_ids: of topics as they are now, as far as the cluster tells.
-    :param still_alone: of :meth:`storage_engine.model.hold.hold.HoldMemory.alone`, by which this is done.
+    :param still_alone: of :meth:`storage_engine.model.hold.HoldMemory.alone`, by which this is done.
     :raises StoreBusyError: another store changes settings of the cluster.
     :raises BrokerError: the cluster can't be asked, or may have taken a part of it.
     """

@@ -30,7 +30,7 @@ from storage_engine.kafka.live.held_settings import StillAlone, put_back, raise_
 from storage_engine.kafka.live.topic_ages import ObservedNode, bears_notices, observe
 from storage_engine.kafka.rules import SegmentFacts
 from storage_engine.kafka.store.plan import SeenNode
-from storage_engine.model.hold.hold import Drift, HoldMemory, HoldStatus
+from storage_engine.model.hold import Drift, HoldMemory, HoldStatus
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.settings.store_settings import STRICT
 

@@ -14,7 +14,7 @@ from storage_engine.kafka.live.observe import observe
 from storage_engine.kafka.store.plan import SeenNode
 from storage_engine.kafka.store.store import KafkaStore
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.hold import HoldMemory
 from storage_engine.model.settings.store_settings import WE_DELETE
 from storage_engine.model.store.store import StoreSnapshot
 

@@ -29,7 +29,7 @@ from storage_engine.model.broker.broker_store import (
     UnheldSegments,
 )
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
-from storage_engine.model.hold.hold import HoldMemory, HoldStatus
+from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.plan.plan import Plan, PlanRequest
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, StoreSnapshot
 

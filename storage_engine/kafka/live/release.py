@@ -46,7 +46,7 @@ from storage_engine.kafka.hold.hold_state import HoldState, load_state, save_sta
 from storage_engine.kafka.live.cut_faults import Prefix, boundary_fault, log_fault
 from storage_engine.kafka.live.findings import node_id_of
 from storage_engine.kafka.live.observe import observe
-from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store.store import Segment, SegmentId, by_log
 
 if TYPE_CHECKING:

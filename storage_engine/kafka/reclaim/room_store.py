@@ -36,7 +36,7 @@ from storage_engine.kafka.store.plan import SeenNode, logs_of, plan_notices
 from storage_engine.kafka.store.store import KafkaStore, open_store, plan_of_log
 from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreSettings
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.hold import HoldMemory
 from storage_engine.model.plan.plan import Cause, Plan, PlanRequest, Trigger, Urgency
 from storage_engine.model.store.store import Segment, StoreSnapshot, by_log
 
@@ -192,7 +192,7 @@ class RoomStore(KafkaStore):
         """
         # Not by super(): a dataclass with slots is another class than the one that it knows.
         KafkaStore.check_manageable(self)
-        if self.user is not None and not self.user.is_ours:
+        if (user := self.user) is not None and not user.is_ours:
             raise StoreBusyError(
                 f"{self.root}: expected a node that is stopped, found that a process has its log "
                 "directories. Nothing was changed. Stop its broker; or let it run, and clean with --broker "

@@ -74,7 +74,7 @@ from storage_engine.model.broker.broker_store import (
     StoreUser,
 )
 from storage_engine.model.broker.broker_tasks import BackgroundTasks, BrokerTask, LeftOver, TaskLimits
-from storage_engine.model.lag.lag import Unread
+from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store.known_logs import Absence, LogIdentity

@@ -8,8 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from storage_engine.core.credentials import property_secrets, shown_url, url_secrets, without_secrets
-from storage_engine.core.database_url import check_database_url
+from storage_engine.core.credentials import (
+    check_database_url,
+    property_secrets,
+    shown_url,
+    url_secrets,
+    without_secrets,
+)
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.nearest import meant
 from storage_engine.core.wording import reason_text

@@ -15,6 +15,7 @@ from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import Protocol, TypeVar
 
+from storage_engine.commands import Text, join_texts
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, SegmentIdentity, end_text, ended, whole
 from storage_engine.model.report.validation import RangeStatus, Status, Where, worst
 from storage_engine.model.store.known_logs import IdentifiedRange, LogNames
@@ -348,9 +349,9 @@ def _judge(
         if where is not Where.NOT_ARCHIVED:
             faults.insert(0, (Status.WARNING if absent.is_accepted else Status.FAILURE, place))
     status = worst(severity for severity, _ in faults)
-    detail = "; ".join(text for _, text in faults) if faults else place
+    detail = join_texts("; ", (text for _, text in faults)) if faults else place
     if where in (Where.EXPIRED, Where.NOT_ARCHIVED) and faults:
-        detail = f"{place}; {detail}"
+        detail = Text(place, "; ", detail)
     names = dict.fromkeys([*(s.name for s in (*local, *shielded, *unread)), *(_name(r) for r in counting)])
     return RangeStatus(log, *offsets, where, status, tuple(names), detail)
 
@@ -390,7 +391,7 @@ def judge_absent(
     else:
         detail = "neither on disk nor in a lake, and none of our runs deleted it"
     if unasked:
-        return Absent(Where.UNKNOWN, False, f"{detail}; a lake may have it: {'; '.join(unasked)}")
+        return Absent(Where.UNKNOWN, False, Text(detail, "; a lake may have it: ", join_texts("; ", unasked)))
     is_unknown = bool(open_spans) and all(span.unknown for span in open_spans)
     return Absent(Where.UNKNOWN if is_unknown else Where.LOST, False, detail)
 

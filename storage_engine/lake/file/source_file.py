@@ -5,7 +5,8 @@ file as its facts describe it, at the end too: where these moved by another's do
 They are read on this host, or where a job says so from the agent on their broker's.
 
 A large segment is never in memory whole: it is read three times, to hash it, to decode it a part after the
-other, and to compare it with its copy. The page cache has it by then, mostly.
+other, and to compare it with its copy. The page cache has it by then, mostly. Its times say that nobody wrote
+to it meanwhile; a checksum of each block, that the disk gave the bytes which were hashed once more.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from isal import isal_zlib
 
 from storage_engine.exceptions import FileGoneError, ProofError, StoreNotFoundError
 from storage_engine.lake.file.agent_files import AgentFiles, files_from
@@ -47,12 +50,14 @@ class Source:
     :param sha256: of them, in hex.
     :param facts: of the file before it was read, when every later write had to change them.
     :param files: where parts of it are read again; None: ``data`` has all bytes.
+    :param checksums: of each block that is read again, as it was hashed.
     """
 
     data: memoryview
     sha256: str
     facts: FileFacts
     files: LocalFiles | None = None
+    checksums: Sequence[int] = ()
 
     def loader(self) -> LoadBytes:
         """Return what makes parts of ``data`` readable, each behind the one before.
@@ -81,12 +86,19 @@ class Source:
         if self.files is None:
             yield self.data[position : position + size_bytes]
             return
-        block = memoryview(bytearray(_BLOCK_BYTES))
-        for at in range(position, position + size_bytes, _BLOCK_BYTES):
-            part = block[: position + size_bytes - at]
-            is_last = at + len(part) >= len(self.data)
+        block, end = memoryview(bytearray(_BLOCK_BYTES)), position + size_bytes
+        for number in range(position // _BLOCK_BYTES, -(-end // _BLOCK_BYTES)):
+            at = number * _BLOCK_BYTES
+            part = block[: len(self.data) - at]
+            is_last = at + len(part) >= end == len(self.data)
             self.files.read_again(self.facts, at, part, forgets=is_last)
-            yield part
+            if isal_zlib.crc32(part) != self.checksums[number]:
+                raise ProofError(
+                    f"{self.facts.path}: expected at {at} the {len(part)} bytes that were read before, found "
+                    "others: the file was written to meanwhile, or a disk or memory is faulty. Nothing was "
+                    "committed or deleted. Make a new plan; if it is refused again, find out which it is."
+                )
+            yield part[max(position - at, 0) : end - at]
 
     def release(self) -> None:
         """Give memory back that a large segment took: :meth:`loader` and :meth:`parts` read it again."""
@@ -113,10 +125,14 @@ def read_source(job: SegmentJob) -> Source:
         digest.update(block)
         pace.spend(len(block))
 
+    checksums: list[int] = []
     with source_errors(job.path):
-        done, found = files.read(job.path, data, seen) if again is None else again.look(job.path, seen)
+        if again is None:
+            done, found = files.read(job.path, data, seen)
+        else:
+            done, found, checksums = again.look(job.path, seen)
     _check_read(job.facts, done, found.inode)
-    return Source(data, digest.hexdigest(), facts, again)
+    return Source(data, digest.hexdigest(), facts, again, checksums)
 
 
 def _read_again(job: SegmentJob, files: LocalFiles | AgentFiles) -> LocalFiles | None:
@@ -162,19 +178,21 @@ class LocalFiles:
             self._pace.forget(file.fileno())
         return done, facts
 
-    def look(self, path: str, seen: Callable[[memoryview], None]) -> tuple[int, FileFacts]:
+    def look(self, path: str, seen: Callable[[memoryview], None]) -> tuple[int, FileFacts, list[int]]:
         """Read a file that is read again soon: its pages stay in the page cache.
 
         :param seen: is given each part, which is valid for that long.
-        :return: how many bytes it has, and the facts of the file that was read.
+        :return: how many bytes it has, the facts of the file that was read, and a checksum of each block.
         """
-        done, block = 0, memoryview(bytearray(_BLOCK_BYTES))
+        done, block, checksums = 0, memoryview(bytearray(_BLOCK_BYTES)), list[int]()
         with Path(path).open("rb", buffering=0) as file:
             facts = FileFacts.of_stat(path, os.fstat(file.fileno()))
-            while count := file.readinto(block):
+            while count := file.readinto(block[: _BLOCK_BYTES - done % _BLOCK_BYTES]):
                 seen(block[:count])
+                before = checksums.pop() if done % _BLOCK_BYTES else 0
+                checksums.append(isal_zlib.crc32(block[:count], before))
                 done += count
-        return done, facts
+        return done, facts, checksums
 
     def read_again(self, known: FileFacts, offset: int, into: memoryview, *, forgets: bool = False) -> None:
         """Read a part of a file that was read before. What the page cache still has costs the disk nothing,

@@ -33,7 +33,7 @@ _BLOCK_BYTES = 1 << 20
 _SYNC_BYTES = 16 << 20
 
 _LOOK_SECONDS: Final = 60.0
-"""RocketMQ says how long the puts of the last whole minute took."""
+"""Brokers say how long the puts of the last whole minute took."""
 
 _SLOW_PUT_MS: Final = 10.0
 """A p99 of no more slows nothing down: brokers tell whole milliseconds apart."""
@@ -52,10 +52,10 @@ def next_share(share: float, put_p99_ms: float | None, before_ms: float | None) 
     :param put_p99_ms: how long a broker's puts take; None: it isn't known.
     :param before_ms: how long they took when archiving began; None: it isn't known.
     """
-    if put_p99_ms is None or before_ms is None:
-        return 1.0
-    if put_p99_ms > max(_SLOW_PUT_MS, _LONGER * before_ms):
+    limit_ms = None if before_ms is None else max(_SLOW_PUT_MS, _LONGER * before_ms)
+    if put_p99_ms is not None and limit_ms is not None and put_p99_ms > limit_ms:
         return max(_LEAST_SHARE, share / 2)
+    # A broker that is too busy to answer must not meet the whole rate at once.
     return min(1.0, share + _STEP)
 
 
@@ -127,20 +127,24 @@ class LimitedPace(Pace):
         self._sleep = sleep
         self._lock = threading.Lock()
         self._paid_until = clock()
-        self._broker: _FollowedBroker | None = None
+        self._brokers: list[_FollowedBroker] = []
 
     @contextmanager
     def following(self, ask: Callable[[], float | None]) -> Iterator[None]:
-        other, self._broker = self._broker, _FollowedBroker(ask, self._clock())
+        # A watch archives of several stores at once, each beside its own broker.
+        broker = _FollowedBroker(ask, self._clock())
+        with self._lock:
+            self._brokers.append(broker)
         try:
             yield
         finally:
-            self._broker = other
+            with self._lock:
+                self._brokers.remove(broker)
 
     def spend(self, count: int) -> None:
         with self._lock:
-            now, broker = self._clock(), self._broker
-            share = 1.0 if broker is None else broker.share_at(now)
+            now = self._clock()
+            share = min((broker.share_at(now) for broker in self._brokers), default=1.0)
             start = max(self._paid_until, now - _BURST_SECONDS)
             self._paid_until = start + count / (self._bytes_per_second * share)
             pause = self._paid_until - now

@@ -20,7 +20,7 @@ from storage_engine.core import durable
 from storage_engine.model.broker.broker_tasks import BackgroundTasks
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.course.course import CourseStart
-from storage_engine.model.hold.hold import (
+from storage_engine.model.hold import (
     BrokerProgress,
     Drift,
     HoldMemory,
@@ -28,7 +28,7 @@ from storage_engine.model.hold.hold import (
     ShieldNeed,
     WatchLook,
 )
-from storage_engine.model.lag.lag import Unread
+from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import Cause, DependentFile, Plan, PlanRequest, Trigger, Urgency
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store.known_logs import Absence, LogIdentity
@@ -192,8 +192,11 @@ class FlushedStore:
     after: StorePositions
 
 
-NO_HOLD: Final = HoldStatus(held=False, notices=("no broker runs, so nothing has to be held between runs",))
-"""Of a store whose broker is stopped."""
+NO_HOLD: Final = HoldStatus(
+    held=False,
+    notices=("nothing is held: no broker runs, or nothing keeps this kind of broker from deleting",),
+)
+"""Of a store whose broker is stopped, and of one without a hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,7 +509,10 @@ class StoreDependents(ABC):
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Return why files were left out of the last :meth:`find`: where they point can't be read."""
+        """Return why files were left out of the last :meth:`find`: where they point can't be read.
+
+        Asked of the object that the store hands on by then: what it says is kept by the store.
+        """
         return ()
 
     def delete(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from storage_engine.exceptions import BadInputError
@@ -32,12 +33,11 @@ if TYPE_CHECKING:
     from storage_engine.model.broker.live import LiveBroker, RunningBroker
     from storage_engine.model.broker.sample import SampleRequest, SampleStore
     from storage_engine.model.course.course import BrokerRules
-    from storage_engine.model.hold.hold import HoldMemory
+    from storage_engine.model.hold import HoldMemory
     from storage_engine.model.plan.plan import Release
     from storage_engine.model.proof.receipt import Receipt
     from storage_engine.model.report.facts import FactsScope, StoreFacts
-    from storage_engine.model.report.inspection import Inspection, KeyLookup
-    from storage_engine.model.report.recovered import StoreRecovery
+    from storage_engine.model.report.inspection import Inspection, KeyLookup, StoreRecovery
     from storage_engine.model.store.store import StoreSnapshot
 
 
@@ -276,6 +276,18 @@ class Cleanups(Enum):
     NEVER = auto()
 
 
+PARTS: Final[Mapping[str, tuple[type, ...]]] = {
+    "aside": (Aside, NoneType),
+    "engine": (BrokerEngine, NoneType),
+    "inspection": (Inspecting, NoneType),
+    "receipts": (ReceiptRules,),
+    "rows": (RowTraits,),
+    "running": (RunningKind, NoneType),
+    "settings": (SettingNames,),
+    "topics": (Topics,),
+    "words": (BrokerWords,),
+}
+"""What each part of a kind is an object of: a class in its place would answer some questions by chance."""
 FORMER_MEMBERS: Final = former_members(
     aside="has_shield= has_undo= undo_outside=",
     cleanups="archives_at_seal= cleans_up= cleans_up_on_request=",

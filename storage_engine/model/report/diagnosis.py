@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from storage_engine.commands import Text
+
 
 class Severity(StrEnum):
     URGENT = "urgent"
@@ -32,6 +34,18 @@ class Finding:
     kind: str
     what: str
     advice: str = ""
+
+    @classmethod
+    def urgent(cls, kind: str, what: str, advice: str = "") -> Finding:
+        return cls(Severity.URGENT, kind, what, advice)
+
+    @classmethod
+    def warning(cls, kind: str, what: str, advice: str = "") -> Finding:
+        return cls(Severity.WARNING, kind, what, advice)
+
+    @classmethod
+    def note(cls, kind: str, what: str, advice: str = "") -> Finding:
+        return cls(Severity.NOTE, kind, what, advice)
 
 
 def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -103,5 +117,5 @@ def named_in_short(names: Sequence[str], most: int = 3) -> str:
 
 def reason_of(error: object) -> str:
     """Return what an error found, without what it says of changes and remedies."""
-    said = str(error).partition(" Nothing was changed.")[0].removesuffix(".")
+    said = Text(error).partition(" Nothing was changed.")[0].removesuffix(".")
     return said.partition(", found that ")[2] or said

@@ -1,4 +1,4 @@
-"""What a store looks like to a person: paragraphs, tables and lists in order, and the same as data."""
+"""What a store looks like to a person, as text and as data, and what a recovery found in it, and did."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.wording import count_text, exact_bytes_text
 from storage_engine.model.store.store import DiskUsage, StoreSnapshot
 
 
@@ -81,3 +83,66 @@ class KeyLookup:
 
     offsets: tuple[int, ...]
     unread: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRecovery:
+    """A store's log, cut off behind its last whole message, and what was made to agree with it.
+
+    :param crashed: the broker did not stop cleanly.
+    :param log_end: offset behind the last whole message.
+    :param cut_bytes: what lies in files of the log behind it; most of it is room that was never written.
+    :param cut_messages: whole messages among that: one before them is damaged.
+    :param deleted_files: the log's files that begin behind the end.
+    :param dropped_index_files: which may lack entries, and are made again from the log.
+    :param stray_entries: of queues, that point behind the end.
+    :param missing_messages: without an entry in a queue, which get one.
+    :param done: False: this is what a recovery would do.
+    :param unindexed: first offset, and that behind the last, of the log's messages whose keys are no longer
+        found; None: a recovery takes none out of the index.
+    """
+
+    root: str
+    crashed: bool
+    log_end: int
+    cut_bytes: int
+    cut_messages: int
+    deleted_files: tuple[str, ...]
+    dropped_index_files: tuple[str, ...]
+    stray_entries: int
+    missing_messages: int
+    done: bool
+    unindexed: tuple[int, int] | None = None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Return it as sentences."""
+        would = "" if self.done else "would be "
+        stopped = "was not stopped cleanly" if self.crashed else "was stopped cleanly"
+        found = [f"{self.root} {stopped}. Its log ends at offset {self.log_end}."]
+        if self.cut_messages:
+            cut = count_text(self.cut_messages, "whole message")
+            found.append(f"{cut} behind a damaged one {would}cut off.")
+        for what, files in (("log", self.deleted_files), ("index", self.dropped_index_files)):
+            if files:
+                verb = f"{would}deleted"
+                found.append(f"{count_text(len(files), 'file')} of the {what} {verb}: {', '.join(files)}.")
+        if self.stray_entries:
+            found.append(f"{count_text(self.stray_entries, 'stray queue offset')} {would}removed.")
+        if self.missing_messages:
+            found.append(f"{count_text(self.missing_messages, 'message')} {would}put into queues.")
+        if self.unindexed is not None:
+            found.append(Text(unindexed_text(*self.unindexed), " Or recover with --index all."))
+        if not self.done:
+            found.append(f"Behind the end lie {exact_bytes_text(self.cut_bytes)}. Nothing was changed.")
+        return tuple(found)
+
+
+def unindexed_text(first_offset: int, end_offset: int) -> str:
+    """Return what a person has to know of messages that lie between these offsets, without index entries."""
+    return Text(
+        f"Keys of messages below offset {end_offset} aren't found, from {first_offset} on: a crash took "
+        "them out of the index. ",
+        Command("rebuild-queues"),
+        ", while the store is stopped, makes it whole again.",
+    )

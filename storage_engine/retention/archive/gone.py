@@ -15,7 +15,7 @@ from storage_engine.exceptions import FileGoneError, GateRefusedError
 from storage_engine.journal.journal import Run, hold_memory, record_drift
 from storage_engine.lake.acts.unarchived import NO_PERMITS, ArchivePermits
 from storage_engine.lake.coverage.coverage import Interval, merge_intervals, subtract_intervals
-from storage_engine.model.hold.hold import UNPROVEN, Drift, DriftKind
+from storage_engine.model.hold import UNPROVEN, Drift, DriftKind
 from storage_engine.model.plan.plan import LogPlan
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.store_settings import WE_DELETE
@@ -338,14 +338,14 @@ def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> 
     if store.live is not None and store.live.deletes == WE_DELETE:
         return False
     if store.is_live and not store.cleans_up:
-        return broker.hold is not None and not broker.hold.holds(log)
+        return (hold := broker.hold) is not None and not hold.holds(log)
     if hold_memory(context.journal, context.record.store_id).load() is not None:
         return False
-    held_until_ms = None if broker.hold is None else broker.hold.held_until_ms()
+    held_until_ms = None if (hold := broker.hold) is None else hold.held_until_ms()
     if held_until_ms is not None and held_until_ms > clock_ms():
         # By another journal, or by one that is lost.
         return False
-    return is_over or broker.is_live or (broker.user is not None and not broker.user.is_ours)
+    return is_over or broker.is_live or ((user := broker.user) is not None and not user.is_ours)
 
 
 def _ranges(segments: Sequence[Segment]) -> Iterator[tuple[str, int, int]]:

@@ -22,7 +22,7 @@ from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecor
 from storage_engine.lake.coverage.verify_turns import by_receipt, standing_fault
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.model.lag.lag import ArchiveLag, archive_lag_of
+from storage_engine.model.lag import ArchiveLag, archive_lag_of
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import WENT, FileFacts, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.archivable import (

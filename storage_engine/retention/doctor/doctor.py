@@ -13,15 +13,15 @@ from storage_engine.brokers import find_broker, kind_option
 from storage_engine.commands import Text
 from storage_engine.core.clock import DAY_MS, jumped_forward_ms, read_clock
 from storage_engine.core.extras import SparkPair
+from storage_engine.core.jsonable import filled
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError, StoreNotFoundError
 from storage_engine.model.broker.broker_store import BrokerStore, UnheldSegments
-from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.hold import HoldMemory
 from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.report.diagnosis import BrokerDiagnosis, Finding, Severity, by_severity
 from storage_engine.model.settings.spark_from import in_spark
 from storage_engine.model.store.store import Segment
-from storage_engine.retention.doctor.figures import Figures, take_figures
 from storage_engine.retention.doctor.host_checks import (
     access_findings,
     clock_findings,
@@ -56,9 +56,11 @@ from storage_engine.retention.doctor.next_step import (
 )
 from storage_engine.retention.doctor.pipeline_findings import PipelineFacts, pipeline_findings
 from storage_engine.retention.doctor.space_and_time import (
+    Figures,
     minimum_findings,
     retention_findings,
     space_findings,
+    take_figures,
 )
 from storage_engine.retention.ranges.seen_logs import Missing
 from storage_engine.retention.store.broker_answers import ask, due_now
@@ -186,8 +188,6 @@ def diagnose(
     if retention_dag:
         found[:] = [in_airflow(one, retention_dag, known=_is_known(pipeline, retention_dag)) for one in found]
     state = State(
-        refused=figures is None,
-        cleans_up=store.cleans_up or (not said.running and store.cleans_up_on_request),
         has_lake=has_lake,
         lake_refused=bool(known.lakes) and all(one.refused for one in known.lakes),
         stamped_lakes=stamped,
@@ -196,33 +196,45 @@ def diagnose(
         unproven=None if known.unproven is None else sum(one.log not in refused for one in known.unproven),
         refused_logs=len(refused),
         due=due,
-        due_by_rules=0 if figures is None else len(figures.going),
-        replicas_elsewhere=0 if figures is None else figures.replicas_elsewhere,
-        assumes_defaults=assumes_defaults(store),
-        running=said.running,
-        is_live=store.is_live or store.engine,
-        crashed=figures is not None and figures.snapshot.crashed,
-        live_option=said.live_option,
         retention_dag=retention_dag,
         dag_known=_is_known(pipeline, retention_dag),
-        next_deletion_ms=None if figures is None else figures.next_deletion_ms,
-        by_hand=find_broker(store.broker).words.by_hand,
-        kind_option=kind_option(store.broker),
     )
-    return Diagnosis(
+    return filled(
+        Diagnosis,
+        known,
         store=store,
         at_ms=now_ms,
         said=said,
         figures=figures,
         findings=by_severity(found),
-        next=next_step(state),
-        lakes=known.lakes,
-        unproven=known.unproven,
-        left_out=known.left_out,
-        touched=known.touched,
+        next=next_step(_with_store(state, store, said, figures)),
         due=due,
         pipeline=pipeline,
         runs=runs,
+    )
+
+
+def _with_store(state: State, store: ManagedStore, said: BrokerDiagnosis, figures: Figures | None) -> State:
+    broker = find_broker(store.broker)
+    state = replace(
+        state,
+        refused=figures is None,
+        cleans_up=store.cleans_up or (not said.running and store.cleans_up_on_request),
+        assumes_defaults=assumes_defaults(store),
+        running=said.running,
+        is_live=store.is_live or store.engine,
+        live_option=said.live_option,
+        by_hand=broker.words.by_hand,
+        kind_option=kind_option(store.broker),
+    )
+    if figures is None:
+        return state
+    return replace(
+        state,
+        due_by_rules=len(figures.going),
+        replicas_elsewhere=figures.replicas_elsewhere,
+        crashed=figures.snapshot.crashed,
+        next_deletion_ms=figures.next_deletion_ms,
     )
 
 
@@ -286,7 +298,7 @@ def _ask_broker(store: ManagedStore, known: _Known, now_ms: int) -> tuple[Manage
     except (BrokerError, NotOnBrokerError) as error:
         if not store.is_live:
             raise
-        known.findings.append(Finding(Severity.URGENT, "broker-unreachable", Text(error).removesuffix(".")))
+        known.findings.append(Finding.urgent("broker-unreachable", Text(error).removesuffix(".")))
         return _ask_broker(replace(store, live=None), known, now_ms)
 
 
@@ -381,7 +393,7 @@ def _look(
     except StoreNotFoundError:
         raise
     except (StorageEngineError, OSError) as error:
-        found.append(Finding(Severity.URGENT, "unreadable", reason_text(error).removesuffix(".")))
+        found.append(Finding.urgent("unreadable", reason_text(error).removesuffix(".")))
         return None
     segments = [segment for log in figures.snapshot.logs for segment in log.segments]
     places = look_at_mounts(data_paths, store.real_root)
@@ -424,11 +436,7 @@ def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
     except StorageEngineError as error:
         known.journal, known.unknown_proof = None, UnknownProof.JOURNAL
         known.findings.append(
-            Finding(
-                Severity.WARNING,
-                "journal",
-                Text("the journal can't be read: ", Text(error).removesuffix(".")),
-            )
+            Finding.warning("journal", Text("the journal can't be read: ", Text(error).removesuffix(".")))
         )
     return known
 
@@ -472,7 +480,7 @@ def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
         mend = refused_by_last_archive(known.journal, known.record, known.unproven)
     except StorageEngineError as error:
         known.findings.append(
-            Finding(Severity.WARNING, "proof-unknown", Text("what the lake proves isn't known: ", error))
+            Finding.warning("proof-unknown", Text("what the lake proves isn't known: ", error))
         )
         return
     known.some_unasked = bool(notices) or any(one.refused for one in known.lakes)
@@ -483,7 +491,7 @@ def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
     known.refused = frozenset(one.log for one in mend)
     known.findings += refused_findings(mend)
     known.findings += [
-        Finding(Severity.WARNING, "lake-unreachable", one.removesuffix("."))
+        Finding.warning("lake-unreachable", one.removesuffix("."))
         for one in notices
         if not any(lake.refused and lake.refused in one for lake in known.lakes)
     ]

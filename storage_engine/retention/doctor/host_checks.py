@@ -11,7 +11,7 @@ from pathlib import Path
 from storage_engine.core.host import user_name
 from storage_engine.core.own_directory import writable_by_all
 from storage_engine.core.wording import count_text, duration_text, time_text
-from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
+from storage_engine.model.report.diagnosis import Finding, named_in_short
 from storage_engine.model.store.store import Segment
 from storage_engine.same_bytes.mounts import Mount, mount_of
 from storage_engine.same_bytes.trusted_times import known_trust
@@ -38,8 +38,7 @@ def clock_findings(
     future = [one for one in segments if one.mtime_ns // 1_000_000 > latest]
     advice = "put this machine's clock right (chronyc tracking), or find out who set the time"
     if jumped_ms:
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "clock",
             f"this machine's clock was set forward by {duration_text(jumped_ms)} in the last day: segments "
             "look older than they are, and no run deletes by age before a day is over",
@@ -47,8 +46,7 @@ def clock_findings(
         )
     if future:
         last_ms = max(one.mtime_ns for one in future) // 1_000_000
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "clock",
             f"{count_text(len(future), 'segment')} written in the future, the latest {future[-1].name} at "
             f"{time_text(last_ms)}: nothing of them or behind them expires before",
@@ -59,8 +57,7 @@ def clock_findings(
         (last_sample_ms, "last sample is of"),
     ):
         if at_ms is not None and at_ms > latest:
-            yield Finding(
-                Severity.WARNING,
+            yield Finding.warning(
                 "clock",
                 f"the {what} {time_text(at_ms)}, which is {duration_text(at_ms - now_ms)} after now: this "
                 "clock or that one is off, and ages can't be believed",
@@ -113,23 +110,20 @@ def access_findings(found: AccessRights) -> Iterator[Finding]:
     """Judge it. Pure."""
     advice = f"run as {found.owner}: sudo -u {found.owner} storage-engine …"
     if found.unreadable:
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "access",
             f"{found.user} may not look into {named_in_short(found.unreadable)}, which {found.owner} owns",
             advice,
         )
     elif found.unwritable:
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "access",
             f"{found.user} may read this store, and neither lock it nor delete in "
             f"{named_in_short(found.unwritable)}",
             advice,
         )
     if found.open_to_all:
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "open-to-all",
             f"everybody may write {named_in_short(found.open_to_all)}, and so hinder a run or end a hold",
             f"run a command that records something as {found.owner}, such as archive, which takes that away",
@@ -174,8 +168,7 @@ def mount_findings(
         yield from _of_mount(place)
     coarse = [one for one in segments if one.facts.ctime_ns % 1_000_000_000 == 0]
     if len(segments) >= _LEAST_FILES and len(coarse) == len(segments):
-        yield Finding(
-            Severity.NOTE,
+        yield Finding.note(
             "coarse-times",
             f"{Path(segments[0].facts.path).parent}: file times have no fraction of a second, as with inodes "
             "of 128 bytes: a write in the same second isn't seen, and looking takes 2 s a segment",
@@ -183,8 +176,7 @@ def mount_findings(
         )
     apart = [str(place.path) for place in places[1:] if needs_shield and not place.mount.is_memory]
     if apart:
-        yield Finding(
-            Severity.NOTE,
+        yield Finding.note(
             "no-shield",
             f"no second name can be given to segments on another mount than the store's root: "
             f"{named_in_short(apart)}",
@@ -195,37 +187,32 @@ def mount_findings(
 def _of_mount(place: Place) -> Iterator[Finding]:
     mount, where = place.mount, f"{place.path} lies on {place.mount.kind}"
     if mount.is_read_only:
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "read-only",
             f"{where}, mounted read-only: nothing there can be deleted or held",
             f"mount it writable: mount -o remount,rw {mount.point}",
         )
     if mount.is_memory:
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "file-system",
             f"{where}, in memory: a restart of the machine takes it",
             "keep the store on a disk",
         )
     elif mount.is_volatile:
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "file-system",
             f"{where} with the option volatile: nothing is durable, and times don't tell of writes",
             "mount it without volatile, or keep the store in a volume",
         )
     elif mount.is_network:
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "file-system",
             f"{where}: writers on other machines aren't seen, and its locks may not reach them",
             "manage the store on the host that its broker runs on",
         )
     elif place.trusted is False or (place.trusted is None and mount.is_fuse):
         known = "don't" if place.trusted is False else "may not"
-        yield Finding(
-            Severity.NOTE,
+        yield Finding.note(
             "file-system",
             f"{where}: its times {known} tell of writes, so each segment is read once more before it goes",
         )

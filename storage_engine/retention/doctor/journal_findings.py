@@ -14,7 +14,7 @@ from storage_engine.core.wording import count_text, shortened
 from storage_engine.journal.records import Phase, Step
 from storage_engine.model.broker.broker_store import BrokerStore, course_of
 from storage_engine.model.course.course import SettingType
-from storage_engine.model.report.diagnosis import Finding, Severity
+from storage_engine.model.report.diagnosis import Finding
 from storage_engine.model.report.usage import DeletionHours, RetentionReport, hour_advice
 from storage_engine.model.store.store import Segment
 from storage_engine.retention.proof.refusing import LOGS_SHOWN, REFUSED, RefusedLog
@@ -52,10 +52,10 @@ def refused_findings(refused: Sequence[RefusedLog]) -> Iterator[Finding]:
     for one in refused[:LOGS_SHOWN]:
         why = shortened(one.why, _WHY_WIDTH).rstrip(".")
         what = f"log {one.log} was refused by the last archive: {why}"
-        yield Finding(Severity.WARNING, "archive-refused", what, one.remedy.rstrip("."))
+        yield Finding.warning("archive-refused", what, one.remedy.rstrip("."))
     if (more := len(refused) - LOGS_SHOWN) > 0:
         what = f"the last archive refused {count_text(more, 'more log')}, as its report says"
-        yield Finding(Severity.WARNING, "archive-refused", what)
+        yield Finding.warning("archive-refused", what)
 
 
 def deletion_hours(kind: str, broker: BrokerStore) -> DeletionHours | None:
@@ -87,4 +87,4 @@ def usage_findings(
     quiet = from_jsonable(RetentionReport, last.payload["result"]).quiet
     advice = hour_advice(quiet, deletion_hours(kind, broker))
     if advice is not None:
-        yield Finding(Severity.NOTE, "quiet-hour", advice.what, advice.advice)
+        yield Finding.note("quiet-hour", advice.what, advice.advice)

@@ -10,6 +10,7 @@ from pathlib import Path
 from storage_engine.brokers import store_called
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS
+from storage_engine.core.jsonable import filled
 from storage_engine.core.wording import bytes_text, count_text, duration_text, time_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, StoreRecord
@@ -19,7 +20,7 @@ from storage_engine.lake.move.describing import LakeInfo, describe
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
 from storage_engine.model.keep.rules import ArchiveRule, matches
 from storage_engine.model.proof.receipt import LakeHead
-from storage_engine.model.report.diagnosis import Finding, Severity
+from storage_engine.model.report.diagnosis import Finding
 from storage_engine.model.store.store import DiskUsage, Segment
 from storage_engine.retention.archive.archivable import still_unproven
 from storage_engine.retention.archive.archiving import slots
@@ -99,22 +100,18 @@ def _look(
         return CheckedLake(title, place, Text(error), None, None, (), 0, disk, None, 0)
     verified_at_ms, faults = _last_verified(store, info) if has_journal else (None, 0)
     own = [one for one in info.stores if record is not None and one.store_id == record.store_id]
-    return CheckedLake(
+    return filled(
+        CheckedLake,
+        info,
         title=title,
         location=place,
-        refused=info.refused,
-        copy_of=info.copy_of,
-        broker=info.broker,
         stores=tuple(one.name for one in info.stores),
         segments=sum(one.segment_count for one in own),
         disk=disk,
         verified_at_ms=verified_at_ms,
         faults=faults,
-        lake_id=info.lake_id,
         store_ids=tuple(one.store_id for one in info.stores),
         roots=tuple(one.root for one in info.stores),
-        ignored=info.ignored,
-        acts_fault=info.acts_fault,
         unrecorded_rules=_unrecorded(store, record, info) if has_journal and record is not None else (),
     )
 
@@ -212,8 +209,7 @@ def misplaced_findings(head: LakeHead | None, lakes: Sequence[CheckedLake]) -> I
         return
     named = " and ".join(one.location for one in lakes)
     verb, kind = ("has", "this lake") if len(lakes) == 1 else ("have", "these lakes")
-    yield Finding(
-        Severity.URGENT,
+    yield Finding.urgent(
         "other-lake",
         f"this store was archived into lake {lake_named(head)}, as its stamp or its journal says; {kind}, "
         f"{named}, {verb} none of it, and what is archived here splits the history over two lakes",
@@ -237,8 +233,7 @@ def _of_properties(lake: CheckedLake) -> Iterator[Finding]:
     for owner, names in lake.ignored:
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         table = f"ALTER TABLE {owner} UNSET TBLPROPERTIES ('{names[-1]}', …)"
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "lake-properties",
             f"{f'table {owner}' if owner else 'the catalog'} of the {lake.title} {lake.location} says "
             f"{', '.join(names[:_NAMED])}{more}, which another program follows and nothing here does",
@@ -252,8 +247,7 @@ def _of_properties(lake: CheckedLake) -> Iterator[Finding]:
 
 def _of_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms: int) -> Iterator[Finding]:
     if lake.refused:
-        yield Finding(
-            Severity.URGENT,
+        yield Finding.urgent(
             "lake-refused",
             Text(f"nothing can be archived into the {lake.title}: ", lake.refused.removesuffix(".")),
         )
@@ -261,12 +255,11 @@ def _of_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms:
     yield from _of_properties(lake)
     if lake.acts_fault:
         what, _, advice = lake.acts_fault.partition(". ")
-        yield Finding(Severity.URGENT, "lake-acts", f"of the {lake.title}, {what}", advice.removesuffix("."))
+        yield Finding.urgent("lake-acts", f"of the {lake.title}, {what}", advice.removesuffix("."))
     for rule in lake.unrecorded_rules if lake.copy_of is None else ():
         patterns = {"--topic": rule.scope.topic, "--log": rule.scope.log, "--store": rule.scope.store}
         words = [word for name, it in patterns.items() if it != "*" for word in (name, it)]
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "archive-rule",
             f"rule {rule.rule_id[:SHOWN_CHARACTERS]} of the {lake.title}, by which {rule.scope.text} is not "
             "archived, isn't in this store's journal: all of it is archived",
@@ -277,22 +270,19 @@ def _of_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms:
             ),
         )
     if lake.copy_of is not None:
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "lake-copy",
             f"the {lake.title} {lake.location} is a copy of lake {lake.copy_of}, and proves nothing",
             Text("name that lake; if it is gone for good: ", Command("lake promote")),
         )
     if lake.broker and lake.broker != broker:
-        yield Finding(
-            Severity.URGENT,
+        yield Finding.urgent(
             "lake-broker",
             f"the {lake.title} {lake.location} has segments of {lake.broker} stores, not of {broker}",
             "name another lake",
         )
     if lake.faults:
-        yield Finding(
-            Severity.URGENT,
+        yield Finding.urgent(
             "lake-faults",
             f"the last check of the {lake.title} found {count_text(lake.faults, 'fault')} in it",
             Text("see them: ", Command("verify")),
@@ -301,8 +291,7 @@ def _of_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms:
         lake.verified_at_ms is None or now_ms - lake.verified_at_ms > _LONG_UNVERIFIED_MS
     ):
         when = "never" if lake.verified_at_ms is None else f"last {time_text(lake.verified_at_ms)}"
-        yield Finding(
-            Severity.NOTE,
+        yield Finding.note(
             "lake-unverified",
             f"the {lake.title} was {when} verified",
             Text("do it regularly: ", Command("verify")),
@@ -314,25 +303,21 @@ def _of_disk(lake: CheckedLake, unproven_bytes: int | None) -> Iterator[Finding]
     if lake.disk is None or lake.disk.used_percent is None or lake.disk.usable_bytes is None:
         return
     if unproven_bytes is not None and unproven_bytes > lake.disk.usable_bytes:
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "lake-full",
             f"{bytes_text(unproven_bytes)} have to be archived, the disk of the {lake.title} has "
             f"{bytes_text(lake.disk.usable_bytes)} left",
             "add space there, or name a lake on another disk",
         )
     elif lake.disk.used_percent > _LOW_PERCENT:
-        yield Finding(
-            Severity.WARNING, "lake-full", f"the disk of the {lake.title} is {lake.disk.used_percent} % used"
-        )
+        yield Finding.warning("lake-full", f"the disk of the {lake.title} is {lake.disk.used_percent} % used")
 
 
 def place_findings(store: ManagedStore, data_paths: Sequence[Path]) -> Iterator[Finding]:
     """Yield lakes inside a store or another lake, and what is kept on a disk that the broker writes to."""
     for lake in store.lakes:
         if around := place_around(lake, Path(store.real_root)):
-            yield Finding(
-                Severity.WARNING,
+            yield Finding.warning(
                 "lake-nested",
                 f"the lake {lake.location} lies inside {around}: nothing is archived into it, and nothing is "
                 "released on its proof",
@@ -348,4 +333,4 @@ def place_findings(store: ManagedStore, data_paths: Sequence[Path]) -> Iterator[
     else:
         said = "every other command refuses that beside a running broker"
         advice = "put them on another disk, or allow it: --allow-same-disk"
-    yield Finding(Severity.WARNING, "same-disk", f"{what}; {said}", advice)
+    yield Finding.warning("same-disk", f"{what}; {said}", advice)

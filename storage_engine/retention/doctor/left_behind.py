@@ -12,11 +12,11 @@ from storage_engine.core.host import is_this_host
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import StoreIdentityError
 from storage_engine.lake.catalog.config import CATALOG_FILE
-from storage_engine.model.hold.hold import HoldStatus
+from storage_engine.model.hold import HoldStatus
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
 from storage_engine.retention.hold.hold_text import hold_end_text
 from storage_engine.retention.proof.shielding import ShieldSummary, shield_summary
-from storage_engine.retention.quarantine.look import (
+from storage_engine.retention.quarantine.places import (
     QuarantineLook,
     look_at_quarantines,
     unknown_quarantines,
@@ -36,23 +36,21 @@ def shield_findings(found: ShieldSummary | None, *, running: bool | None) -> Ite
     if found is None:
         return
     if found.gone:
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "shield",
             f"{count_text(len(found.gone), 'segment')} gone from the log, the first from offset "
             f"{found.gone[0]} on, lie in the shield; whether a lake has them was not asked here",
             Text("archive what no lake has, and have the others go: ", Command("shield")),
         )
     elif found.links and not running:
-        yield Finding(
-            Severity.NOTE,
+        yield Finding.note(
             "shield",
             f"a shield was left behind: {count_text(found.links, 'segment')} have a second name "
             f"({bytes_text(found.kept_bytes)}), and deleting them frees no space",
             Text("remove it once they are archived: ", Command("shield")),
         )
     elif found.notices:
-        yield Finding(Severity.WARNING, "shield", found.notices[0])
+        yield Finding.warning("shield", found.notices[0])
 
 
 def quarantine_findings(
@@ -64,21 +62,18 @@ def quarantine_findings(
     """
     unknown = () if known is None else unknown_quarantines(found, known)
     for one in unknown:
-        yield Finding(Severity.WARNING, "unknown-quarantine", *unknown_text(one))
+        yield Finding.warning("unknown-quarantine", *unknown_text(one))
     found = [one for one in found if one not in unknown]
     over = [one for one in found if one.until_ms is not None and one.until_ms <= now_ms]
     size = bytes_text(sum(one.size_bytes for one in found))
     if over:
-        yield Finding(
-            Severity.NOTE,
+        yield Finding.note(
             "quarantine",
             f"{size} lie in quarantines, the first of which was to be emptied {time_text(over[0].until_ms)}",
             "the next run that cleans empties it, where a lake proves still what lies there",
         )
     elif found:
-        yield Finding(
-            Severity.NOTE, "quarantine", f"{size} that runs deleted lie in quarantines and take their space"
-        )
+        yield Finding.note("quarantine", f"{size} that runs deleted lie in quarantines and take their space")
 
 
 def stamp_findings(stamp: Stamp | None, real_root: str) -> Iterator[Finding]:
@@ -88,8 +83,7 @@ def stamp_findings(stamp: Stamp | None, real_root: str) -> Iterator[Finding]:
     there = f"{stamp.root} on machine {stamp.machine}"
     if stamp.root == real_root:
         there = f"machine {stamp.machine}"
-    yield Finding(
-        Severity.NOTE,
+    yield Finding.note(
         "moved",
         f"its stamp was written on {there}: this store was moved, or is a copy",
         Text("if it was moved, and nobody manages the other one: ", Command("move NAME")),
@@ -99,8 +93,7 @@ def stamp_findings(stamp: Stamp | None, real_root: str) -> Iterator[Finding]:
 def replaced_findings(missing: Sequence[Path]) -> Iterator[Finding]:
     """Judge the directories that lack a store's stamp, while others have it. Pure."""
     for path in missing:
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "directory-without-stamp",
             f"{path} has no stamp of the store, which its other directories have",
             "see whether its disk was replaced, and whether its logs are there",
@@ -128,7 +121,7 @@ def look_at_remains(
         found += stamp_findings(stamp, store.real_root)
         found += replaced_findings(missing_stamps(store.real_root))
     except StoreIdentityError as error:
-        found.append(Finding(Severity.WARNING, "stamp", Text(error)))
+        found.append(Finding.warning("stamp", Text(error)))
     return tuple(found), stamp
 
 
@@ -140,22 +133,22 @@ def hold_findings(hold: HoldStatus | None) -> Iterator[Finding]:
     if hold is None:
         return
     for one in hold.disturbances:
-        yield Finding(Severity.WARNING, "drift", one.detail.removesuffix("."))
+        yield Finding.warning("drift", one.detail.removesuffix("."))
     if hold.left_to_broker:
-        yield Finding(Severity.NOTE, "hold", f"its broker deletes by its own rules; {hold.described}")
+        yield Finding.note("hold", f"its broker deletes by its own rules; {hold.described}")
         return
     for alarm in hold.alarms:
-        yield Finding(Severity.WARNING, "not-held", alarm.removesuffix("."))
+        yield Finding.warning("not-held", alarm.removesuffix("."))
     if hold.unheld:
         what = f"not held at this moment: {named_in_short(sorted(hold.unheld))}"
-        yield Finding(Severity.WARNING, "not-held", what, Text("hold it: ", Command("hold")))
+        yield Finding.warning("not-held", what, Text("hold it: ", Command("hold")))
     if hold.held:
         for notice in hold.notices:
-            yield Finding(Severity.NOTE, "hold", notice.removesuffix("."))
+            yield Finding.note("hold", notice.removesuffix("."))
         return
     why = Text(" (", hold.notices[0].removesuffix("."), ")") if hold.notices else ""
     what = Text("the store isn't held, so its broker deletes by its own rules", why)
-    yield Finding(Severity.WARNING, "not-held", what, Text("hold it: ", Command("hold")))
+    yield Finding.warning("not-held", what, Text("hold it: ", Command("hold")))
 
 
 def hold_end_findings(hold: HoldStatus | None, unproven: str, now_ms: int) -> Iterator[Finding]:

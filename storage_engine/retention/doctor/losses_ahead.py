@@ -9,10 +9,10 @@ from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text, shortened, time_text
 from storage_engine.model.broker.broker_store import Pending
-from storage_engine.model.lag.lag import UnreadMessages, touched_text
+from storage_engine.model.lag import UnreadMessages, touched_text
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short, reason_of
 from storage_engine.model.store.store import Segment
-from storage_engine.retention.doctor.figures import Figures
+from storage_engine.retention.doctor.space_and_time import Figures
 
 _NAME_WIDTH = 30
 
@@ -47,8 +47,7 @@ def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
         )
     unknown = sorted({row.group for row in unread.rows if row.messages is None})
     if unknown:
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "consumers-unknown",
             f"in some {unit}s {count_text(len(unknown), 'group')} never committed an offset, and may need "
             f"what goes {_when(found)}: {named_in_short([shortened(one, _NAME_WIDTH) for one in unknown])}",
@@ -71,7 +70,6 @@ def _when(found: Figures) -> str:
 
 
 def _first_ms(segments: Sequence[Segment], found: Figures) -> int:
-    """Return when the first of some segments may go."""
     going = {segment.id for segment in found.going}
     known = [
         found.now_ms if segment.id in going else found.deletes_at_ms.get(segment.id) for segment in segments
@@ -84,8 +82,7 @@ def pending_findings(found: Figures) -> Iterator[Finding]:
     unknown = [item for item in found.pending if item.count is None]
     if unknown:
         kinds = " and ".join(item.kind.value for item in unknown)
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "pending-unknown",
             f"whether {kinds} messages wait isn't known, and they go with their segments: "
             f"{reason_of(unknown[0].error)}",
@@ -101,12 +98,11 @@ def pending_findings(found: Figures) -> Iterator[Finding]:
             "give cleanups --pending-policy block, which keeps those segments",
         )
     if staying := [item for item in there if item not in leaving]:
-        yield Finding(Severity.NOTE, "pending", f"{_listed(staying)}{_until(staying)}")
+        yield Finding.note("pending", f"{_listed(staying)}{_until(staying)}")
     lost = [item for item in found.pending if item.lost]
     if lost:
         told = " and ".join(f"{item.lost} {item.kind.value}" for item in lost)
-        yield Finding(
-            Severity.NOTE,
+        yield Finding.note(
             "pending-lost",
             f"the broker waits for messages whose segments are gone: {told}{_consequences(lost)}",
         )
@@ -177,7 +173,7 @@ def unproven_findings(
             if stamped_lakes
             else Text("make a lake and archive them: ", Command("init-lake", make_options))
         )
-        yield Finding(Severity.WARNING, "unproven", f"{told} {_plural(proven, len(segments))}", advice)
+        yield Finding.warning("unproven", f"{told} {_plural(proven, len(segments))}", advice)
         return
     where = "no lake that could be asked" if some_unasked else "no lake"
     text = _plural(f"are proven in {where}; {span}", len(segments))
@@ -188,8 +184,7 @@ def unproven_findings(
 def touched_findings(count: int) -> Iterator[Finding]:
     """Yield that a lake has sealed segments whose files were touched since."""
     if count:
-        yield Finding(
-            Severity.NOTE,
+        yield Finding.note(
             "touched",
             touched_text(count),
             Text("a cleanup does it before it deletes them; to do it now: ", Command("archive")),
@@ -197,7 +192,6 @@ def touched_findings(count: int) -> Iterator[Finding]:
 
 
 def _urgency(segments: Sequence[Segment], found: Figures, running: bool | None) -> Severity:
-    """Return how urgent it is that nothing proves some segments."""
     soon = _first_ms(segments, found) <= found.now_ms + DAY_MS and any(
         found.deletes_at_ms.get(one.id) is not None or one in found.going for one in segments
     )
@@ -209,7 +203,6 @@ def _plural(text: str, count: int) -> str:
 
 
 def _span(segments: Sequence[Segment], found: Figures, running: bool | None) -> str:
-    """Say when the broker deletes some segments."""
     going = {one.id for one in found.going}
     moments = [found.now_ms if one.id in going else found.deletes_at_ms.get(one.id) for one in segments]
     known = sorted(at_ms for at_ms in moments if at_ms is not None)

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from storage_engine.commands import Command, Text
 from storage_engine.core.wording import count_text, time_text
-from storage_engine.model.report.diagnosis import Finding, Severity
+from storage_engine.model.report.diagnosis import Finding
 
 _IN_DAG = (Command("archive"), Command("clean --manual"), Command("clean"))
 """What the DAG does in Airflow."""
@@ -32,7 +32,7 @@ def unknown_proof_finding(why: UnknownProof, sealed_count: int) -> Finding:
         ),
     }
     what = f"which of {count_text(sealed_count, 'sealed segment')} a lake proves isn't known: {why.value}"
-    return Finding(Severity.WARNING, "proof-unknown", what, advice[why])
+    return Finding.warning("proof-unknown", what, advice[why])
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from storage_engine.brokers import store_called
 from storage_engine.commands import Text
 from storage_engine.core.host import ANY_HOST, is_this_host
+from storage_engine.core.jsonable import filled
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import JournalUnavailableError, StorageEngineError
 from storage_engine.journal.reading.answers import RunRow, Standing, StoreRow
@@ -20,7 +21,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.describing import LakeInfo, StoreInfo, describe
 from storage_engine.lake.restore.filled import filled_notes
 from storage_engine.model.store.store import LogSnapshot, Segment
-from storage_engine.retention.quarantine.look import QuarantineLook, look_at_quarantines
+from storage_engine.retention.quarantine.places import QuarantineLook, look_at_quarantines
 from storage_engine.retention.store.broker_answers import take_glance
 from storage_engine.retention.store.brokers import open_to_look
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -133,21 +134,19 @@ def _by_journal(
     reader: JournalReader, row: StoreRow, base: ManagedStore, infos: Sequence[LakeInfo], now_ms: int
 ) -> ManagedOverview:
     store = same_place(base, row)
-    on_disk, quarantines, filled, not_seen = _on_disk(store, row, now_ms)
-    return ManagedOverview(
-        row.store_id,
-        store_called(row.name, row.broker, row.real_path),
-        row.real_path,
-        row.host,
-        row.broker,
-        row.lineage,
-        on_disk,
-        not_seen,
-        _archived(row.store_id, infos),
-        next(iter(reader.runs(row.store_id, limit=1)), None),
-        reader.standing(row.store_id, now_ms),
-        quarantines,
-        filled,
+    on_disk, quarantines, notes, not_seen = _on_disk(store, row, now_ms)
+    return filled(
+        ManagedOverview,
+        row,
+        name=store_called(row.name, row.broker, row.real_path),
+        path=row.real_path,
+        on_disk=on_disk,
+        not_seen=not_seen,
+        archived=_archived(row.store_id, infos),
+        last_run=next(iter(reader.runs(row.store_id, limit=1)), None),
+        standing=reader.standing(row.store_id, now_ms),
+        quarantines=quarantines,
+        filled=notes,
     )
 
 
@@ -181,8 +180,8 @@ def _on_disk(
     except (StorageEngineError, OSError) as error:
         return None, (), (), reason_text(error)
     there = {(log.name, segment.base_offset) for log in snapshot.logs for segment in log.segments}
-    filled = filled_notes(store.real_root, there)
-    return tuple(one for log in snapshot.logs for one in _ranges(log)), aside, filled, ""
+    ranges = tuple(one for log in snapshot.logs for one in _ranges(log))
+    return ranges, aside, filled_notes(store.real_root, there), ""
 
 
 def _ranges(log: LogSnapshot) -> Iterator[DiskRange]:
@@ -208,13 +207,5 @@ def _archived(store_id: str, infos: Sequence[LakeInfo]) -> tuple[ArchivedPart, .
         (info, one) for info in infos for one in info.stores if one.store_id == store_id
     ]
     return tuple(
-        ArchivedPart(
-            info.location,
-            store.segment_count,
-            store.size_bytes,
-            store.ranges,
-            store.expired,
-            store.in_part,
-        )
-        for info, store in found
+        filled(ArchivedPart, store, lake=info.location, segments=store.segment_count) for info, store in found
     )

@@ -107,8 +107,7 @@ class PipelineFacts:
 def pipeline_findings(found: PipelineFacts, now_ms: int) -> Iterator[Finding]:
     """Judge a pipeline."""
     if found.error:
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "airflow-unreachable",
             f"Airflow's database can't be read: {found.error}",
             "run this where Airflow runs, with its AIRFLOW_HOME and environment",
@@ -117,23 +116,20 @@ def pipeline_findings(found: PipelineFacts, now_ms: int) -> Iterator[Finding]:
     for component in found.components:
         yield from _of_component(component, now_ms)
     for file, error in found.import_errors:
-        yield Finding(
-            Severity.URGENT,
+        yield Finding.urgent(
             "dag-import",
             f"Airflow can't parse {file}: {error}",
             "see it whole: airflow dags list-import-errors",
         )
     if found.approval:
-        yield Finding(
-            Severity.URGENT,
+        yield Finding.urgent(
             "approval",
             f"the policy asks for approval by a second person, and {found.approval}: nothing is deleted",
             "give each person an account of Airflow, and name approvers in the store's entry of the option "
             "stores, or an empty list",
         )
     elif found.unknown_approvers:
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "approver",
             "whom the store names as approvers, and simple_auth_manager_users doesn't have, can't approve: "
             f"{', '.join(found.unknown_approvers)}",
@@ -149,8 +145,7 @@ def _of_queue(queue: QueueFacts | None, now_ms: int) -> Iterator[Finding]:
     if queue is None or queue.workers is None or any(_takes_tasks(one, now_ms) for one in queue.workers):
         return
     known = "; ".join(_worker_text(one, now_ms) for one in queue.workers) or "none is known"
-    yield Finding(
-        Severity.URGENT,
+    yield Finding.urgent(
         "edge-worker",
         f"no edge worker takes the queue {queue.name}, so that no task of the store runs: {known}",
         f"on the host that has the store's disk: airflow edge worker --queues {queue.name}",
@@ -211,8 +206,7 @@ def _of_component(component: ComponentFacts, now_ms: int) -> Iterator[Finding]:
     if at_ms is not None and now_ms - at_ms <= SILENT_MS:
         return
     when = "never ran" if at_ms is None else f"was last alive {time_text(at_ms)}"
-    yield Finding(
-        Severity.URGENT,
+    yield Finding.urgent(
         "airflow-component",
         f"Airflow's {component.name} {when}: no DAG gets on without it",
         f"start it: airflow {component.name}",
@@ -233,8 +227,7 @@ def _of_dag(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
     yield from _stuck(dag, now_ms)
     for task_id, since_ms in dag.waits:
         if since_ms is not None and now_ms - since_ms > _LONG_WAIT_MS:
-            yield Finding(
-                Severity.NOTE,
+            yield Finding.note(
                 "sensor-waits",
                 f"task {task_id} of {dag.dag_id} has waited for {duration_text(now_ms - since_ms)}",
             )

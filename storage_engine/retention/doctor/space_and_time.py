@@ -1,15 +1,291 @@
-"""What disks, growth and a broker's rules come to: what goes when, and what fills when. Pure."""
+"""What disks, growth and a broker's rules come to: what goes when, and what fills when.
+
+The figures are taken through the broker's contract. No segment is read as a whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
 
 from storage_engine.commands import Command, Text
-from storage_engine.core.clock import DAY_MS
-from storage_engine.core.wording import bytes_text, count_text, duration_text, time_text
+from storage_engine.core.clock import DAY_MS, HOUR_MS
+from storage_engine.core.wording import bytes_text, count_text, duration_text, reason_text, time_text
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.model.broker.broker_store import (
+    BrokerStore,
+    Pending,
+    consumers_of,
+    course_of,
+    hold_of,
+)
+from storage_engine.model.hold import HoldStatus
+from storage_engine.model.lag import Unread
+from storage_engine.model.plan.plan import Cause, PlanRequest, Reason, Urgency
 from storage_engine.model.report.diagnosis import Finding, Severity
-from storage_engine.model.store.store import room_of_disks
-from storage_engine.retention.doctor.figures import Figures, Growth, GrowthFrom
+from storage_engine.model.store.store import (
+    Archivable,
+    LogSnapshot,
+    Segment,
+    SegmentId,
+    StoreSnapshot,
+    fills_in_ms,
+    room_of_disks,
+)
+from storage_engine.retention.plan.deciding import with_disk_levels
+from storage_engine.retention.store.broker_answers import (
+    propose,
+    take_archivable,
+    take_glance,
+    take_triggers,
+)
+
+LEAST_SPAN_MS = HOUR_MS
+"""Samples of a shorter time say too little."""
+LEAST_SPREAD_MS = 6 * HOUR_MS
+"""Between the oldest and the newest sealed segment: those of one burst say too little of a day."""
+
+
+class GrowthFrom(StrEnum):
+    SAMPLES = "samples"
+    SEGMENTS = "segments"
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """:param bytes_per_day: that the logs grew lately.
+    :param source: what tells it.
+    """
+
+    bytes_per_day: int
+    source: GrowthFrom
+
+
+def growth_of(samples: Sequence[tuple[int, int]], logs: Sequence[LogSnapshot], now_ms: int) -> Growth | None:
+    """Return how fast the logs grew in the last day; None: nothing tells it.
+
+    :param samples: (moment, sum of the logs' max offsets), oldest first.
+    """
+    by_samples = _by_samples([one for one in samples if now_ms - DAY_MS <= one[0] <= now_ms])
+    if by_samples is not None:
+        return Growth(by_samples, GrowthFrom.SAMPLES)
+    found = [one for log in logs if (one := _by_segments(log, now_ms)) is not None]
+    return Growth(sum(found), GrowthFrom.SEGMENTS) if found else None
+
+
+def _by_samples(samples: Sequence[tuple[int, int]]) -> int | None:
+    if len(samples) < 2 or samples[-1][0] - samples[0][0] < LEAST_SPAN_MS:
+        return None
+    grown = samples[-1][1] - samples[0][1]
+    return None if grown < 0 else grown * DAY_MS // (samples[-1][0] - samples[0][0])
+
+
+def _by_segments(log: LogSnapshot, now_ms: int) -> int | None:
+    """Return what came behind the segment that was sealed a day ago, or behind the oldest one.
+
+    :return: None where the sealed segments are of too short a time.
+    """
+    known = [segment for segment in log.sealed if segment.mtime_ns // 1_000_000 < now_ms]
+    if not known or (known[-1].mtime_ns - known[0].mtime_ns) // 1_000_000 < LEAST_SPREAD_MS:
+        return None
+    before = [one for one in known if one.mtime_ns // 1_000_000 <= now_ms - DAY_MS]
+    since = before[-1] if before else known[0]
+    behind = [one for one in log.segments if one.base_offset > since.base_offset]
+    grown = 0
+    for segment in behind:
+        if segment.end is None:
+            grown += max(0, min(segment.end_offset, log.max_offset) - segment.base_offset)
+        else:
+            grown += segment.disk_bytes
+    return grown * DAY_MS // max(1, now_ms - since.mtime_ns // 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Whole percent of a disk, each the lowest at which something begins; None: at none.
+
+    :param cleans_percent: the broker deletes what has expired, at any hour.
+    :param forces_percent: it deletes the oldest, whatever their age.
+    :param urges_percent: it would delete whatever the age, if it were allowed to.
+    """
+
+    cleans_percent: int | None = None
+    forces_percent: int | None = None
+    urges_percent: int | None = None
+
+
+def levels_of(broker: BrokerStore, snapshot: StoreSnapshot, now_ms: int) -> Levels:
+    """Ask a broker's rules at each level of all its disks."""
+    paths = [disk.path for disk in snapshot.disks]
+    found: dict[str, int] = {}
+    for percent in range(101):
+        assumed = with_disk_levels(snapshot, dict.fromkeys(paths, percent))
+        causes, _ = take_triggers(broker, assumed, now_ms, PlanRequest())
+        for cause in causes:
+            if cause.cause is Cause.SPACE_FULL:
+                found.setdefault("cleans", percent)
+                if cause.urgency is Urgency.FORCED:
+                    found.setdefault("forces", percent)
+                if cause.at_once:
+                    found.setdefault("urges", percent)
+    return Levels(found.get("cleans"), found.get("forces"), found.get("urges"))
+
+
+HORIZONS_MS = (DAY_MS, 3 * DAY_MS)
+"""What consumers lose is told for the first of these spans in which anything goes."""
+
+
+_FAR_MS = 365 * DAY_MS
+"""No growth of a day tells what becomes of a disk after a year."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """
+    :param full_percent: level above which the broker takes no message; None: none.
+    :param deletes_at_ms: by sealed segment, when the broker's rules may delete it for its age; None: never.
+    :param going: segments that the broker's rules delete at this moment.
+    :param replicas_elsewhere: how many expired ones stay since other nodes have replicas of their log.
+    :param leaving: segments that go within ``leaves_in_ms``.
+    :param unread: what consumers lose by those.
+    :param archivable: what may be archived by now.
+    :param hold: of a running broker's store that was asked for; None: no broker was named.
+    """
+
+    now_ms: int
+    snapshot: StoreSnapshot
+    full_percent: int | None
+    oldest_message_ms: int | None
+    growth: Growth | None
+    levels: Levels
+    deletes_at_ms: Mapping[SegmentId, int | None]
+    going: tuple[Segment, ...]
+    leaving: tuple[Segment, ...]
+    leaves_in_ms: int
+    pending: tuple[Pending, ...]
+    unread: Unread
+    archivable: Archivable
+    hold: HoldStatus | None = None
+    replicas_elsewhere: int = 0
+
+    @property
+    def sealed(self) -> tuple[Segment, ...]:
+        return tuple(segment for log in self.snapshot.logs for segment in log.sealed)
+
+    @property
+    def log_bytes(self) -> int:
+        """Return what the logs' files take."""
+        return sum(segment.disk_bytes for log in self.snapshot.logs for segment in log.segments)
+
+    @cached_property
+    def forces_in_ms(self) -> int | None:
+        """Return in how long the disk makes the broker delete whatever the age; None: not known, or never."""
+        return self._fills_in_ms(self.levels.forces_percent)
+
+    @cached_property
+    def full_in_ms(self) -> int | None:
+        """Return in how long the broker takes no message any more; None likewise."""
+        return self._fills_in_ms(self.full_percent)
+
+    def _fills_in_ms(self, percent: int | None) -> int | None:
+        room = None if percent is None else room_of_disks(self.snapshot.log_disks, percent)
+        if room is None or self.growth is None:
+            return None
+        known = [(at_ms, segment) for segment in self.sealed if (at_ms := self.deletes_at_ms.get(segment.id))]
+        leaving = sorted((max(0, at_ms - self.now_ms), segment.disk_bytes) for at_ms, segment in known)
+        kept = [max(at_ms, self.now_ms) - segment.mtime_ns // 1_000_000 for at_ms, segment in known]
+        goes_after_ms = max(kept) if kept and len(kept) == len(self.sealed) else None
+        return fills_in_ms(room, self.growth.bytes_per_day, leaving=leaving, goes_after_ms=goes_after_ms)
+
+    @property
+    def next_deletion_ms(self) -> int | None:
+        """Return when the broker's rules delete next, by age or by level; None: never, or not known."""
+        if self.going:
+            return self.now_ms
+        by_age = [at_ms for at_ms in self.deletes_at_ms.values() if at_ms is not None]
+        fills = self.sealed and self.forces_in_ms is not None and self.forces_in_ms < _FAR_MS
+        by_space = [self.now_ms + (self.forces_in_ms or 0)] if fills else []
+        return min(by_age + by_space, default=None)
+
+
+def take_figures(
+    broker: BrokerStore,
+    kind: str,
+    now_ms: int,
+    samples: Sequence[tuple[int, int]],
+    full_percent: int | None,
+) -> Figures:
+    """Look at an open store.
+
+    :param kind: the broker's name.
+    :param samples: as of :func:`growth_of`.
+    :raises StorageEngineError: it can't be read, or isn't what it should be.
+    :raises OSError: a file can't be read.
+    """
+    snapshot = take_glance(broker, now_ms, kind)
+    deletes_at = course_of(broker).deletes_at_ms(snapshot, now_ms)
+    plan = propose(broker, snapshot, now_ms, PlanRequest())
+    leaving, span_ms = _leaving(snapshot, deletes_at, plan.to_delete, now_ms)
+    oldest_ms = None
+    with suppress(OSError):
+        oldest_ms = course_of(broker).oldest_message_ms(snapshot)
+    return Figures(
+        now_ms=now_ms,
+        snapshot=snapshot,
+        full_percent=full_percent,
+        oldest_message_ms=oldest_ms,
+        growth=growth_of(samples, snapshot.logs, now_ms),
+        levels=levels_of(broker, snapshot, now_ms),
+        deletes_at_ms=deletes_at,
+        going=plan.to_delete,
+        leaving=leaving,
+        leaves_in_ms=span_ms,
+        pending=consumers_of(broker).pending(snapshot),
+        unread=_unread(broker, snapshot, leaving),
+        archivable=take_archivable(broker, snapshot),
+        hold=hold_of(broker).status(now_ms) if broker.is_live else None,
+        replicas_elsewhere=sum(one.reason is Reason.REPLICAS_ELSEWHERE for one in plan.decisions),
+    )
+
+
+def _leaving(
+    snapshot: StoreSnapshot,
+    deletes_at: Mapping[SegmentId, int | None],
+    going: Sequence[Segment],
+    now_ms: int,
+) -> tuple[tuple[Segment, ...], int]:
+    """Return what goes within the first span in which anything does, and that span."""
+    now = {segment.id for segment in going}
+    for span_ms in HORIZONS_MS:
+        found = tuple(
+            segment
+            for log in snapshot.logs
+            for segment in log.sealed
+            if segment.id in now or _is_by(deletes_at.get(segment.id), now_ms + span_ms)
+        )
+        if found:
+            return found, span_ms
+    return (), HORIZONS_MS[-1]
+
+
+def _is_by(at_ms: int | None, end_ms: int) -> bool:
+    return at_ms is not None and at_ms <= end_ms
+
+
+def _unread(broker: BrokerStore, snapshot: StoreSnapshot, leaving: Sequence[Segment]) -> Unread:
+    ends: dict[str, int] = {}
+    for segment in leaving:
+        ends[segment.log] = max(ends.get(segment.log, 0), segment.end_offset)
+    if not ends:
+        return Unread()
+    try:
+        return consumers_of(broker).unread(snapshot, ends)
+    except (StorageEngineError, OSError) as error:
+        return Unread(error=reason_text(error))
+
 
 _FROM = {
     GrowthFrom.SAMPLES: "by the journal's samples",
@@ -31,8 +307,7 @@ def space_findings(found: Figures) -> Iterator[Finding]:
     disks, levels, full = found.snapshot.log_disks, found.levels, found.full_percent
     for disk in found.snapshot.disks:
         if disk.used_percent is None:
-            yield Finding(
-                Severity.WARNING,
+            yield Finding.warning(
                 "disk-unknown",
                 f"the level of a disk isn't known: {disk.error}",
                 "check that it is mounted; a broker takes it for empty, and deletes because of that",
@@ -84,8 +359,7 @@ def _filling(found: Figures, what: str) -> Iterator[Finding]:
             _room(found),
         )
     elif levels.cleans_percent is not None and _used(found) >= levels.cleans_percent:
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "disk-cleans",
             f"{what}: from {levels.cleans_percent} % on the broker deletes what has expired at any hour",
             "archive ahead, or add space",
@@ -106,8 +380,7 @@ def retention_findings(found: Figures, age_setting: str) -> Iterator[Finding]:
     if room is None or needed <= found.log_bytes + room or found.growth.bytes_per_day <= 0:
         return
     fits_ms = (found.log_bytes + room) * DAY_MS // found.growth.bytes_per_day
-    yield Finding(
-        Severity.WARNING,
+    yield Finding.warning(
         "retention-unreachable",
         f"{age_setting} can't be reached: {growth_text(found.growth)}, and up to {level} % there is room for "
         f"{duration_text(fits_ms)}; the broker deletes younger segments then",
@@ -122,8 +395,7 @@ def minimum_findings(found: Figures, minimum_hours: int | None) -> Iterator[Find
     room = room_of_disks(found.snapshot.log_disks, found.full_percent or 100)
     needed = found.growth.bytes_per_day * minimum_hours // 24
     if room is not None and needed > found.log_bytes + room:
-        yield Finding(
-            Severity.WARNING,
+        yield Finding.warning(
             "minimum-retention",
             f"minimum_retention_hours {minimum_hours} needs {bytes_text(needed)}, as "
             f"{growth_text(found.growth)}; the disk has room for {bytes_text(found.log_bytes + room)}, "
@@ -165,4 +437,4 @@ def _used(found: Figures) -> int:
 
 
 def _urgent(kind: str, what: str, advice: str) -> Finding:
-    return Finding(Severity.URGENT, kind, what, advice)
+    return Finding.urgent(kind, what, advice)

@@ -8,7 +8,7 @@ from typing import Final
 from storage_engine.commands import Command, Text
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.model.broker.live import RunningBroker
-from storage_engine.model.hold.hold import Drift, DueRange, HoldStatus, WatchLook
+from storage_engine.model.hold import Drift, DueRange, HoldStatus, WatchLook
 from storage_engine.model.report.diagnosis import named_in_short
 
 _MOST_ALARMS: Final = 20

@@ -17,7 +17,7 @@ from storage_engine.exceptions import GateRefusedError, StorageEngineError, Stor
 from storage_engine.journal.journal import Phase, Run, Step, drift_since_renewal, hold_memory, untold_mends
 from storage_engine.journal.reading.run_rows import GONE
 from storage_engine.model.broker.broker_store import hold_of
-from storage_engine.model.hold.hold import Drift, HoldStatus
+from storage_engine.model.hold import Drift, HoldStatus
 from storage_engine.model.report.validation import Where
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import FileFacts, SegmentId

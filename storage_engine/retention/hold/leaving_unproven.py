@@ -16,13 +16,8 @@ from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.journal import Event, Journal, Phase, Step, StoreRecord, hold_memory
-from storage_engine.model.broker.broker_store import (
-    BrokerStore,
-    UnheldSegments,
-    course_of,
-    hold_of,
-)
-from storage_engine.model.hold.hold import HoldStatus
+from storage_engine.model.broker.broker_store import BrokerStore, UnheldSegments, course_of, hold_of
+from storage_engine.model.hold import HoldStatus
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import Segment, SegmentState

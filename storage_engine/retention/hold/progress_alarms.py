@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from storage_engine.core.wording import bytes_text, count_text, duration_text
 from storage_engine.model.broker.broker_store import StorePositions
-from storage_engine.model.hold.hold import BrokerProgress
+from storage_engine.model.hold import BrokerProgress
 from storage_engine.model.settings.policy import Policy
 
 _INDEX = "index_msg"

@@ -20,7 +20,7 @@ from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import losses
 from storage_engine.lake.soundness.soundness_reader import find_faults
 from storage_engine.lake.verify.replica_coverage import replica_spans
-from storage_engine.model.hold.hold import Drift, DriftKind, HoldStatus
+from storage_engine.model.hold import Drift, DriftKind, HoldStatus
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.known_logs import LogNames
 from storage_engine.retention.archive.archiving import begin_background_run

@@ -52,8 +52,7 @@ from storage_engine.model.keep.expiry import (
 )
 from storage_engine.model.keep.rules import NO_POLICY, Hold, KeepPolicy, Stream, age_begins_ms
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile, with_rows
-from storage_engine.retention.housekeeping.keeping import forecast_lake
-from storage_engine.retention.housekeeping.kept_forecasts import keep_forecast
+from storage_engine.retention.housekeeping.keeping import forecast_lake, keep_forecast
 from storage_engine.retention.ranges.missing_logs import kept_logs
 from storage_engine.retention.store.known_heads import (
     KnownHeads,
@@ -146,7 +145,6 @@ class _Look:
 
 
 def _holds(elsewhere: Iterable[Sequence[KeepPolicy]]) -> tuple[Hold, ...]:
-    """Return the holds that are in force in other lakes."""
     return tuple(hold for policies in elsewhere for hold in (NO_POLICY, *policies)[-1].holds)
 
 
@@ -416,7 +414,6 @@ def _segments(
     counted: Mapping[Slot, Sequence[SlotTopic]],
     content: StoreContent,
 ) -> Iterator[ExpirySegment]:
-    """Yield what a lake has of a store, by the receipts that count."""
     messages = lake.messages()
     first_proven = first_proven_ms(history)
     rows = with_rows(current(history))

@@ -27,9 +27,14 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.gc.compaction import maintain_compaction
 from storage_engine.lake.gc.maintenance import LakeMaintenance, LakePolicy, maintain_lake
 from storage_engine.model.settings.policy import ArchiveMode
-from storage_engine.retention.housekeeping.journal_expiry import ExpiredRows, JournalExpiry
+from storage_engine.retention.housekeeping.journal_expiry import (
+    ExpiredRows,
+    Expiry,
+    JournalExpiry,
+    OldReport,
+    reports_to_expire,
+)
 from storage_engine.retention.housekeeping.lake_expiry import maintain_expiry
-from storage_engine.retention.housekeeping.maintenance import Expiry, OldReport, reports_to_expire
 from storage_engine.retention.quarantine.emptying import Keeper, empty_expired
 from storage_engine.retention.ranges.recording_deletions import write_deletions
 from storage_engine.retention.store.identity import identify

@@ -14,7 +14,7 @@ from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.model.broker.lag_job import LagRequest
-from storage_engine.model.lag.lag import GroupLag, Lag, LagSummary, QueueLag, Unread
+from storage_engine.model.lag import GroupLag, Lag, LagSummary, QueueLag, Unread
 from storage_engine.model.plan.plan import Plan
 from storage_engine.model.settings.policy import LagPolicy
 from storage_engine.model.store.store import SegmentId, StoreSnapshot
@@ -59,7 +59,7 @@ def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | N
 def sum_up(table: pa.Table) -> tuple[GroupLag, ...]:
     """Sum up the groups of a table of lags, by name.
 
-    :param table: one row a :class:`~storage_engine.model.lag.lag.QueueLag`.
+    :param table: one row a :class:`~storage_engine.model.lag.QueueLag`.
     """
     import pyarrow.compute as pc
 

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from storage_engine.arrow.name_columns import coded, names_of, queue_starts
 from storage_engine.core import durable
-from storage_engine.model.lag.lag import LagSource, LagSummary, QueueLag
+from storage_engine.model.lag import LagSource, LagSummary, QueueLag
 
 AT_RISK_LIMIT = 1000
 AT_RISK_GROUPS_NAMED = 20

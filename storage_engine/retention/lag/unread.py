@@ -16,7 +16,7 @@ from storage_engine.core.wording import count_text, reason_text, time_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog.config import CATALOG_FILE, DESCRIPTION, LakeConfig
 from storage_engine.model.broker.broker_store import BrokerStore, consumers_of
-from storage_engine.model.lag.lag import Unread, UnreadMessages
+from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.model.settings.policy import ArchiveMode, LagPolicy
 from storage_engine.model.store.store import Segment, SegmentState, StoreSnapshot
 from storage_engine.retention.store.broker_answers import package_errors

@@ -343,7 +343,6 @@ def _proofs(context: Context, lefts: Sequence[LeftOver], known: KnownHeads, leas
 
 
 def _counting(left: LeftOver) -> Iterator[tuple[LeftFile, SegmentId]]:
-    """Yield the files that have what has to be elsewhere, with their segments."""
     yield from ((one, one.segment) for one in left.files if one.segment is not None)
 
 

@@ -20,14 +20,14 @@ from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.journal import drift_since_renewal
 from storage_engine.model.broker.broker_store import course_of
 from storage_engine.model.course.course import CourseStart, RuleLevels
-from storage_engine.model.hold.hold import HoldStatus
-from storage_engine.model.lag.lag import ArchiveLag, GroupLag
-from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
+from storage_engine.model.hold import HoldStatus
+from storage_engine.model.lag import ArchiveLag, GroupLag
+from storage_engine.model.report.diagnosis import Finding, named_in_short
 from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
 from storage_engine.model.store.store import StoreSnapshot
 from storage_engine.retention.archive.sealed import MeasuredLag, measure_lag
 from storage_engine.retention.doctor.doctor import findings_of
-from storage_engine.retention.doctor.figures import levels_of
+from storage_engine.retention.doctor.space_and_time import levels_of
 from storage_engine.retention.hold.hold_text import drift_text, due_alarms
 from storage_engine.retention.hold.holding import hold
 from storage_engine.retention.hold.leaving_unproven import end_alarms, expiry_alarms
@@ -94,14 +94,18 @@ def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[s
     :param measured: what the lakes prove; None: they were not asked, or none could be.
     """
     errors: list[str] = []
-    snapshot = _told(errors, "the store", lambda: _snapshot(context, measured))
+    snapshot = _told(
+        errors, "the store", lambda: context.snapshot(clock_ms()) if measured is None else measured.snapshot
+    )
     if snapshot is None:
         return {"page_errors": errors}
     _told(errors, "which logs there are", lambda: _remember(context, snapshot))
     ranges = _told(errors, "where bytes are", lambda: store_ranges(context, snapshot, measured))
     lost = _lost(ranges)
     return {
-        "start": _told(errors, "what a simulation starts from", lambda: _start(context, snapshot)),
+        "start": _told(
+            errors, "what a simulation starts from", lambda: record_rules(context, snapshot, clock_ms())
+        ),
         "ranges": ranges,
         "lost": None if lost is None else _lost_text(lost),
         "lost_ranges": None if lost is None else len(lost),
@@ -120,16 +124,8 @@ def _told(errors: list[str], what: str, tell: Callable[[], Any]) -> Any:
         return None
 
 
-def _snapshot(context: Context, measured: MeasuredLag | None) -> StoreSnapshot:
-    return context.snapshot(clock_ms()) if measured is None else measured.snapshot
-
-
 def _remember(context: Context, snapshot: StoreSnapshot) -> None:
     remember_logs(context.store, context.journal, context.record, context.broker, snapshot)
-
-
-def _start(context: Context, snapshot: StoreSnapshot) -> CourseStart | None:
-    return record_rules(context, snapshot, clock_ms())
 
 
 def _due(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None) -> Mapping[str, Any]:
@@ -151,7 +147,6 @@ def _lost(ranges: Sequence[OffsetRange] | None) -> list[OffsetRange] | None:
 
 
 def _lost_text(lost: Sequence[OffsetRange]) -> str:
-    """Say which those are; "": none."""
     named = named_in_short([f"{one.log} [{one.start_offset}, {one.end_offset})" for one in lost])
     return f"{count_text(len(lost), 'range')} neither on disk nor in a lake: {named}" if lost else ""
 
@@ -304,7 +299,6 @@ def _expiry_alarms(context: Context, measured: MeasuredLag | None) -> tuple[str,
 
 
 def _lags(context: Context) -> tuple[tuple[GroupLag, ...] | None, str]:
-    """Measure how far consumer groups are behind, and return why not where that can't be told."""
     try:
         return measure_groups(context.store, clock_ms()), ""
     except (StorageEngineError, OSError) as error:
@@ -340,7 +334,7 @@ def _findings(context: Context) -> tuple[Finding, ...]:
         # Whatever it is: what was found so far has to be kept, and alarms have to be told.
         known = isinstance(error, (StorageEngineError, OSError))
         told = Text(error).removesuffix(".") if known else unexpected(error)
-        return (Finding(Severity.WARNING, "unreadable", told),)
+        return (Finding.warning("unreadable", told),)
 
 
 def _shield_alarms(context: Context) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -219,27 +220,18 @@ def within(seconds: float, work: Callable[[], Any]) -> Any:
 
     :raises StorageEngineError: it takes longer. It is left to itself, and ends with the process.
     """
-    ended: list[Callable[[], Any]] = []
+    done = Future[Any]()
 
     def run() -> None:
         try:
-            result = work()
+            done.set_result(work())
         except BaseException as error:
-            failed = error
-            ended.append(lambda: _raise(failed))
-        else:
-            ended.append(lambda: result)
+            done.set_exception(error)
 
-    thread = threading.Thread(target=run, name="storage-engine-notify", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not ended:
+    threading.Thread(target=run, name="storage-engine-notify", daemon=True).start()
+    if not wait([done], seconds).done:
         raise StorageEngineError(f"expected an end within {seconds:.0f} s, found none")
-    return ended[0]()
-
-
-def _raise(error: BaseException) -> Any:
-    raise error
+    return done.result()
 
 
 @dataclass(frozen=True, slots=True)

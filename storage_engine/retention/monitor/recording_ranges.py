@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from storage_engine.commands import Text, join_texts
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.untrusted import MALFORMED
@@ -220,7 +221,7 @@ def _lakes(
             lake_id = str(proven.lake.segments().metadata.table_uuid)
             checks = checks_of_faulty(context.store.journal_url, lake_id)
         except StorageEngineError as error:
-            unasked.append(str(error))
+            unasked.append(Text(error))
             continue
         history = by_receipt(check for check in checks if check.store_id == store_id)
         asked.append((proven, lake_id, history))
@@ -237,7 +238,7 @@ def _lakes(
     unproven |= {segment.id for segment in proofs.left_out(sealed)}
     proven_ids = frozenset(segment.id for segment in sealed) - (unproven - touched)
     at_fault = proven_ids & (doubted - sound)
-    return Lakes(spans, proven_ids - at_fault, "; ".join(unasked), at_fault, unnamed), found
+    return Lakes(spans, proven_ids - at_fault, join_texts("; ", unasked), at_fault, unnamed), found
 
 
 def _archived(

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from storage_engine.commands import join_texts
 from storage_engine.core.clock import HOUR_MS, clock_ms
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.sample_columns import read_moments
 from storage_engine.model.broker.broker_store import hold_of, process_of
-from storage_engine.model.hold.hold import BrokerProgress, HoldStatus
+from storage_engine.model.hold import BrokerProgress, HoldStatus
 from storage_engine.model.plan.plan import Cause, Plan, PlanRequest, Reason, Trigger
 from storage_engine.model.store.store import DiskUsage
 from storage_engine.retention.archive.sealed import archive_lag_of_store
@@ -66,7 +67,7 @@ def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | Non
     except BadInputError as error:
         if not (hold and hold.notices):
             raise
-        raise BadInputError(f"{error} Its hold: {'; '.join(hold.notices)}") from error
+        raise BadInputError(error, " Its hold: ", join_texts("; ", hold.notices)) from error
     triggers, notices = take_triggers(context.broker, snapshot, now_ms, request or PlanRequest())
     levels = snapshot.disks
     progress = process_of(context.broker).progress(now_ms)

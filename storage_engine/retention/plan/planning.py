@@ -27,7 +27,7 @@ from storage_engine.retention.proof.history import releases
 from storage_engine.retention.proof.proofs import read_store_permits, unarchived_notices
 from storage_engine.retention.proof.stamping import replaced_notices
 from storage_engine.retention.quarantine.emptying import tend_quarantines
-from storage_engine.retention.quarantine.look import unknown_notices
+from storage_engine.retention.quarantine.places import unknown_notices
 from storage_engine.retention.quarantine.records import known_directories
 from storage_engine.retention.ranges.missing_logs import remember_logs
 from storage_engine.retention.shield import asked_notices

@@ -15,7 +15,7 @@ from storage_engine.core.nearest import meant
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_store import course_of
 from storage_engine.model.course.course import Advice, BrokerRules, Course, CourseStart, Ingest, RuleLevels
-from storage_engine.model.course.ingest import ingest_from
+from storage_engine.model.course.daily_hours import ingest_from
 from storage_engine.retention.store.broker_answers import take_glance
 from storage_engine.retention.store.brokers import open_to_look
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from shlex import quote
 
 from storage_engine.brokers import find_broker
 from storage_engine.commands import Command, Text, join_texts
@@ -213,7 +214,7 @@ class _HeldError(Exception):
 def _reason_to_stay(keeper: Keeper, run: Run, one: Quarantine, lease: Lease) -> str:
     """Return why a quarantine is not emptied, and what to do; "" where it is."""
     if one.state is QuarantineState.UNDOING:
-        return Text("its undo was begun. Run ", Command("undo", one.run_key), " again, which ends it")
+        return Text("its undo was begun. Run ", Command("undo", quote(one.run_key)), " again, which ends it")
     missing = [place.directory for place in one.places if not has_manifest(place)]
     if missing and not _may_lack_manifests(keeper, run, one):
         return f"{missing[0]} isn't there. Check that its disk is mounted"
@@ -225,7 +226,7 @@ def _reason_to_stay(keeper: Keeper, run: Run, one: Quarantine, lease: Lease) -> 
         return Text(
             unproven,
             ". It may be the last copy: bring it back with ",
-            Command("undo", one.run_key),
+            Command("undo", quote(one.run_key)),
             ", and archive it again",
         )
     return _held(keeper)

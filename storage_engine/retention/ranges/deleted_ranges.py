@@ -20,7 +20,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.run_rows import GONE, DeletingRun, EventsAround
 from storage_engine.journal.records import Event, Phase, Step, Waiver
 from storage_engine.lake.coverage.coverage import merge_intervals, subtract_intervals
-from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.proof.deleted_range import DeletedRange, RunDigest, What
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.retention.proof.gate import Passage

@@ -29,7 +29,7 @@ from storage_engine.lake.coverage.coverage import (
 from storage_engine.lake.soundness.soundness import losses
 from storage_engine.lake.soundness.soundness_reader import find_faults
 from storage_engine.lake.verify.replica_coverage import LostRange, replica_spans
-from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, whole
 from storage_engine.model.report.validation import RangeStatus
 from storage_engine.model.settings.policy import ArchiveMode
@@ -270,17 +270,17 @@ def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple
 
     :param ranges: by :func:`gone_ranges`.
     """
-    alarms = []
+    alarms: list[str] = []
     for one in drift:
         if one.kind not in GONE:
-            alarms.append(f"{one.kind.value}: {one.detail}")
+            alarms.append(Text(f"{one.kind.value}: ", one.detail))
             continue
         parts = [
             f"[{max(row.start_offset, one.start_offset)}, {min(row.end_offset, one.end_offset)}) is "
             f"{row.where.value}"
             for row in ranges_of_drift(one, ranges)
         ]
-        alarms.append(f"{one.kind.value}: {one.detail} {one.log} {', '.join(parts)}.")
+        alarms.append(Text(f"{one.kind.value}: ", one.detail, f" {one.log} {', '.join(parts)}."))
     return tuple(alarms)
 
 

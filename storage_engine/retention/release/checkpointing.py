@@ -25,7 +25,7 @@ from storage_engine.model.broker.broker_store import (
     positions_of,
     process_of,
 )
-from storage_engine.model.hold.hold import BrokerProgress
+from storage_engine.model.hold import BrokerProgress
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.hold.progress_alarms import progress_alarms
 from storage_engine.retention.release.dependents import deleted_dependents

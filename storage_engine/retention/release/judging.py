@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from storage_engine.commands import Command, Text
+from storage_engine.commands import Command, Text, join_texts
 from storage_engine.core import durable
 from storage_engine.core.clock import jumped_forward_ms, read_clock
 from storage_engine.core.jsonable import to_jsonable
@@ -203,11 +203,12 @@ def judge_logs(
 def _unproven(plan: Plan, verdicts: Sequence[Verdict], proofs: Proofs) -> list[Refusal]:
     """Refuse the logs of segments that don't pass. All have one error, which names each such segment."""
     refused = [verdict for verdict in verdicts if verdict.passage is Passage.REFUSED]
-    said = {verdict.segment.id: f"{verdict.segment.facts.path}: {verdict.detail}" for verdict in refused}
+    said = {one.segment.id: Text(f"{one.segment.facts.path}: ", one.detail) for one in refused}
     what_now = _what_now(proofs)
     error = GateRefusedError(
-        "Expected every segment to be proven in the lake before one is deleted; nothing was deleted. "
-        f"{'; '.join(said.values())}. ",
+        "Expected every segment to be proven in the lake before one is deleted; nothing was deleted. ",
+        join_texts("; ", said.values()),
+        ". ",
         what_now,
         f", or let a person waive plan {plan.digest}.",
     )
@@ -219,9 +220,12 @@ def _unproven(plan: Plan, verdicts: Sequence[Verdict], proofs: Proofs) -> list[R
             RefusedLog(
                 log,
                 type(error).__name__,
-                "Expected every segment to be proven in the lake before one is deleted. "
-                f"{'; '.join(said[one.segment.id] for one in mine)}.",
-                f"{what_now}, or let a person waive the plan of the next run.",
+                Text(
+                    "Expected every segment to be proven in the lake before one is deleted. ",
+                    join_texts("; ", (said[one.segment.id] for one in mine)),
+                    ".",
+                ),
+                Text(what_now, ", or let a person waive the plan of the next run."),
             ),
             error,
             {one.segment.base_offset: one.detail for one in mine},

@@ -31,7 +31,7 @@ from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, Run
 from storage_engine.journal.journal import Phase, Run, Step, StoreRecord
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.model.broker.broker_store import Remove, flush_paths, process_of
-from storage_engine.model.lag.lag import Unread
+from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import Decision, DependentFile, Plan, Reason, of_only_log
 from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.archiving import LISTINGS

@@ -14,6 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from storage_engine.commands import Text
 from storage_engine.core import durable
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.wording import count_text
@@ -242,13 +243,12 @@ def _errors(report: Report) -> tuple[str, ...]:
     broken = report.validation.failures if report.validation else ()
     rules = ", ".join(check.expectation for check in broken)
     return (
-        *(f"{step.step}: {step.error}" for step in report.steps if step.error),
+        *(Text(f"{step.step}: ", step.error) for step in report.steps if step.error),
         *([f"Validation found {count_text(len(broken), 'rule')} broken: {rules}."] if broken else ()),
     )
 
 
 def _write_pages(directory: Path, report: Mapping[str, Any]) -> None:
-    """Write what a person reads in a browser or a mail program."""
     # Templates take a fifth of a second to import and compile: only where a report is written.
     from storage_engine.pages.report import report_html
     from storage_engine.pages.summary import summary_html, summary_text
@@ -260,6 +260,7 @@ def _write_pages(directory: Path, report: Mapping[str, Any]) -> None:
 
 def _row(report: Report, written: bytes | None, since: str | None) -> ReportRow:
     deleted = 0 if report.outcome is Outcome.UNDONE else _deleted(report)
+    ranges = report.validation.ranges if report.validation else ()
     return ReportRow(
         version=REPORT_VERSION,
         outcome=report.outcome.value,
@@ -269,13 +270,8 @@ def _row(report: Report, written: bytes | None, since: str | None) -> ReportRow:
         report=written,
         unchanged_since=since,
         validation=report.validation.overall.value if report.validation else "",
-        lost_ranges=_lost(report),
+        lost_ranges=sum(row.where is Where.LOST and row.status is Status.FAILURE for row in ranges),
     )
-
-
-def _lost(report: Report) -> int:
-    ranges = report.validation.ranges if report.validation else ()
-    return sum(row.where is Where.LOST and row.status is Status.FAILURE for row in ranges)
 
 
 def _deleted(report: Report) -> int:

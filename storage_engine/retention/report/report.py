@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from storage_engine.commands import Text
-from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.jsonable import filled, from_jsonable, to_jsonable
 from storage_engine.journal.journal import Event, Phase, Run, Step, Waiver
 from storage_engine.journal.reading.run_rows import GONE
 from storage_engine.model.broker.broker_store import Pending
-from storage_engine.model.hold.hold import HoldStatus
-from storage_engine.model.lag.lag import ArchiveLag, LagSummary, QueueLag, Unread
+from storage_engine.model.hold import HoldStatus
+from storage_engine.model.lag import ArchiveLag, LagSummary, QueueLag, Unread
 from storage_engine.model.plan.plan import Decision, DependentFile, Plan, PlanRequest, Reason, Trigger
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status, ValidationResult
@@ -106,15 +107,15 @@ def segment_reports(
         subject = segment_subject(segment.log, segment.base_offset)
         release, stay = gone.get(subject), stayed.get(subject)
         rows.append(
-            SegmentReport(
+            filled(
+                SegmentReport,
+                stay or decision,
                 log=segment.log,
                 base_offset=segment.base_offset,
                 path=segment.facts.path,
                 size_bytes=segment.disk_bytes,
                 planned=decision.deletes,
                 fate=_fate(decision, release, stay, missing.get(segment.id)),
-                reason=stay.reason if stay else decision.reason,
-                detail=stay.detail if stay else decision.detail,
                 proof=release.passage.value if release else "",
                 proof_detail=release.passage_detail if release else "",
                 sha256=release.sha256 if release else None,
@@ -169,10 +170,15 @@ def step_reports(events: Sequence[Event], unproven: Collection[SegmentId]) -> tu
                 step=step.value,
                 done=bool(results),
                 took_ms=results[-1].payload.get("took_ms") if results else None,
-                error=f"{errors[-1].payload['type']}: {errors[-1].payload['message']}" if failed else "",
+                error=_failure(errors[-1].payload) if failed else "",
             )
         )
     return tuple(rows)
+
+
+def _failure(said: Mapping[str, Any]) -> str:
+    # Older releases recorded no parts.
+    return Text(f"{said['type']}: ", Text.from_json(said.get("parts", [said["message"]])))
 
 
 def ran_texts(events: Sequence[Event]) -> tuple[str, ...]:
@@ -526,17 +532,9 @@ def _ahead(events: Sequence[Event], *, hashed_again: bool) -> set[str]:
 
 
 def _archived_segment(receipt: Receipt, run: Run, lake: str, hashed_again: bool) -> ArchivedSegment:
-    return ArchivedSegment(
-        log=receipt.log,
-        base_offset=receipt.base_offset,
-        size_bytes=receipt.size_bytes,
-        sha256=receipt.sha256,
-        message_count=receipt.message_count,
-        row_count=receipt.row_count,
-        damaged_bytes=receipt.damaged_bytes,
-        data_file=receipt.data_file,
-        data_file_bytes=receipt.data_file_bytes,
-        proven_at_ms=receipt.proven_at_ms,
+    return filled(
+        ArchivedSegment,
+        receipt,
         by_this_run=receipt.proven_at_ms >= run.created_at_ms,
         lake=lake,
         first_stored_at_ms=receipt.first_store_timestamp_ms,

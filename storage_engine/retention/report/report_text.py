@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
+from shlex import quote
 
 from storage_engine.brokers import find_broker
 from storage_engine.commands import Command, Text, join_texts
@@ -21,7 +22,7 @@ from storage_engine.core.wording import (
     time_text,
 )
 from storage_engine.model.broker.broker_words import Aside
-from storage_engine.model.lag.lag import PositionsFrom, QueueLag
+from storage_engine.model.lag import PositionsFrom, QueueLag
 from storage_engine.model.plan.plan import Reason
 from storage_engine.retention.hold.hold_text import drift_text, hold_text
 from storage_engine.retention.hold.progress_alarms import positions_text, progress_text
@@ -108,7 +109,7 @@ def question_body(report: Report, why: str, link: str) -> str:
         *(f"{_named(report, row.log, row.base_offset)}: {row.reason.value}, {row.detail}" for row in going),
     ]
     text = "\n\n".join(map(printable, lines))
-    more = Text("\n\n… all of it: ", Command("runs", report.run_key), f", and {link}")
+    more = Text("\n\n… all of it: ", Command("runs", quote(report.run_key)), f", and {link}")
     if len(text.encode()) <= _QUESTION_BYTES:
         return text
     return text.encode()[: _QUESTION_BYTES - len(more.encode())].decode(errors="ignore") + more
@@ -261,7 +262,7 @@ def _quarantine(report: Report) -> Iterator[str]:
     )
     yield from (str(place.directory) for place in found.places)
     until = ", before its broker starts" if find_broker(report.broker).aside is Aside.OUTSIDE else ""
-    yield Text(Command("undo", report.run_key), f" brings all of it back{until}")
+    yield Text(Command("undo", quote(report.run_key)), f" brings all of it back{until}")
 
 
 def _lag(report: Report) -> Iterator[str]:
@@ -361,6 +362,6 @@ def _steps(report: Report) -> Iterator[str]:
         took = f" in {step.took_ms} ms" if step.took_ms is not None else ""
         if step.error:
             # The report's JSON names the error's class, for programs.
-            yield f"{step.step}: failed: {step.error.partition(': ')[2]}"
+            yield Text(f"{step.step}: failed: ", step.error.partition(": ")[2])
         elif step.done:
             yield f"{step.step}: done{took}"

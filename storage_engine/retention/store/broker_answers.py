@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter, le, lt
 from stat import S_ISREG
@@ -457,6 +458,9 @@ def take_archivable(store: BrokerStore, snapshot: StoreSnapshot) -> Archivable:
                 f"broker {snapshot.broker}: {snapshot.root}: log {segment.log}, offset {segment.base_offset}"
             )
             refuse(where, "a sealed segment of the snapshot to be archived, once", repr(segment))
+    if found.is_all and (sealed or found.kept_out or found.refused):
+        # Made of the default answer, which says that nothing is ever kept out.
+        return replace(found, is_all=False)
     return found
 
 

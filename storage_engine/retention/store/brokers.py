@@ -16,7 +16,7 @@ from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, St
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.broker.kind import Cleanups
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
-from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store.store import StoreSnapshot
 from storage_engine.retention.store.broker_answers import ask, asked, package_errors
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -152,7 +152,7 @@ def may_clean_now(store: ManagedStore) -> bool:
     if store.cleans_up or not store.cleans_up_on_request:
         return store.cleans_up
     with closing(open_to_look(store)) as opened:
-        return opened.user is None or opened.user.is_ours
+        return (user := opened.user) is None or user.is_ours
 
 
 def refuse_cleanup(store: ManagedStore) -> None:

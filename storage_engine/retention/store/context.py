@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from storage_engine.brokers import find_broker
-from storage_engine.commands import Command, Text
+from storage_engine.commands import Command, Text, commands_in
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.own_directory import take_from_all
@@ -30,8 +30,8 @@ from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.catalog.place import check_any_catalog_file
 from storage_engine.model.broker.broker_store import BrokerStore, LockedStore, Watch, course_of
-from storage_engine.model.hold.hold import BrokerProgress, HoldMemory
-from storage_engine.model.lag.lag import ArchiveLag
+from storage_engine.model.hold import BrokerProgress, HoldMemory
+from storage_engine.model.lag import ArchiveLag
 from storage_engine.model.plan.plan import Plan
 from storage_engine.model.settings.policy import ArchiveMode, archive_limit
 from storage_engine.model.store.store import StoreSnapshot
@@ -167,7 +167,9 @@ class Context:
 
     def record_error(self, run: Run, step: Step, error: Exception) -> None:
         """Record why a step failed, or a part of it."""
-        said = {"type": type(error).__name__, "message": str(error)}
+        said: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+        if commands_in(told := Text(error)):
+            said["parts"] = told.to_json()
         self.journal.record(run, step, Phase.ERROR, [(WHOLE, said)])
 
     @contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
-from storage_engine.model.report.recovered import unindexed_text
+from storage_engine.model.report.inspection import unindexed_text
 from storage_engine.rocketmq.engine.append.append import Appender, NewBatch, NewMessage, PutResult, PutStatus
 from storage_engine.rocketmq.engine.append.flush import LogFlusher, QueueFlusher, Service, StoreCheckpoint
 from storage_engine.rocketmq.engine.append.mapped_file import PinnedRange, TransientPool

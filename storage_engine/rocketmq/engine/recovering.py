@@ -12,7 +12,7 @@ import numpy as np
 from storage_engine.commands import Command
 from storage_engine.core import durable
 from storage_engine.exceptions import CorruptFrameError, StoreBusyError, StoreLayoutError
-from storage_engine.model.report.recovered import StoreRecovery
+from storage_engine.model.report.inspection import StoreRecovery
 from storage_engine.rocketmq.codec.commitlog import iterate_frames
 from storage_engine.rocketmq.codec.frame import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NOT
 from storage_engine.rocketmq.codec.frame_kernels import KIND_MESSAGE

@@ -19,7 +19,7 @@ from storage_engine.model.broker.broker_store import (
     StoreSettings,
     StoreUser,
 )
-from storage_engine.model.hold.hold import BrokerProgress, HoldMemory
+from storage_engine.model.hold import BrokerProgress, HoldMemory
 from storage_engine.model.plan.plan import DependentFile
 from storage_engine.model.store.store import LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.codec.stored_messages import newest_message_ms

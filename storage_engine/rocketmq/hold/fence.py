@@ -22,7 +22,7 @@ from typing import Final
 
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store.store import DiskUsage, LogSnapshot, Segment
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.releases import DELETE_FILES_BATCH_MAX

@@ -23,7 +23,7 @@ from storage_engine.core.own_directory import DIRECTORY, own_directory, try_lock
 from storage_engine.core.untrusted import MALFORMED, read_file
 from storage_engine.core.wording import reason_text, time_text
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.hold.hold import WatchLook
+from storage_engine.model.hold import WatchLook
 
 NAME: Final = "watch"
 _LOCK: Final = "watch.lock"
@@ -46,7 +46,7 @@ class Heartbeat:
     :param tends_shield: it acts on what is deleted, and its last try didn't fail; one that knows no broker
         only mends the fence.
     :param looked_at_ms: as ``fenced``, ``mended`` and ``runs_out_at_ms``, see
-        :class:`storage_engine.model.hold.hold.WatchLook`; releases before these fields don't say that they
+        :class:`storage_engine.model.hold.WatchLook`; releases before these fields don't say that they
         looked.
     :param tended_at_ms: when it last looked at all of the shield; 0: it hasn't yet.
     """

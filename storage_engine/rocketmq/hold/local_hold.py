@@ -22,7 +22,7 @@ from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.own_directory import DIRECTORY, WAIT_SECONDS, locked, own_directory
 from storage_engine.core.untrusted import MALFORMED, read_file
 from storage_engine.exceptions import BadInputError, CorruptFileError, GateRefusedError
-from storage_engine.model.hold.hold import Drift, HoldMemory
+from storage_engine.model.hold import Drift, HoldMemory
 from storage_engine.rocketmq.hold.mtimes import is_ours
 from storage_engine.rocketmq.hold.state import HoldState, load_state
 
@@ -128,7 +128,7 @@ def _make(directory: int, line: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HoldMemories:
-    """Implements :class:`storage_engine.model.hold.hold.HoldMemory`: the journal's, with a copy in the store.
+    """Implements :class:`storage_engine.model.hold.HoldMemory`: the journal's, with a copy in the store.
 
     :param journal: counts wherever both say something.
     """

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError
-from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.hold import HoldMemory
 from storage_engine.rocketmq.hold.state import HoldState, SeenFile, Touched, save_state
 from storage_engine.same_bytes.own_acts import Acting, own_acts
 

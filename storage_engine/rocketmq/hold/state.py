@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import uuid4
 
-from storage_engine.model.hold.hold import HoldMemory, load_hold, save_hold
+from storage_engine.model.hold import HoldMemory, load_hold, save_hold
 from storage_engine.rocketmq.format.releases import is_tried
 
 FORCIBLY: Final = "cleanFileForciblyEnable"

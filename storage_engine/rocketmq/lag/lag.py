@@ -26,7 +26,7 @@ from storage_engine.arrow.name_columns import names_of, one_array, queue_starts
 from storage_engine.core.long_work import told
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError, FileGoneError
-from storage_engine.model.lag.lag import LagSource, Unread, UnreadMessages
+from storage_engine.model.lag import LagSource, Unread, UnreadMessages
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
 from storage_engine.rocketmq.codec.stored_messages import UNKNOWN, LogFile, store_timestamps

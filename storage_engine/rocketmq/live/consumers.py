@@ -10,7 +10,7 @@ from storage_engine.arrow.name_columns import names_of, one_array
 from storage_engine.core.wording import count_text, duration_text
 from storage_engine.exceptions import BadInputError, BrokerError, BrokerUnavailableError
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.lag.lag import LagSource, PositionsFrom
+from storage_engine.model.lag import LagSource, PositionsFrom
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.format.stored_files import ATTEMPTS

@@ -13,7 +13,7 @@ from typing import Final
 
 from storage_engine.core.wording import count_text, paths_text, time_text, times_text
 from storage_engine.exceptions import CorruptFileError
-from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile

@@ -25,7 +25,7 @@ from storage_engine.exceptions import (
     StoreBusyError,
     StoreNotFoundError,
 )
-from storage_engine.model.hold.hold import Drift, DriftKind, WatchLook
+from storage_engine.model.hold import Drift, DriftKind, WatchLook
 from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.heartbeat import Watching, silent_watch, watching
@@ -289,7 +289,7 @@ class FenceKeeper:
                 write_settled(directory, done_so_far)
 
     def _say_mended(self, detail: str) -> None:
-        detail = f"{detail} Find out who does that, and stop it."
+        detail = Text(detail, " Find out who does that, and stop it.")
         self._found.append(Drift(DriftKind.FENCE_MENDED, detail, log=LOG))
 
 

@@ -21,7 +21,7 @@ from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.host import person
 from storage_engine.core.wording import paths_text
 from storage_engine.exceptions import BadInputError, GateRefusedError
-from storage_engine.model.hold.hold import HoldMemory, HoldStatus
+from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.store.store import Segment
 from storage_engine.rocketmq.format.releases import RELEASE
 from storage_engine.rocketmq.hold import fence, marker, mtimes
@@ -212,8 +212,8 @@ def _renew_as_found(store: LiveParts, memory: HoldMemory, now_ms: int, replicas:
         state = _put_fence(store, memory, state, found)
     except GateRefusedError as error:
         if new and not isinstance(error, mtimes.SegmentGoneError):
-            details = "; ".join(one.detail for one in new)
-            raise GateRefusedError(error, f" Drift found: {details}") from error
+            details = join_texts("; ", (one.detail for one in new))
+            raise GateRefusedError(error, " Drift found: ", details) from error
         raise
     if deletes_by_force(found) and store.live.may_change_settings:
         said.append(announce_rewrite(found))

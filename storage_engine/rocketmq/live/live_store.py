@@ -27,8 +27,8 @@ from storage_engine.model.broker.broker_store import (
     Watch,
 )
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.hold.hold import BrokerProgress, Drift, HoldMemory, HoldStatus, ShieldNeed
-from storage_engine.model.lag.lag import Unread
+from storage_engine.model.hold import BrokerProgress, Drift, HoldMemory, HoldStatus, ShieldNeed
+from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.store.store import (
     Archivable,

@@ -29,7 +29,7 @@ from storage_engine.exceptions import (
     StoreBusyError,
     StoreNotFoundError,
 )
-from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store.store import FileFacts, Segment
 from storage_engine.rocketmq.format.mapped_files import NAME_DIGITS
 from storage_engine.rocketmq.format.releases import RELEASE

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.hold import HoldMemory
 from storage_engine.rocketmq.live.connect import reach
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.store.broker import RocketMQBrokerStore

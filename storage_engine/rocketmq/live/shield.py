@@ -9,7 +9,7 @@ from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.hold.hold import Drift, DriftKind, ShieldNeed
+from storage_engine.model.hold import Drift, DriftKind, ShieldNeed
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.fence import fence_count, with_force_ended
 from storage_engine.rocketmq.hold.heartbeat import is_shield_tended
@@ -95,7 +95,7 @@ def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift 
     seen = all_drift(state, found)
     ended = next((one for one in seen if one.kind in ENDS_TRUST), None)
     if ended is not None:
-        return replace(ended, detail=f"{ended.detail} Its settings were left as they are.")
+        return replace(ended, detail=Text(ended.detail, " Its settings were left as they are."))
     is_proven = found.boot_timestamp_ms == state.boot_timestamp_ms or not found.unproven
     if is_proven and answers_ms == found.boot_timestamp_ms:
         return None

@@ -9,7 +9,7 @@ import tzlocal
 
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.course.daily_hours import STEP_MS, in_hours
+from storage_engine.model.course.daily_hours import hour_changes_ms, in_hours
 
 _SEARCH_MS = 8 * 24 * HOUR_MS
 """An hour that a day leaves out (a change of the clock, a skipped date) comes again within days."""
@@ -46,10 +46,6 @@ def next_window_ms(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> int |
 
     :return: milliseconds since the epoch; None when no clock ever shows one of the hours.
     """
-    if in_window(now_ms, hours, zone):
-        return now_ms
     if not any(0 <= hour <= 23 for hour in hours):
         return None
-    first = now_ms - now_ms % STEP_MS + STEP_MS
-    steps = range(first, first + _SEARCH_MS, STEP_MS)
-    return next((moment for moment in steps if in_window(moment, hours, zone)), None)
+    return next(hour_changes_ms(now_ms, now_ms + _SEARCH_MS, hours, zone), None)

@@ -27,8 +27,8 @@ from storage_engine.model.broker.broker_store import (
     Watch,
 )
 from storage_engine.model.course.course import CourseStart
-from storage_engine.model.hold.hold import HoldMemory, ShieldNeed
-from storage_engine.model.lag.lag import Unread
+from storage_engine.model.hold import HoldMemory, ShieldNeed
+from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.store.store import (
     Archivable,

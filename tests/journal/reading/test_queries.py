@@ -21,7 +21,7 @@ from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.sample_columns import Moment, disk_ids, read_levels, read_moments
 from storage_engine.journal.records import REPORT_VERSION
 from storage_engine.journal.tables.schema import reports
-from storage_engine.model.lag.lag import ArchiveLag
+from storage_engine.model.lag import ArchiveLag
 from storage_engine.model.settings.policy import Policy
 from storage_engine.model.store.store import DiskUsage
 from storage_engine.retention.quarantine.undo import undo

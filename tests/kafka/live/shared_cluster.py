@@ -19,7 +19,7 @@ from storage_engine.kafka.live import due_hold, held_settings, topic_ages
 from storage_engine.kafka.store.plan import SeenNode
 from storage_engine.kafka.store.store import _seen
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.hold.hold import Drift, HoldStatus
+from storage_engine.model.hold import Drift, HoldStatus
 from storage_engine.model.store.store import FileFacts, SegmentId
 from tests.kafka.made_node import CLUSTER, MadeNode, batch_of
 
@@ -40,7 +40,7 @@ class Journal:
 
 @dataclass
 class Memory:
-    """Implements :class:`storage_engine.model.hold.hold.HoldMemory`."""
+    """Implements :class:`storage_engine.model.hold.HoldMemory`."""
 
     journal: Journal
     state: Any = None

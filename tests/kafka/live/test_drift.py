@@ -17,7 +17,7 @@ from storage_engine.kafka.hold.hold_state import (
     KnownLog,
     TopicSetting,
 )
-from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.hold import Drift, DriftKind
 
 TOPIC_ID = uuid.UUID(int=7)
 LOG = "orders-0"

@@ -13,7 +13,7 @@ from storage_engine.exceptions import BrokerRefusedError, StoreBusyError
 from storage_engine.kafka.hold.hold_state import TopicSetting
 from storage_engine.kafka.live import due_hold, held_settings, hold
 from storage_engine.kafka.store.plan import SeenNode
-from storage_engine.model.hold.hold import DriftKind
+from storage_engine.model.hold import DriftKind
 from tests.kafka.live.shared_cluster import (
     DAY_MS,
     HOUR_MS,

@@ -20,7 +20,7 @@ from storage_engine.kafka.format.layout import LiveFacts, LivePartition
 from storage_engine.kafka.hold.hold_state import RETENTION_BYTES, RETENTION_MS
 from storage_engine.kafka.live import due_hold, hold
 from storage_engine.kafka.live.cut_faults import cut_to_held
-from storage_engine.model.hold.hold import HoldStatus
+from storage_engine.model.hold import HoldStatus
 from storage_engine.model.plan.plan import Decision, LogPlan, Reason
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from tests.kafka.live.shared_cluster import (

@@ -15,7 +15,7 @@ from storage_engine.kafka.format.layout import LogDirectory, PartitionLog, read_
 from storage_engine.kafka.lag import consumers_of
 from storage_engine.kafka.metadata.consumer_offsets import TOPIC, read_consumer_offsets
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
-from storage_engine.model.lag.lag import PositionsFrom
+from storage_engine.model.lag import PositionsFrom
 from tests.kafka import batches
 from tests.kafka.batches import Record
 

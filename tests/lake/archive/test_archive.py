@@ -182,7 +182,26 @@ def test_a_part_that_changes_between_two_readings_is_refused(
         return prove(*arguments)
 
     monkeypatch.setattr(archive, "_prove", written_to)
-    with pytest.raises(ProofError, match="at physical offset 500 the file has 0xff"):
+    with pytest.raises(ProofError, match="expected at 0 the 1048576 bytes that were read before"):
+        archive_segment(job)
+    assert list(_data_directory(lake).iterdir()) == []
+
+
+def test_bytes_that_are_not_those_which_were_hashed_are_refused_whatever_the_times_say(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_file, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(source_file, "times_are_trusted", lambda *_: True)
+    monkeypatch.setattr(archive, "facts_of_proven", lambda _, source: source.facts)
+    (job,) = make_jobs(lake, segments[0], accept_damage=True)
+    write = archive.write_data_file
+
+    def written_to(*arguments: Any) -> None:
+        write_a_byte(segments[0])
+        write(*arguments)
+
+    monkeypatch.setattr(archive, "write_data_file", written_to)
+    with pytest.raises(ProofError, match="expected at 0 the 1048576 bytes that were read before"):
         archive_segment(job)
     assert list(_data_directory(lake).iterdir()) == []
 

@@ -7,6 +7,7 @@ import mmap
 import os
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,8 +93,8 @@ def test_time_without_work_is_not_saved_up() -> None:
         (1.0, 30.0, 20.0, 1.0),
         (0.25, 2.0, 2.0, 0.35),
         (0.95, 2.0, 2.0, 1.0),
-        (0.1, None, 2.0, 1.0),
-        (0.1, 500.0, None, 1.0),
+        (0.1, None, 2.0, 0.2),
+        (1.0, 500.0, None, 1.0),
     ],
 )
 def test_a_broker_whose_puts_take_longer_is_given_way(
@@ -132,9 +133,30 @@ def test_a_broker_is_asked_once_a_minute_until_archiving_ends() -> None:
                 pace.spend(MIB)
                 slept.append(clock.slept - before)
     # A tenth of a second of a pause is caught up on.
-    assert slept == pytest.approx([1, 1, 1.9, 2, 3.9, 4, 0.9, 1])
+    assert slept == pytest.approx([1, 1, 1.9, 2, 3.9, 4, 1 / 0.35 - 0.1, 1 / 0.35])
     pace.spend(MIB)
     assert next(answers, "asked") == "asked"
+
+
+def test_each_of_several_brokers_is_given_way_until_its_own_archiving_ends() -> None:
+    pace, clock = limited(MIB)
+
+    def slept() -> float:
+        before = clock.slept
+        pace.spend(MIB)
+        return clock.slept - before
+
+    slow, quick = iter([2.0, 50.0]), iter([2.0, 2.0])
+    with ExitStack() as of_slow, ExitStack() as of_quick:
+        of_slow.enter_context(pace.following(lambda: next(slow)))
+        of_quick.enter_context(pace.following(lambda: next(quick)))
+        clock.now += 60
+        assert (slept(), slept()) == pytest.approx((1.9, 2))
+        of_slow.close()
+        assert slept() == pytest.approx(1)
+    # None of them is asked again.
+    clock.now += 60
+    assert slept() == pytest.approx(0.9)
 
 
 def test_threads_share_one_limit() -> None:

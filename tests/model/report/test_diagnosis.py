@@ -5,6 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_engine.commands import Command, commands_in
+from storage_engine.exceptions import LakeMissingError
 from storage_engine.model.report.diagnosis import Finding, Severity, by_severity, named_in_short, reason_of
 
 FINDINGS = st.lists(
@@ -33,3 +35,6 @@ def test_many_names_are_told_in_short() -> None:
 def test_an_error_is_told_without_its_remedy() -> None:
     assert reason_of("/s: expected a, found that b is. Nothing was changed. Do c.") == "b is"
     assert reason_of("it broke.") == "it broke"
+    command = Command("lake rebuild")
+    lost = LakeMissingError("/l: expected a lake, found none. Nothing was created. Run ", command, ".")
+    assert commands_in(reason_of(lost)) == (command,)

@@ -16,7 +16,7 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.coverage.coverage import ReleasedSpan
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.hold.hold import Drift
+from storage_engine.model.hold import Drift
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status, Where
 from storage_engine.model.report.verification import VerifyLevel

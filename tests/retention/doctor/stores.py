@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from storage_engine.core.clock import DAY_MS
-from storage_engine.model.lag.lag import Unread
+from storage_engine.model.lag import Unread
 from storage_engine.model.store.store import (
     Archivable,
     DiskUsage,
@@ -16,7 +16,7 @@ from storage_engine.model.store.store import (
     SegmentState,
     StoreSnapshot,
 )
-from storage_engine.retention.doctor.figures import Figures, Levels
+from storage_engine.retention.doctor.space_and_time import Figures, Levels
 
 NOW_MS = 1_800_000_000_000
 GIB = 1 << 30

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage_engine.retention.doctor.figures import Growth, GrowthFrom, growth_of
+from storage_engine.retention.doctor.space_and_time import Growth, GrowthFrom, growth_of
 from tests.retention.doctor.stores import GIB, HOUR_MS, NOW_MS, log_of, segment
 
 

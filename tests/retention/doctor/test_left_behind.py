@@ -10,7 +10,7 @@ from storage_engine.retention.doctor.left_behind import (
     stamp_findings,
 )
 from storage_engine.retention.proof.shielding import ShieldSummary
-from storage_engine.retention.quarantine.look import QuarantineLook
+from storage_engine.retention.quarantine.places import QuarantineLook
 from storage_engine.retention.store.stamp import Stamp
 
 NOW_MS = 1_800_000_000_000

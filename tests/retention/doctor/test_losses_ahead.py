@@ -8,7 +8,7 @@ import pytest
 
 from storage_engine.core.clock import DAY_MS
 from storage_engine.model.broker.broker_store import Pending, PendingKind
-from storage_engine.model.lag.lag import Unread, UnreadMessages
+from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.model.report.diagnosis import Severity
 from storage_engine.retention.doctor.losses_ahead import (
     consumer_findings,

@@ -8,8 +8,11 @@ import pytest
 
 from storage_engine.core.clock import DAY_MS
 from storage_engine.model.report.diagnosis import Severity
-from storage_engine.retention.doctor.figures import Figures, Growth, GrowthFrom, Levels
 from storage_engine.retention.doctor.space_and_time import (
+    Figures,
+    Growth,
+    GrowthFrom,
+    Levels,
     deletion_text,
     growth_text,
     minimum_findings,

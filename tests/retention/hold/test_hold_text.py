@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from storage_engine.model.hold.hold import HoldStatus, WatchLook
+from storage_engine.model.hold import HoldStatus, WatchLook
 from storage_engine.retention.hold.hold_text import hold_text, watching_text
 
 LOOKED_MS = 1_700_000_000_000

@@ -9,7 +9,7 @@ import pytest
 
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.journal.journal import Journal, Phase, Step
-from storage_engine.model.hold.hold import Drift, DriftKind, HoldStatus
+from storage_engine.model.hold import Drift, DriftKind, HoldStatus
 from storage_engine.retention import steps
 from storage_engine.retention.report.report import build_report
 from storage_engine.retention.report.report_text import report_text

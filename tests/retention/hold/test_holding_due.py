@@ -14,7 +14,7 @@ from storage_engine.journal.journal import drift_since_renewal
 from storage_engine.kafka.live.live_store import TopicsHold
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.hold.hold import Drift, DriftKind, DueRange, HoldStatus
+from storage_engine.model.hold import Drift, DriftKind, DueRange, HoldStatus
 from storage_engine.model.settings.store_settings import WE_DELETE
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.hold import holding

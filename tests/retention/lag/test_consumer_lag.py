@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.lag.lag import LagSource, LagSummary, PositionsFrom
+from storage_engine.model.lag import LagSource, LagSummary, PositionsFrom
 from storage_engine.model.plan.plan import PlanRequest, Reason
 from storage_engine.model.settings.policy import LagPolicy, Policy
 from storage_engine.model.store.store import SegmentId

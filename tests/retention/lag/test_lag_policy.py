@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.model.lag.lag import Lag, LagSummary, QueueLag
+from storage_engine.model.lag import Lag, LagSummary, QueueLag
 from storage_engine.model.plan.plan import Decision, LogPlan, Plan, Reason
 from storage_engine.model.settings.policy import LagPolicy
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState

@@ -11,7 +11,7 @@ import pytest
 
 from storage_engine.arrow.lag_columns import LAG_SCHEMA
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.model.lag.lag import LagSummary, QueueLag
+from storage_engine.model.lag import LagSummary, QueueLag
 from storage_engine.retention.lag import lag_table
 from storage_engine.retention.lag.lag_table import (
     AT_RISK_GROUPS_NAMED,

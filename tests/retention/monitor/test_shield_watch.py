@@ -11,8 +11,8 @@ import pytest
 
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
-from storage_engine.retention.monitor import shield_watch
-from storage_engine.retention.monitor.shield_watch import ShieldWatch, _Duty
+from storage_engine.retention.monitor import store_watch
+from storage_engine.retention.monitor.store_watch import ShieldWatch, _Duty
 from storage_engine.retention.shield import ShieldResult
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.links import make_links
@@ -106,7 +106,7 @@ def test_what_is_gone_is_tended_first_and_the_broker_is_asked_once_for_it(
 def test_tending_that_failed_for_whatever_reason_is_said_and_goes_on(
     watch: ShieldWatch, asking: Work, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shield_watch, "_AFTER_ERROR_SECONDS", 0.0)
+    monkeypatch.setattr(store_watch, "_AFTER_ERROR_SECONDS", 0.0)
     done = threading.Event()
 
     def tend() -> None:

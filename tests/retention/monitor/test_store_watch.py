@@ -18,10 +18,9 @@ from asyncinotify import Inotify, Mask, Watch
 
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.journal.journal import Journal
-from storage_engine.model.hold.hold import Drift
+from storage_engine.model.hold import Drift
 from storage_engine.retention.monitor import store_watch
-from storage_engine.retention.monitor.shield_watch import ShieldWatch
-from storage_engine.retention.monitor.store_watch import FileChanges, HostWatch
+from storage_engine.retention.monitor.store_watch import FileChanges, HostWatch, ShieldWatch
 from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.hold import heartbeat

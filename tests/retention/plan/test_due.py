@@ -15,7 +15,7 @@ from storage_engine.journal.journal import Journal, Step
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
-from storage_engine.model.lag.lag import ArchiveLag
+from storage_engine.model.lag import ArchiveLag
 from storage_engine.model.plan.approval import PlanQuestion
 from storage_engine.model.plan.plan import Cause, PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, ArchiveWhen, Policy

@@ -26,7 +26,7 @@ from storage_engine.model.plan.approval import (
 from storage_engine.model.plan.plan import Cause, PlanRequest, Trigger, Urgency
 from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode, Policy
 from storage_engine.retention import steps
-from storage_engine.retention.decisions.adopting import stamp
+from storage_engine.retention.decisions import stamp
 from storage_engine.retention.proof import approvals
 from storage_engine.retention.proof.approvals import (
     OpenQuestion,

@@ -15,7 +15,7 @@ from storage_engine.model.report.validation import Status, Where
 from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.quality.validate import validate_store
 from storage_engine.retention import steps
-from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.decisions import adopt
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.steps import monitor

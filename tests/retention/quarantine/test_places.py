@@ -13,7 +13,7 @@ from storage_engine.exceptions import BadInputError, QuarantineError, StoreIdent
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.plan.preview import preview
-from storage_engine.retention.quarantine.look import look_at_quarantines
+from storage_engine.retention.quarantine.places import look_at_quarantines
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.retention.quarantine.conftest import clean, files_of, quarantine_of_root

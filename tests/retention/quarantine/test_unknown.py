@@ -13,7 +13,7 @@ from storage_engine.journal.journal import Journal
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.doctor.left_behind import look_at_remains, quarantine_findings
-from storage_engine.retention.quarantine.look import look_at_quarantines, unknown_notices
+from storage_engine.retention.quarantine.places import look_at_quarantines, unknown_notices
 from storage_engine.retention.quarantine.records import known_directories
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore

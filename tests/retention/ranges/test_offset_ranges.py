@@ -27,7 +27,7 @@ from storage_engine.model.settings.policy import Policy
 from storage_engine.model.store.known_logs import Lineages
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
 from storage_engine.retention import steps
-from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.decisions import adopt
 from storage_engine.retention.monitor import recording_ranges
 from storage_engine.retention.monitor.recording_ranges import keep_ranges, kept_ranges
 from storage_engine.retention.proof.history import released_spans

@@ -23,7 +23,7 @@ from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.tables import DELETIONS
 from storage_engine.lake.soundness.receipts import receipt_history
 from storage_engine.lake.storage.small_files import forget_files
-from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.deleted_range import DELETION, DeletedRange
 from storage_engine.model.report.validation import Status

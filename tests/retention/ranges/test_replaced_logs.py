@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.hold.hold import Drift, DriftKind, HoldStatus
+from storage_engine.model.hold import Drift, DriftKind, HoldStatus
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.hold.recording_drift import alarms_of, with_lakes_word

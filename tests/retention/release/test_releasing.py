@@ -27,7 +27,7 @@ from storage_engine.model.plan.plan import PlanRequest, Reason
 from storage_engine.model.store.store import FileFacts
 from storage_engine.retention import steps
 from storage_engine.retention.archive.gone import Gone
-from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.decisions import adopt
 from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.proof import unseen_writes
 from storage_engine.retention.proof.gate import Passage

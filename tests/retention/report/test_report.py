@@ -14,7 +14,7 @@ from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Journal, RunState
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.lag.lag import LagSummary, QueueLag
+from storage_engine.model.lag import LagSummary, QueueLag
 from storage_engine.model.plan.plan import PlanRequest, Reason
 from storage_engine.model.report.validation import CheckResult, RangeStatus, Status, ValidationResult, Where
 from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, Policy

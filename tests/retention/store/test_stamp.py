@@ -33,7 +33,7 @@ from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.model.store.known_logs import Lineages
 from storage_engine.retention import steps
 from storage_engine.retention.archive import archiving
-from storage_engine.retention.decisions.adopting import adopt, move, stamp
+from storage_engine.retention.decisions import adopt, move, stamp
 from storage_engine.retention.proof.proofs import reachable_lakes
 from storage_engine.retention.ranges.verification import verify_lake, verify_store
 from storage_engine.retention.store.identity import identify

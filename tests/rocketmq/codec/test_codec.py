@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.arrow import row_groups
+from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.codec import CODEC, default_chunk_bytes
 from storage_engine.rocketmq.codec.decode_kernels import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from storage_engine.rocketmq.codec.property_pairs import property_maps
@@ -340,9 +341,10 @@ class _Room:
     def __init__(self, data: bytes) -> None:
         self._real = np.frombuffer(data, np.uint8)
         self.bytes = np.full(len(data), 0xA5, np.uint8)
-        self.most = 0
+        self.most = self.loads = 0
 
     def load(self, first: int, last: int) -> None:
+        self.loads += 1
         self.bytes.fill(0xA5)
         self.bytes[first:last] = self._real[first:last]
         self.most = max(self.most, last - first)
@@ -389,3 +391,16 @@ def test_a_part_of_a_segment_at_a_time_gives_the_row_groups_that_all_of_it_gives
     assert pa.concat_tables(groups) == pa.concat_tables(expected_groups)
     assert found == expected_damages
     assert room.most <= max(chunk_bytes + (1 << 20) + 64, (3 << 20) + 2 * chunk_bytes)
+
+
+def test_bytes_that_look_like_frames_at_a_parts_end_have_it_walked_a_few_times() -> None:
+    chunk_bytes = 2 << 20
+    data = bytearray(5 << 20)
+    data[chunk_bytes + 3 : chunk_bytes + 8003] = struct.pack(">iI", 1, frame.MAGIC_V1) * 1000
+    room, rows = _Room(bytes(data)), 0
+    for tables, _ in CODEC.decode_groups(
+        room.bytes.data, 0, chunk_bytes=chunk_bytes, context="", load=room.load
+    ):
+        rows += sum(table.num_rows for table in tables)
+    assert rows == 5
+    assert room.loads <= 12

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.model.broker.broker_store import StoreSettings
-from storage_engine.model.lag.lag import Unread, UnreadMessages
+from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.rocketmq.format.queue_files import EntryFormat
 from storage_engine.rocketmq.lag import lag
 from storage_engine.rocketmq.lag.lag import lag_context

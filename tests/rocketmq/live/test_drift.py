@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.rocketmq.hold.state import (
     ChangedSetting,
     HoldState,

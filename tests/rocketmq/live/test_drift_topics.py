@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.rocketmq.codec.stored_messages import newest_message_ms
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.layout import StoreLayout, list_segments, resolve_layout

@@ -14,7 +14,7 @@ import pytest
 
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import StoreNotFoundError
-from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.heartbeat import last_look, watching
 from storage_engine.rocketmq.hold.local_hold import read_local, settled, write_local

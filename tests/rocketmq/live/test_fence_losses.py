@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import GateRefusedError, StoreNotFoundError
-from storage_engine.model.hold.hold import DriftKind
+from storage_engine.model.hold import DriftKind
 from storage_engine.rocketmq.hold import local_hold
 from storage_engine.rocketmq.hold.local_hold import read_local, write_local
 from storage_engine.rocketmq.hold.marker import write_marker

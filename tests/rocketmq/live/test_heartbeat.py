@@ -12,7 +12,7 @@ import pytest
 
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.core.wording import reason_text
-from storage_engine.model.hold.hold import WatchLook
+from storage_engine.model.hold import WatchLook
 from storage_engine.rocketmq.hold import heartbeat
 from storage_engine.rocketmq.hold.heartbeat import (
     NAME,

@@ -16,7 +16,7 @@ import pytest
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.hold.hold import DriftKind
+from storage_engine.model.hold import DriftKind
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.hold import marker

@@ -17,7 +17,7 @@ from storage_engine.core.host import person
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.store.store import DiskUsage, FileFacts, Segment, SegmentState
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.releases import RELEASE

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from storage_engine.model.hold.hold import DriftKind
+from storage_engine.model.hold import DriftKind
 from storage_engine.rocketmq.hold.fence import with_force_ended
 from storage_engine.rocketmq.hold.state import FORCIBLY, ChangedSetting, HoldState, Observed
 from storage_engine.rocketmq.live.shield import another_broker

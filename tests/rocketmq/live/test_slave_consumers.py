@@ -9,7 +9,7 @@ import pytest
 
 from storage_engine.exceptions import BrokerUnavailableError
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.lag.lag import PositionsFrom
+from storage_engine.model.lag import PositionsFrom
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.layout import resolve_layout
 from storage_engine.rocketmq.live.consumers import live_consumers

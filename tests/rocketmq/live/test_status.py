@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.model.hold.hold import BrokerProgress
+from storage_engine.model.hold import BrokerProgress
 from storage_engine.model.settings.policy import Policy
 from storage_engine.retention.hold.progress_alarms import progress_alarms
 from storage_engine.rocketmq.live.status import at_most_bytes, progress

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from storage_engine.core.java_text import java_text
+from storage_engine.core.untrusted import java_text
 from storage_engine.crc import crc_engine
 from storage_engine.native import direct
 from storage_engine.rocketmq.codec import frame

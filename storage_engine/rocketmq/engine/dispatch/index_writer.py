@@ -15,7 +15,7 @@ import tzlocal
 
 from storage_engine.arrow.memory import address_of
 from storage_engine.core import durable
-from storage_engine.core.java_text import java_text
+from storage_engine.core.untrusted import java_text
 from storage_engine.rocketmq.codec.frame_kernels import Ints32, Ints64
 from storage_engine.rocketmq.engine.append.flush import StoreCheckpoint
 from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as kernels

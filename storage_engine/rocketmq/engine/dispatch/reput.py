@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from storage_engine.arrow.memory import address_of
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.java_text import java_text
+from storage_engine.core.untrusted import java_text
 from storage_engine.crc import crc_engine
 from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC
 from storage_engine.rocketmq.engine.append.append import parse_properties

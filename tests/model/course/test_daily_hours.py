@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.model.course.course import Ingest
-from storage_engine.model.course.ingest import Inflow, ingest_from, most_bytes_within
+from storage_engine.model.course.daily_hours import Inflow, ingest_from, most_bytes_within
 
 SHANGHAI = ZoneInfo("Asia/Shanghai")
 MIDNIGHT = int(datetime(2026, 3, 27, tzinfo=SHANGHAI).timestamp() * 1000)

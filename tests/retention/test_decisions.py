@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.decisions import adopt
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.retention.stamped_stores import plan_and_archive
 
