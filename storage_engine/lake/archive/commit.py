@@ -69,7 +69,7 @@ from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import Reader, broken_receipts
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors, parquet_errors
 from storage_engine.model.proof.companions import read_companions
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile, with_rows
 
 _log = logging.getLogger(__name__)
 
@@ -155,13 +155,14 @@ def _slots_in(table: Table, file: LiveFile, receipts_of: ReceiptsOf) -> frozense
         count = file.entry.record_count - sum(row.row_count for row in rows)
         if not rows or count > 0:
             may_have = file.may_have(table.schema())
-            others = [row for row in receipts_of() if row.has_rows and may_have(row.identity)]
+            others = [row for row in receipts_of() if may_have(row.identity)]
             there = untouched_files(table, others) | {file.location}
             others = [row for row in others if data_file_of(table, row) not in there]
-            if others and sum(row.row_count for row in others) == count:
-                rows += others
-            elif not rows:
+            # One may have expired since, with its rows in the table until the compaction is finished.
+            sets = [it for it in (with_rows(others), others) if it and sum(r.row_count for r in it) == count]
+            if not (rows or sets):
                 raise LakeUnavailableError(error, " Nothing was committed.") from error
+            rows += sets[0] if sets else ()
         return frozenset(slot_prefix(row.identity) for row in rows)
 
 

@@ -136,8 +136,10 @@ def _without_receipt(entry: TableEntry) -> Finding:
         Text(
             "If an archiving was killed between its two commits, run ",
             Command("archive"),
-            " again while the segment is on the broker's disk: it adds the receipt. Otherwise a receipt "
-            "was removed: roll the table segments back to the snapshot that has it.",
+            " again while the segment is on the broker's disk, or ",
+            Command("lake rebuild"),
+            ": each adds the receipt. Otherwise a receipt was removed: roll the table segments back to the "
+            "snapshot that has it.",
         ),
     )
 

@@ -18,6 +18,7 @@ from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnav
 from storage_engine.lake.acts import act_files
 from storage_engine.lake.acts.act_files import read_acts, read_store_names, record_act
 from storage_engine.lake.archive import archive as archiving
+from storage_engine.lake.archive import commit as committing
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.names import data_file_of
@@ -255,6 +256,45 @@ def test_of_a_damaged_larger_file_that_receipts_name_in_part_the_others_come_bac
     assert list(broken_receipts(small, rows, Depth.ROWS)) == [rows[1].identity]
     archive_all(small, make_jobs(small, segments[1]))
     assert not broken_receipts(small, receipts(small, STORE), Depth.ROWS)
+
+
+def test_what_expired_in_a_larger_file_without_a_footer_keeps_nothing_from_coming_back(
+    small: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_between(small, monkeypatch)
+    record_act(small, lambda acts: decide_rule(acts, Scope(), "0 days"))
+    expire_receipts(small, receipts(small, STORE)[1:2])
+    record_act(small, lambda acts: decide_rule(acts, Scope(), None))
+    path = Path(live(small)[0].removeprefix("file://"))
+    path.write_bytes(path.read_bytes()[:-10] + bytes(10))
+    archive_all(small, make_jobs(small, segments[0]))
+    assert states(small) == [None, "expired", None]
+    rows = receipts(small, STORE)
+    assert not broken_receipts(small, rows, Depth.ROWS)
+    assert len(rows_of(small)) == sum(row.row_count for row in rows)
+
+
+@pytest.mark.parametrize("way", ["rebuild", "archive"])
+def test_killed_again_where_small_files_give_rows_back_all_get_their_receipts(
+    small: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    killed_between(small, monkeypatch)
+    path = Path(live(small)[0].removeprefix("file://"))
+    path.write_bytes(path.read_bytes()[:1000] + bytes(4000) + path.read_bytes()[5000:])
+    with monkeypatch.context() as patched:
+        patched.setattr(committing, "prepare_receipts", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            archive_all(small, make_jobs(small, segments[0]))
+    (found,) = verify(small, VerifyLevel.RECEIPTS)
+    assert "lake rebuild" in str(found.findings)
+    if way == "rebuild":
+        rebuild(small.config, {})
+    else:
+        archive_all(small, make_jobs(small, *segments))
+    lake = open_lake(small.config)
+    (found,) = verify(lake, VerifyLevel.BYTES)
+    assert found.findings == ()
+    assert len(rows_of(lake)) == sum(row.row_count for row in receipts(lake, STORE))
 
 
 def test_killed_between_its_commits_a_rebuild_finishes_it(
