@@ -128,7 +128,7 @@ def test_a_package_of_an_older_contract_is_refused_by_what_it_defines(
     monkeypatch.delitem(sys.modules, "older_broker", raising=False)
     points(monkeypatch, older="older_broker:BROKER")
     now = re.escape(FORMER_MEMBERS[member])
-    with pytest.raises(BadInputError, match=f"Older defines {member}, which is {now} since 0.3"):
+    with pytest.raises(BadInputError, match=f"Older defines {member}, which is {now} since 0.2"):
         find_broker("older")
 
 

@@ -32,7 +32,7 @@ def test_a_broker_s_package_that_is_no_use_ends_no_other_broker_s_tasks(
 ) -> None:
     def find(name: str) -> SimpleNamespace:
         if name == "older":
-            raise BadInputError("Older defines has_shield, which is aside since 0.3")
+            raise BadInputError("Older defines has_shield, which is aside since 0.2")
         return SimpleNamespace(rows=RowTraits(task_modules=("of_tasks",)))
 
     (tmp_path / "of_tasks.py").touch()

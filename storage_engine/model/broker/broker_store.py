@@ -626,7 +626,7 @@ def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
             # What has kept its name was a method, and is an object.
             if former[name].partition(".")[0] != name or isfunction(own.get(name)):
                 of = one if isinstance(one, type) else type(one)
-                raise TypeError(f"{of.__qualname__} defines {name}, which is {former[name]} since 0.3")
+                raise TypeError(f"{of.__qualname__} defines {name}, which is {former[name]} since 0.2")
 
 
 class LockedStore(Protocol):

@@ -408,7 +408,7 @@ def _class_with(member: str, value: object) -> type:
 @pytest.mark.parametrize("member", sorted(FORMER_MEMBERS))
 def test_a_store_of_an_older_contract_is_refused_by_what_it_defines(member: str) -> None:
     where = FORMER_MEMBERS[member].replace(".", "[.]")
-    with pytest.raises(TypeError, match=f"Older defines {member}, which is {where} since 0.3"):
+    with pytest.raises(TypeError, match=f"Older defines {member}, which is {where} since 0.2"):
         _class_with(member, lambda *_: None)
     if where != member and not where.startswith(f"{member}["):
         for value in (False, property(lambda _: False)):
@@ -421,7 +421,7 @@ def test_a_store_of_an_older_contract_is_refused_by_what_it_defines(member: str)
             type("Older", (mixed_in, BrokerStore), {})
         older: Any = type("Older", (), {})()
         setattr(older, member, False)
-        with pytest.raises(BrokerPackageError, match=f"Older defines {member}, which is {where} since 0.3"):
+        with pytest.raises(BrokerPackageError, match=f"Older defines {member}, which is {where} since 0.2"):
             asked(older, "says")
 
 
