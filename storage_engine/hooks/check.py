@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from shlex import quote
 
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -96,7 +97,7 @@ def _check_lakes(store: ManagedStore) -> Iterator[str]:
         try:
             open_lake(config)
         except LakeMissingError as error:
-            made_by = Command("init-lake", f"--conn-id {store.name}")
+            made_by = Command("init-lake", f"--conn-id {quote(store.name)}")
             why = f"{name}: there is none. Mount its disk, or make it: "
             raise LakeMissingError(why, made_by, " (", error, ")") from error
         yield f"{name}: reachable."

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from airflow.exceptions import AirflowRescheduleException
@@ -104,7 +105,7 @@ def _tell_all(
     instance = context["ti"]
     said = {
         "source": f"{instance.dag_id}.{instance.task_id}",
-        "advice": str(Command("doctor", f"--conn-id {conn_id}")),
+        "advice": str(Command("doctor", f"--conn-id {quote(conn_id)}")),
         "link": str(getattr(instance, "log_url", None) or ""),
     }
     subject = Subject(conn_id, "", "", **said)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import (
@@ -80,7 +81,7 @@ class StorageEngineHook(BaseHook):
                 f"read or changed. The option stores of [{SECTION}] lists the stores' connections: "
                 f"{conf.get(SECTION, 'stores', fallback=DEFAULT_CONNECTION)}. Name the ids that you "
                 "have there, or add this one: ",
-                Command("init", f"--airflow --conn-id {conn_id}"),
+                Command("init", f"--airflow --conn-id {quote(conn_id)}"),
                 ". airflow connections list shows what is there; AIRFLOW_HOME tells which Airflow is asked.",
                 page=PAGE,
             ) from error

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache, partial, wraps
+from shlex import quote
 from typing import ParamSpec, TypeVar
 
 from anyio import CapacityLimiter
@@ -149,7 +150,7 @@ def journal_of(conn_id: str) -> JournalReader:
             raise BadInputError(
                 f"connection {conn_id}: expected a connection of this Airflow, found none. Nothing was "
                 "read or changed. Add it: ",
-                Command("init", f"--airflow --conn-id {conn_id}"),
+                Command("init", f"--airflow --conn-id {quote(conn_id)}"),
                 ".",
             ) from None
         _addresses[conn_id] = (now + _REMEMBERED_SECONDS, url)

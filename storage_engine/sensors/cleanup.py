@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import (
@@ -342,7 +343,7 @@ class StorageEngineDueSensor(_CauseSensor):
                         f"{conn_id}: {told_dag_id} has something to do and is paused, so that neither a run "
                         f"that waits gets on nor a new one begins: airflow dags unpause {told_dag_id}. What "
                         "waits: ",
-                        Command("doctor", f"--conn-id {conn_id}"),
+                        Command("doctor", f"--conn-id {quote(conn_id)}"),
                     )
                 ]
             count = context["ti"].get_dr_count(dag_id=told_dag_id, states=["queued", "running"])
