@@ -197,7 +197,7 @@ class StorageEngineHook(BaseHook):
         return extra
 
     def _named_by(self, field: str) -> Callable[[str], Connection]:
-        """Return what looks up a connection that a field of this one names."""
+        """Return a function that looks up the connection that this field names."""
 
         def find(conn_id: str) -> Connection:
             try:

@@ -220,7 +220,7 @@ class ChosenSegments:
 
     @property
     def settings(self) -> tuple[RestoredSetting, ...]:
-        """Return the settings of a broker by which something is made beside the segments."""
+        """Return the settings that what is made beside the segments goes by; none: nothing is made."""
         return () if self.config is None else self.config.settings(self.receipts)
 
 

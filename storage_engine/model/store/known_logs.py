@@ -142,7 +142,7 @@ def log_label(log: str, log_id: str) -> str:
 
 
 def name_in_label(called: str, log_id: str) -> str:
-    """Return the name of a log, whatever it is called."""
+    """Return a log's name from its name or its :func:`log_label`."""
     return called.removesuffix(f" ({log_id})")
 
 

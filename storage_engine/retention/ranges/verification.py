@@ -385,7 +385,7 @@ def verify_store(
 def _with_journal(
     result: StoreVerification, journal_url: str, lake: Lake, stamped: RunDigest | None
 ) -> StoreVerification:
-    """Add the journal's name of the store, and what it tells otherwise of deletions than was witnessed."""
+    """Add the store's name in the journal, and where the journal differs on deletions from lake and stamp."""
     try:
         found = deletion_findings(JournalReader(journal_url), lake, result.store_id, stamped)
         known = Journal(journal_url, read_only=True).store_with_id(result.store_id)

@@ -183,7 +183,7 @@ def _with_plain(bodies: pa.Array[Any], rows: Longs, plain: list[bytes | None]) -
 
 
 def _within(rows: Longs, start: int, end: int) -> Longs:
-    """Return which of a slice's rows some rows are."""
+    """Return those rows that lie in a slice, counted from its start."""
     return rows[np.searchsorted(rows, start) : np.searchsorted(rows, end)] - start
 
 
