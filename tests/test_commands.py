@@ -42,7 +42,7 @@ from storage_engine.exceptions import (
 from storage_engine.journal.journal import Phase, Step
 from storage_engine.lake.coverage.coverage import judge_absent
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.ranges.drift import drift_alarms
 from storage_engine.retention.release import judging

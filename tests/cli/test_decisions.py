@@ -111,6 +111,7 @@ def as_account(uid: int, *words: object, **environment: str) -> subprocess.Compl
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can be another user")
+@pytest.mark.again
 def test_a_second_account_approves_and_the_first_one_goes_on(store, lake, tmp_path) -> None:
     """By the commands of docs/approve.md."""
     blocks = [block for block in blocks_of(ROOT / "docs" / "approve.md") if block.language == "console"]

@@ -89,7 +89,8 @@ def fill(store: MessageStore) -> None:
         assert store.put(message).status is PutStatus.PUT_OK
 
 
-@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.again)])
+@pytest.mark.again
+@pytest.mark.parametrize("killed", [False, True])
 def test_a_broker_serves_what_the_engine_wrote_and_goes_on(
     killed: bool, tmp_path: Path, name_server_port: int
 ) -> None:

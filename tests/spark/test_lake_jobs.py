@@ -196,6 +196,7 @@ def checked(spark: Any, lake: Lake, store_id: str, broker: str, directory: Path)
     return {check.expectation: check for check in validate_rows(spark, request).checks}
 
 
+@pytest.mark.again
 def test_numbers_are_hashed_as_spark_hashes_them(spark: Any) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 

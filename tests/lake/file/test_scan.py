@@ -129,6 +129,6 @@ def test_readers_that_skip_manifests_find_what_a_whole_scan_does(
         here[0] = open_lake(here[0].config)
 
     ours = [*[archive] * 6, *[maintain] * 4, renew, renew, forget, copy_and_promote, build_again]
-    for _ in range(20):
+    for _ in range(rounds("STORAGE_ENGINE_MANIFEST_ACTS", 10, 20)):
         random.choice([*ours, rewrite, roll_back_and_forth, change_what_is_written_down])()
         check(here[0])

@@ -57,7 +57,7 @@ from tests.lake.expiry import expire_receipts
 from tests.lake.garbage_helpers import expire_snapshots, make_old
 from tests.lake.gc.test_expiry import begin_to_expire, expire, states
 from tests.lake.killed_at_each import killed_at_each
-from tests.rounds import rounds
+from tests.rounds import again_but, rounds
 
 STORE = "store-1"
 
@@ -274,7 +274,7 @@ def test_what_expired_in_a_larger_file_without_a_footer_keeps_nothing_from_comin
     assert len(rows_of(small)) == sum(row.row_count for row in rows)
 
 
-@pytest.mark.parametrize("way", ["rebuild", "archive"])
+@pytest.mark.parametrize("way", again_but(["rebuild", "archive"], "archive"))
 def test_killed_again_where_small_files_give_rows_back_all_get_their_receipts(
     small: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:

@@ -244,6 +244,7 @@ def test_other_partitions_hide_nothing_and_nothing_is_put_into_them(
     assert lake.messages().scan().to_arrow().num_rows == sum(row.row_count for row in rows)
 
 
+@pytest.mark.again
 def test_plans_archives_and_looks_open_no_manifest_of_older_receipts(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(receipt_commit, "FULL_FILE_ROWS", 4)
     store = make_store(tmp_path, first_offset=2000 << 20, segments=7, segment_bytes=1 << 20)

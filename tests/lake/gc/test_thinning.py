@@ -492,7 +492,7 @@ def _remove(lake: Lake) -> None:
     ("before", "run", "kind", "then"),
     [
         pytest.param((), _thin_first, ActKind.EXPIRE, "partial", id="thin"),
-        pytest.param((_thin_first,), _undo, ActKind.UNDO, None, id="undo"),
+        pytest.param((_thin_first,), _undo, ActKind.UNDO, None, id="undo", marks=pytest.mark.again),
         pytest.param((_thin_first,), _remove, ActKind.REMOVED, "partial", id="remove"),
     ],
 )
