@@ -610,7 +610,7 @@ FORMER_MEMBERS: Final = former_members(
     tasks="background_tasks=look check_deleted_topics delete_left_over",
     user="is_used_by_us=is_ours used_by=clause",
 )
-"""What stores had as members of their own before version 0.3, and where it is now."""
+"""What stores had as members of their own before version 0.2, and where it is now."""
 
 
 def refuse_former_members(package: object, former: Mapping[str, str]) -> None:

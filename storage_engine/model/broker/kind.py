@@ -300,7 +300,7 @@ FORMER_MEMBERS: Final = former_members(
     topics="has_logs_of_topics=are_logs is_system_topic=is_system topic_of_log=of_log",
     words="crash_sign",
 )
-"""What kinds had as members of their own before version 0.3, and where it is now."""
+"""What kinds had as members of their own before version 0.2, and where it is now."""
 
 
 class Broker(ABC):

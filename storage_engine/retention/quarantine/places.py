@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.brokers import find_broker, store_around
-from storage_engine.commands import Command, Text
+from storage_engine.commands import Command, Text, join_texts
 from storage_engine.core import durable
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.core.wording import bytes_text, reason_text
@@ -214,7 +214,7 @@ def unknown_text(one: QuarantineLook) -> tuple[str, str]:
 def unknown_notices(store: ManagedStore, data_paths: Sequence[Path], known: Iterable[str]) -> tuple[str, ...]:
     """Return what lies aside without the journal's knowing, as sentences for a plan or a list of runs."""
     found = look_at_quarantines(store, data_paths)
-    return tuple("; ".join(unknown_text(one)) for one in unknown_quarantines(found, known))
+    return tuple(join_texts("; ", unknown_text(one)) for one in unknown_quarantines(found, known))
 
 
 def _below(base: Path, root: str) -> Iterator[QuarantineLook]:
