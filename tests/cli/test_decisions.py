@@ -114,8 +114,8 @@ def as_account(uid: int, *words: object, **environment: str) -> subprocess.Compl
 @pytest.mark.again
 def test_a_second_account_approves_and_the_first_one_goes_on(store, lake, tmp_path) -> None:
     """By the commands of docs/security.md."""
-    mine = Path(__file__).name
-    blocks = [one for one in blocks_of(ROOT / "docs" / "security.md") if mine in one.said.get("tested by", "")]
+    mine, page = Path(__file__).name, ROOT / "docs" / "security.md"
+    blocks = [one for one in blocks_of(page) if mine in one.said.get("tested by", "")]
     lines = [line.removeprefix("$ ") for block in blocks for line in block.text.splitlines()]
     told = {"STORE": str(store), "LAKE": str(lake)}
     # What is compiled lies beside the package, where they may not write: they have it from there.
