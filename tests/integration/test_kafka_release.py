@@ -247,7 +247,7 @@ def test_a_log_under_a_rule_goes_without_a_copy_and_its_broker_goes_on(
 
 
 def test_the_lines_of_the_docs_delete_one_after_the_other(kafka: Kafka, version: str, tmp_path: Path) -> None:
-    """As they stand in docs/kafka-delete.md, but for places and for how long two rounds of the broker take."""
+    """As they stand in docs/kafka-delete.md, but for places and for how long two rounds take."""
     lasts_ms, away = 48 * HOUR_MS + 60_000, Path(tempfile.mkdtemp(dir="/dev/shm"))
     make_topics(kafka.address, "orders", retention_ms=lasts_ms, **small(version))
     old(kafka, "orders", 0, 40, 48 * HOUR_MS)
