@@ -122,9 +122,7 @@ def _overview(base: ManagedStore) -> Overview:
 
 
 def _chosen(found: Overview, wanted: str, base: ManagedStore) -> ManagedOverview:
-    """
-    :raises BadInputError: no store is called so.
-    """
+    """:raises BadInputError: no store is called so."""
     called = [store.name for store in found.stores]
     by_word = {
         word: store for store in found.stores for word in (store.store_id, store.path, store.name) if word
@@ -274,9 +272,7 @@ def _report_file(store: ManagedStore, run_key: str) -> str | None:
 
 
 def _show_report(reader: JournalReader, row: StoreRow, run: str, as_json: bool) -> None:
-    """
-    :raises BadInputError: there is no such run, or it has no report.
-    """
+    """:raises BadInputError: there is no such run, or it has no report."""
     from storage_engine.retention.report.finishing import report_of_stored
     from storage_engine.retention.report.report_text import report_text
 
@@ -415,10 +411,7 @@ def _standing(found: Standing) -> Iterator[tuple[str, str]]:
 
 
 def print_runs(called: str, found: Sequence[RunRow], reports: Mapping[str, str | None]) -> None:
-    """Print a store's runs, a row each.
-
-    :param called: what the store is called.
-    """
+    """Print a store's runs, a row each."""
     if not found:
         say(f"Store {called}: no run has begun.")
         return

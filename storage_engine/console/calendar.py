@@ -77,7 +77,6 @@ def validation_calendar(reader: JournalReader, name: str, year: int) -> Calendar
 
     :param name: the id of its connection; a store that the journal doesn't know has no day.
     :raises BadInputError: there is no such year, or the journal is of another version.
-    :raises JournalUnavailableError: the journal can't be read.
     """
     if not _FIRST_YEAR <= year <= _LAST_YEAR:
         raise BadInputError(f"year: expected {_FIRST_YEAR} to {_LAST_YEAR}, found {year}.")

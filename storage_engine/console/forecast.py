@@ -66,10 +66,7 @@ class TimeBand:
 
 @dataclass(frozen=True, slots=True)
 class TimeToLevel:
-    """In how long a disk is above a level; None: never, at that pace.
-
-    :param name: of the level: notice, cleans, forces, refuses or full.
-    """
+    """In how long a disk is above notice, cleans, forces, refuses or full; None: never, at that pace."""
 
     name: str
     level_percent: int
@@ -80,10 +77,7 @@ class TimeToLevel:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The disk that is fullest.
-
-    :param log_bytes: what the logs hold of it.
-    """
+    """The disk that is fullest, and what the logs hold of it."""
 
     total_bytes: int
     usable_bytes: int
@@ -163,11 +157,10 @@ def forecast_of(moments: Sequence[Moment], room: Room | None, levels: RecordedLe
 def forecast_of_disk(
     looks: Sequence[Filled], moments: Sequence[Moment], room: Room | None, levels: RecordedLevels
 ) -> Forecast:
-    """Return what is to be expected where only the disk tells how much comes and goes.
+    """Return what is to be expected where only the fullest disk tells how much comes and goes.
 
-    :param looks: at the fullest disk, by time.
-    :param moments: looks at the logs, by time.
-    :param room: of that disk; None: its level isn't known now.
+    :param looks: at it, ``moments`` at the logs, by time.
+    :param room: None: its level isn't known now.
     """
     span_ms = looks[-1].at_ms - looks[0].at_ms if looks else 0
     if not looks or room is None:
@@ -263,8 +256,6 @@ def store_forecast(reader: JournalReader, name: str, now_ms: int) -> Forecast:
     """Return what is to be expected of a store at the rates of the last days.
 
     :param name: the id of its connection; of a store that the journal doesn't know nothing is told.
-    :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: it is of another version.
     """
     summary = next(iter(reader.summaries((name,), now_ms)), None)
     if summary is None:

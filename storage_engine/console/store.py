@@ -40,9 +40,8 @@ MOST_RUNS = 200
 
 @dataclass(frozen=True, slots=True)
 class RangeLine:
-    """Offsets [start_offset, end_offset) of a log that share a place and a reason.
+    """Offsets [start_offset, end_offset) of a log that share a :class:`Place` and a reason.
 
-    :param where: a word of :class:`Place`.
     :param detail: of its first segment.
     """
 
@@ -67,10 +66,7 @@ _WORST_FIRST = {
 
 @dataclass(frozen=True, slots=True)
 class PlaceTotal:
-    """All ranges that share a place.
-
-    :param place: as ``where`` of a range; accepted, for a loss that a person has accepted.
-    """
+    """All ranges that share a place; ``accepted``: losses that a person has accepted."""
 
     place: str
     ranges: int
@@ -82,9 +78,8 @@ class PlaceTotal:
 class ShieldLine:
     """What the shield of a store keeps: second names of segments that no lake proves yet.
 
-    :param mode: of the policy, on or off.
     :param gone_segments: of ``segments``, those that are gone from the log: only the shield has them.
-    :param foreign_files: in its directory, and put there by somebody else.
+    :param foreign_files: in its directory, and put there by others.
     """
 
     mode: str
@@ -156,12 +151,7 @@ class RunsAnswer:
 
 
 def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
-    """Return what the page of a store shows. Of one that the journal doesn't know, only its line.
-
-    :param name: the id of its connection.
-    :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: it is of another version.
-    """
+    """Return what the page of a store shows. Of one that the journal doesn't know, only its line."""
     row = line_of(reader, name, now_ms)
     if row.store_id is None:
         return StoreAnswer(now_ms, row)
@@ -183,10 +173,7 @@ def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
 
 
 def runs_page(reader: JournalReader, name: str, before_id: int | None = None) -> RunsAnswer:
-    """Return one page of a store's runs.
-
-    :param before_id: only those begun before this one.
-    """
+    """Return one page of a store's runs, of those begun before one."""
     store_id = reader.store_id(name)
     if store_id is None:
         return RunsAnswer(())

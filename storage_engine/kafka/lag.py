@@ -45,10 +45,9 @@ _UnreadPlace = tuple[Place, bool, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """Who consumes of a node's logs.
+    """Who consumes of a node's logs; without ``logs`` the consumers of all are known.
 
     :param committed: the next offset of each group; None: it reads there, and its position isn't known.
-    :param logs: those whose consumers are all known; None: all of the node's.
     """
 
     committed: Mapping[Place, int | None]
@@ -171,10 +170,7 @@ class LogOfLag:
 
 @dataclass(frozen=True, slots=True)
 class LagContext:
-    """What lag is measured against; picklable.
-
-    :param logs: by name.
-    """
+    """What lag is measured against, by names of logs; picklable."""
 
     logs: Mapping[str, LogOfLag] = field(default_factory=dict)
 
@@ -350,11 +346,7 @@ def _loads(batches: Sequence[_Batch]) -> Iterator[list[tuple[_Batch, bytes]]]:
 def _record_times(
     load: Sequence[tuple[_Batch, bytes]], wanted: Mapping[_Batch, Sequence[tuple[str, int]]]
 ) -> dict[tuple[str, int], int]:
-    """Decode batches of any logs together.
-
-    :param wanted: the offsets that each batch holds, or is the first one behind.
-    :return: in ms the timestamp of the first record at or behind each offset, where it has one.
-    """
+    """Return ms of the first record at or behind each offset wanted of batches, where it has a time."""
     # The kernels take longer to load than many a store takes to be looked at.
     from storage_engine.kafka.codec.codec import CODEC
 

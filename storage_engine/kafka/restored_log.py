@@ -90,9 +90,8 @@ def check_served(receipts: Sequence[Receipt], nodes: ServingNodes) -> None:
 
 
 def epochs_of(rows: Sequence[Receipt]) -> tuple[LeaderEpoch, ...]:
-    """Return the epochs of a log that begins with the first of these segments, oldest first.
+    """Return the epochs, oldest first, of a log that begins with these segments, in order and without a hole.
 
-    :param rows: of one log, in order and without a hole.
     :raises RestoreError: receipts that don't say them, or contradict each other.
     """
     found: list[LeaderEpoch] = []
@@ -214,10 +213,7 @@ def _unsound(row: Receipt, expected: str) -> RestoreError:
 
 @dataclass(frozen=True, slots=True)
 class ServingNodes:
-    """What restoring has to know of the nodes. The first one is the restored directory's own.
-
-    :param logs: where each of a node's logs is, by node and name.
-    """
+    """What restoring has to know of the nodes, the restored directory's own first, and their logs."""
 
     path: Path
     cluster_id: str

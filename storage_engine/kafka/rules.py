@@ -129,10 +129,7 @@ class SegmentDeletion(NamedTuple):
 
 
 class Halt(NamedTuple):
-    """Where a rule stops.
-
-    :param base_offset: of the segment that it stops at; None: it looks at none.
-    """
+    """Where a rule stops: at the segment of this base offset; None: it looks at none."""
 
     rule: Rule
     stop: Stop

@@ -35,11 +35,9 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class OpenInLogs:
-    """What is open in a node's logs.
+    """What is open in a node's logs, and by log, why it can't be told.
 
-    :param by_log: only of logs that leave one open.
     :param unread: logs whose active segments would take too long to be read.
-    :param faults: by log, why it can't be told.
     """
 
     by_log: Mapping[str, tuple[OpenTransaction, ...]]
@@ -107,11 +105,7 @@ def _bytes_behind(log: PartitionLog, end: int) -> int:
 
 
 def transaction_findings(found: OpenInLogs, node: Mapping[str, str], at_ms: int) -> Iterator[Finding]:
-    """Yield transactions that hang.
-
-    :param node: its settings.
-    :param at_ms: now; of a stopped node when it last did something.
-    """
+    """Yield transactions that hang now, or when a stopped node last did something."""
     text = node.get("transaction.max.timeout.ms", "").strip()
     longest_ms = (int(text) if text.isdecimal() else _LONGEST_MS) + _GRACE_MS
     for name, transactions in sorted(found.by_log.items()):
@@ -226,9 +220,7 @@ def _between(log: PartitionLog, begin: int, end: int) -> Iterator[SegmentFiles]:
 
 
 def _check_whole(segment: SegmentFiles, damages: Sequence[Damage], size_bytes: int, *, active: bool) -> None:
-    """
-    :raises CorruptFileError: of damage that may have a marker; a broker may just write an active one's end.
-    """
+    """:raises CorruptFileError: of damage that may have a marker, but an active segment's torn end."""
     for damage in damages:
         if not (active and damage.offset + damage.size_bytes == size_bytes):
             raise corrupt(segment.log.path, damage.offset, damage.expected, damage.found, _REMEDY)

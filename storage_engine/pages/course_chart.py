@@ -93,11 +93,7 @@ class _Drawn:
 
 
 def course_svg(title: str, today: ChartCourse, changed: ChartCourse | None, zone: tzinfo) -> str:
-    """Return a picture of today's course, and of the changed one in front of it.
-
-    :param title: what is simulated.
-    :param zone: in which days begin; its name stands below the axis.
-    """
+    """Return a picture of today's course, and of the changed one in front; days begin in the zone."""
     shown = changed or today
     start_ms, end_ms = today.course.times_ms[0], today.course.times_ms[-1]
     courses = [today] if changed is None else [today, changed]

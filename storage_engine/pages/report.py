@@ -45,10 +45,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class SegmentGroup:
-    """Neighbours in a log that the same became of, for the same reason.
-
-    :param listed: those of them that are shown one by one.
-    """
+    """Neighbours in a log that the same became of, for the same reason; some are ``listed`` one by one."""
 
     log: str
     fate: str

@@ -19,10 +19,7 @@ _GREY = "#5a6474"
 
 
 def summary_subject(report: Mapping[str, Any]) -> str:
-    """Return the subject of a mail about a run, on one line.
-
-    :param report: as JSON, of this release or an older one.
-    """
+    """Return the subject of a mail about a run, on one line, by a report of this release or an older one."""
     story = tell(of_any_release(report))
     return printable(f"{story.word}: {shortened(str(report['store']), _NAME_WIDTH)}: {story.headline}")
 

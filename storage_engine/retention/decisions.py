@@ -137,9 +137,7 @@ def _accepted(
 
 
 def _ask_every_lake(context: Context) -> None:
-    """
-    :raises LakeUnavailableError: one that may have what seems lost can't be asked, or wasn't named.
-    """
+    """:raises LakeUnavailableError: one that may have what seems lost can't be asked, or wasn't named."""
     if context.store.policy.archive is ArchiveMode.OFF:
         return
     known = known_heads(context.journal, context.record)
@@ -604,9 +602,7 @@ def _heads_before(store: ManagedStore, journal: Journal, record: StoreRecord) ->
 
 
 def _check_unknown(store: ManagedStore, journal: Journal) -> None:
-    """
-    :raises StoreIdentityError: the journal has a store at this place, or the directories are those of one.
-    """
+    """:raises StoreIdentityError: the journal has a store at this place, or of these directories."""
     here = journal.find_store(store.real_root, store.host)
     if here is not None:
         raise StoreIdentityError(

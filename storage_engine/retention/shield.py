@@ -62,11 +62,7 @@ from storage_engine.shield.size import Wanted, room_bytes, to_give_up, wanted, w
 
 @dataclass(frozen=True, slots=True)
 class JudgedLink:
-    """A link, and what lakes say of its segment.
-
-    :param receipt: that counts and proves the very bytes of the link; None: none does.
-    :param problem: why its bytes can't be told from others; "" where they can.
-    """
+    """A link with the receipt that proves its bytes, if any, or why these can't be told from others."""
 
     seen: SeenLink
     receipt: Receipt | None = None
@@ -200,7 +196,6 @@ def by_lineage(links: Sequence[SeenLink]) -> Mapping[int, list[SeenLink]]:
 
 
 def _record_drop(context: Context, run: Run, phase: Phase, link: Link, receipt: Receipt) -> None:
-    """Record that a link is about to be dropped, or was."""
     said = {"lineage": link.lineage, "sha256": receipt.sha256, "receipt_hash": receipt.row_hash}
     subject = segment_subject(link.log, link.base_offset)
     context.journal.record(run, Step.SHIELD, phase, [(subject, said)])
@@ -208,11 +203,7 @@ def _record_drop(context: Context, run: Run, phase: Phase, link: Link, receipt: 
 
 @dataclass(frozen=True, slots=True)
 class ShieldedLog:
-    """
-    :param sealed: its sealed segments, oldest first.
-    :param is_whole: nothing is missing between them; otherwise some may not be listed.
-    :param is_known: it could be looked at.
-    """
+    """A log's sealed segments, oldest first, if it could be looked at, and whether some may not be listed."""
 
     sealed: tuple[Segment, ...] = ()
     is_whole: bool = True
@@ -220,10 +211,7 @@ class ShieldedLog:
 
 
 def look_at_log(context: Context, notices: list[str]) -> ShieldedLog:
-    """Return a log's sealed segments, even where somebody removed some from the middle of it.
-
-    :param notices: what a person should know is added.
-    """
+    """Return a log's sealed segments, even where some were removed from its middle; add notices."""
     try:
         try:
             snapshot = context.snapshot(clock_ms())
@@ -372,9 +360,7 @@ class _Tending:
 
 
 def _need(context: Context) -> ShieldNeed:
-    """
-    :raises BadInputError: this store can have no shield.
-    """
+    """:raises BadInputError: this store can have no shield."""
     if context.broker.shield is None:
         raise no_shield(context.store)
     return context.broker.shield.need()
@@ -383,9 +369,8 @@ def _need(context: Context) -> ShieldNeed:
 def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
     """Link what isn't proven, archive what is gone, drop what is proven, and give up what has to be.
 
-    Beside a running broker whose watch is alive only that watch does it.
+    Beside a running broker a watch that is alive alone does it, which ``tends``.
 
-    :param tends: this process is the watch.
     :raises BadInputError: this kind of broker has no shields.
     :raises StorageEngineError: its broker can't be asked, or its shield not be read.
     """
@@ -608,10 +593,7 @@ def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
 
 
 def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]:
-    """Drop the links of segments that a run has just deleted on these proofs: only then is their space free.
-
-    :return: what a person should know.
-    """
+    """Drop links of segments that a run just deleted on these proofs, which frees space; return notices."""
     root = context.store.real_root
     judged = [
         judge_link(root, seen, proofs)

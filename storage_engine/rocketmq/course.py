@@ -357,9 +357,7 @@ class _Walk:
         return self.start.other_bytes + self.log_bytes * self.share_parts // SHARE_UNIT
 
     def _spend(self, steps: int) -> None:
-        """
-        :raises SimulationTooLongError: the time is up.
-        """
+        """:raises SimulationTooLongError: the time is up."""
         self.steps_left -= steps
         if self.steps_left > 0:
             return
@@ -474,10 +472,7 @@ def _allocated(layout: StoreLayout) -> Iterator[int]:
 
 
 def advice(config: BrokerConfig, start: CourseStart, wished_hours: int | None) -> tuple[Advice, ...]:
-    """Return what follows for a store; nothing where nothing comes.
-
-    :param wished_hours: how long messages should stay; None: nobody says.
-    """
+    """Return what follows for a store, and of hours that a person wishes; nothing where nothing comes."""
     if start.ingest.day_bytes == 0:
         return ()
     limit = _limit_percent(config)
@@ -512,10 +507,7 @@ def advice(config: BrokerConfig, start: CourseStart, wished_hours: int | None) -
 
 
 def used_by_age(config: BrokerConfig, start: CourseStart, hours: int) -> int:
-    """Return the most that a disk is used at this ingest while each segment goes as soon as it has expired.
-
-    :param hours: instead of fileReservedTime.
-    """
+    """Return the most that a disk is used at this ingest while each segment goes after so many hours."""
     a_pass = start.ingest.hour_bytes(0)
     pass_bytes = max(a_pass) * interval_ms(config) // HOUR_MS
     log_bytes = most_bytes_within(start.ingest, hours) + start.segment_bytes + pass_bytes

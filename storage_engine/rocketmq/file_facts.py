@@ -51,10 +51,7 @@ _LMQ_PREFIX = "%LMQ%"
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogEnd:
-    """Where a running broker's log ends, by its word: what it has written whole.
-
-    :param dispatched_offset: messages below it are in their consume queues.
-    """
+    """Where a running broker's log ends, by its word: what it has whole, and in consume queues."""
 
     max_offset: int
     dispatched_offset: int
@@ -91,10 +88,7 @@ class LogListing:
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """A listing, and where the log ends in it.
-
-    :param dispatched_offset: messages below it are to be in their consume queues.
-    """
+    """A listing, where the log ends in it, and up to where messages are to be in their consume queues."""
 
     listing: LogListing
     active: int
@@ -111,9 +105,7 @@ class LogFiles:
 
     @property
     def local(self) -> tuple[LocalSegment, ...]:
-        """
-        :raises FileNotFoundError: a file is gone since.
-        """
+        """:raises FileNotFoundError: a file is gone since."""
         return tuple(
             LocalSegment(
                 log=LOG,
@@ -136,9 +128,7 @@ class LogWalk:
 
 
 def list_log(layout: StoreLayout) -> LogListing:
-    """
-    :raises StoreNotFoundError: there is no segment.
-    """
+    """:raises StoreNotFoundError: there is no segment."""
     found = list_raw_files(layout.log_paths)
     named = readable_files(found)
     if not named:
@@ -224,9 +214,7 @@ def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> LogW
 
 
 def crash_notes(layout: StoreLayout, log: LogFiles) -> tuple[str, ...]:
-    """Return what a person should know of a store that no broker stopped: it crashed, and where its log is
-    torn.
-    """
+    """Return what a person should know of a crashed store, and where its log is torn."""
     if not layout.abort.exists():
         return ()
     crashed = (

@@ -218,9 +218,8 @@ def _queues(found: list[tuple[QueueDirectory, bool]], log_min_offset: int) -> It
 
 
 def described(found: StoreInspection, data_paths: tuple[Path, ...], *, messages: bool) -> Inspection:
-    """Describe a store for a person, and as data.
+    """Describe a store, whose broker writes to directories, for a person, and as data.
 
-    :param data_paths: directories that its broker writes to.
     :param messages: every frame was read, so its counts are known.
     """
     sections: list[Section] = [

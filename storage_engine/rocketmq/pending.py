@@ -396,9 +396,8 @@ def waiting_timers(layout: StoreLayout, log: Sequence[LogFile]) -> tuple[Longs, 
 def _records(
     files: Sequence[MappedFile], position: int, read_time_ms: int, timer_log: Path
 ) -> Iterator[np.ndarray]:
-    """The records that are not due before a time, file by file (TimerMessageStore#recoverAndRevise).
-
-    :param position: the log must not end before it.
+    """Records not due before a time, file by file, of a log of timers that mustn't end before a position
+    (TimerMessageStore#recoverAndRevise).
     """
     end = 0
     for file in files:

@@ -53,10 +53,7 @@ def with_live_broker(command: Function) -> Function:
 
 
 def address_options(broker: str | None) -> str:
-    """Return the options that name a running broker, for a message.
-
-    :param broker: the name of its kind; None: it may be any.
-    """
+    """Return the options that name a running broker of a kind, for a message; None: of any."""
     from storage_engine.brokers import broker_names, find_broker
 
     kinds = broker_names() if broker is None else (broker,)

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 
 def archive_command(broker: str, lake_dir: Path) -> Command:
-    """Return the command that archives some store into a lake.
-
-    :param broker: name of the lake's; "": the first store's, whatever that is.
-    """
+    """Return the command that archives a store of a kind ("": of any) into a lake."""
     from storage_engine.brokers import find_broker
 
     names_its_file = broker != "" and find_broker(broker).settings.of_age != frozenset()

@@ -40,9 +40,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """:param shown: indexes of the columns that are shown.
-    :param name_width: of the columns that have names.
-    """
+    """:param shown: indexes of the columns that are shown."""
 
     shown: tuple[int, ...]
     name_width: int

@@ -240,7 +240,6 @@ class Cluster:
     Its ``admin`` makes requests whose answers are futures: see :meth:`answer`. It ends its connections when
     nobody has it any more.
 
-    :param live: how it is reached.
     :raises MissingExtraError: confluent-kafka isn't installed.
     :raises BadInputError: a setting of the client that it doesn't work with.
     """
@@ -257,9 +256,8 @@ class Cluster:
         self.admin = self._connected(settings)
 
     def answer(self, what: str, future: Future[Answer]) -> Answer:
-        """Return what a request is answered with.
+        """Return what a request for something is answered with.
 
-        :param what: was asked for, for a message.
         :raises BrokerUnavailableError: nobody answers.
         :raises BrokerRefusedError: the cluster says no; its code says why.
         """

@@ -135,7 +135,6 @@ class _Filling:
             self._refuse(int(batches[i]), ExpansionError(expected, found))
 
     def _refuse(self, batch: int, error: ExpansionError) -> None:
-        """Note why a batch's records can't be read."""
         self._kinds[batch], self._faults[batch] = BatchKind.UNDECODABLE, batch_kernels.FAULT_EXPANSION
         self._counts[batch], self._payloads[batch] = 0, -1
         self._reasons[batch] = (error.expected, error.found)
@@ -213,10 +212,7 @@ class Content:
 
 
 def table_of(memory: RowColumns, state: npt.NDArray[np.int64], content: Content) -> pa.Table:
-    """Return the rows that were written.
-
-    :param state: of the kernel.
-    """
+    """Return the rows that were written, by the kernel's state."""
     rows = int(state[kernels.ROWS])
     buffers = content.buffers
 

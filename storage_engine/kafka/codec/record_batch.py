@@ -164,10 +164,7 @@ def iterate_batches(
 
 
 def read_batches(data: SegmentBytes, *, check_crc: bool = True) -> Batches:
-    """Read the headers of a whole segment.
-
-    :param check_crc: False for who only counts, and trusts the bytes.
-    """
+    """Read the headers of a whole segment; who trusts its bytes and only counts checks no CRC."""
     array = as_array(data)
     check = CrcCheck.ALL if check_crc else CrcCheck.NONE
     chunks = list(iterate_batches(array, max(1, len(array)), check))
@@ -194,21 +191,14 @@ def read_batches(data: SegmentBytes, *, check_crc: bool = True) -> Batches:
 
 
 def field(data: npt.NDArray[np.uint8], positions: Longs, at: int, width: int) -> Longs:
-    """Return a field of the batches at these positions.
-
-    :param at: where it lies in a batch.
-    :param width: of the field: 2, 4 or 8 bytes.
-    """
+    """Return a field of the batches at these positions, by its place in a batch and its 2, 4 or 8 bytes."""
     values = np.empty(len(positions), np.int64)
     kernels.read_words(address_of(data), positions, at, width, values)
     return values
 
 
 def scan_damages(data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk) -> Iterator[Damage]:
-    """Yield what the walk found to be no batch, one for each range.
-
-    :param origin: position of the segment's first byte.
-    """
+    """Yield what the walk found to be no batch, one for each range."""
     for i in np.flatnonzero(chunk.kinds == BatchKind.UNDECODABLE).tolist():
         at, size = int(chunk.positions[i]), int(chunk.sizes[i])
         yield Damage(origin + at, size, *explained(data, at, int(chunk.faults[i])))

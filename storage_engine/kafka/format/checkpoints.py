@@ -58,7 +58,6 @@ def read_offsets(path: Path) -> Mapping[str, int]:
 def parse_offsets(data: bytes, path: str) -> Mapping[str, int]:
     """Return the offset of each log.
 
-    :param path: for messages.
     :raises CorruptFileError: the version, the count or a line is wrong.
     """
     found: dict[str, int] = {}
@@ -101,7 +100,6 @@ def read_leader_epochs(path: str | Path) -> tuple[LeaderEpoch, ...]:
 def parse_leader_epochs(data: bytes, path: str) -> tuple[LeaderEpoch, ...]:
     """Return a log's epochs, oldest first.
 
-    :param path: for messages.
     :raises CorruptFileError: the version, the count or a line is wrong, or epochs or offsets don't grow.
     """
     found: list[LeaderEpoch] = []
@@ -119,10 +117,7 @@ def parse_leader_epochs(data: bytes, path: str) -> tuple[LeaderEpoch, ...]:
 
 
 def offsets_text(offsets: Iterable[tuple[str, int, int]]) -> bytes:
-    """Return a log directory's checkpoint.
-
-    :param offsets: topic, partition and offset of each log.
-    """
+    """Return a log directory's checkpoint of topics, partitions and offsets."""
     return _text(f"{topic} {partition} {offset}" for topic, partition, offset in offsets)
 
 

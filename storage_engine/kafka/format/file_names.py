@@ -56,10 +56,7 @@ class FileState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionDirectory:
-    """What the name of a directory says.
-
-    :param unique: sets apart what would have the same name; "" of a log.
-    """
+    """What the name of a directory says; ``unique`` sets apart what would have the same one, "" of a log."""
 
     topic: str
     partition: int

@@ -71,11 +71,7 @@ class LivePartition:
 
 @dataclass(frozen=True, slots=True)
 class LiveFacts:
-    """What a running cluster said.
-
-    :param cluster_id: its own; a node's files that name another one are of another cluster.
-    :param partitions: by ``<topic>-<partition>``; one that is missing was not answered.
-    """
+    """What a running cluster said, with its id; a partition, by ``<topic>-<partition>``, may be missing."""
 
     asked_at_ms: int
     cluster_id: str
@@ -89,8 +85,6 @@ LAST_OFFSET = (1 << 63) - 1
 class SegmentFiles(NamedTuple):
     """The files of a segment.
 
-    :param time_index: its path; None: there is none.
-    :param offset_index: likewise.
     :param companions: its transaction index and its snapshot, which nobody can make again.
     """
 
@@ -283,9 +277,8 @@ def read_node(root: Path) -> Node:
 
 
 def read_what_is_left(root: Path) -> Node:
-    """Look at a node whose broker goes on without a directory that has failed (LogDirFailureChannel).
+    """Look at a node whose broker goes on without a directory, which is ``failed`` (LogDirFailureChannel).
 
-    :return: with what can be read; the others are ``failed``.
     :raises StorageEngineError: as :func:`read_node` does, where nothing can be read.
     """
     directories: list[LogDirectory] = []
@@ -483,10 +476,7 @@ def _read_log(path: str, name: PartitionDirectory, readings: int = _READINGS) ->
 
 
 def _refuse_link(entry: os.DirEntry[str]) -> None:
-    """Refuse a link, which a broker follows: what is behind it would be seen by nobody.
-
-    :raises StoreLayoutError: it is one.
-    """
+    """:raises StoreLayoutError: it is a link, which a broker follows, and nobody sees what is behind."""
     if entry.is_symlink():
         raise StoreLayoutError(
             f"{entry.path}: expected a file or directory of the node itself, found a symbolic link to "

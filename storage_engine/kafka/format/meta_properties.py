@@ -50,7 +50,6 @@ def read_meta_properties(path: Path) -> MetaProperties:
 def parse_meta_properties(data: bytes, path: str) -> MetaProperties:
     """Return a log directory's identity.
 
-    :param path: for messages.
     :raises CorruptFileError: it isn't one.
     """
     values = parse_properties(data, path)
@@ -69,7 +68,6 @@ def parse_meta_properties(data: bytes, path: str) -> MetaProperties:
 def parse_properties(data: bytes, path: str) -> Mapping[str, str]:
     """Return the entries of a Java properties file.
 
-    :param path: for messages.
     :raises CorruptFileError: it isn't one.
     """
     try:
@@ -99,7 +97,6 @@ def read_clean_shutdown(path: Path) -> int | None:
 def parse_clean_shutdown(data: bytes, path: str) -> int | None:
     """Return the broker's epoch when it stopped; None: the marker says nothing.
 
-    :param path: for messages.
     :raises CorruptFileError: it is neither empty nor what a broker writes.
     """
     if not data.strip():

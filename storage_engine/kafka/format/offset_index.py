@@ -27,10 +27,8 @@ class OffsetIndex:
 
 
 def parse_offset_index(data: bytes | memoryview, base_offset: int, path: str) -> OffsetIndex:
-    """Read an index.
+    """Read the index of a segment.
 
-    :param base_offset: of its segment.
-    :param path: for messages.
     :raises CorruptFileError: it has no whole entries, or they don't grow.
     """
     check_entries(len(data), ENTRY_BYTES, path, _REMEDY)

@@ -50,7 +50,6 @@ def has_topic_id(path: str, topic_id: uuid.UUID) -> bool:
 def parse_topic_id(data: bytes, path: str) -> uuid.UUID:
     """Return the id of a log's topic.
 
-    :param path: for messages.
     :raises CorruptFileError: it is no such file.
     """
     lines = data.split(b"\n")

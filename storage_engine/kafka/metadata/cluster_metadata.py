@@ -77,10 +77,7 @@ def metadata_values(directory: Path) -> Iterator[tuple[Path, bytes]]:
 
 
 def _values(path: Path, base: int, begin: int) -> _Values:
-    """Yield the values of a file's records from offset ``begin`` on.
-
-    :param base: offset of its first record.
-    """
+    """Yield the values of a file's records from offset ``begin`` on; the first one has offset ``base``."""
     # Arrow takes longer to load than many a store takes to be looked at.
     from storage_engine.kafka.codec.codec import CODEC
 
@@ -119,11 +116,7 @@ _SEVERAL_BYTES = 0x80
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Which nodes have a partition, and how often it has changed its leader.
-
-    :param removing: replicas that a reassignment takes away.
-    :param adding: replicas that it adds.
-    """
+    """Which nodes have a partition, come and go by a reassignment, and how often its leader changed."""
 
     replicas: tuple[int, ...]
     leader_epoch: int
@@ -290,10 +283,7 @@ def _put(
     rest: bytes,
     path: Path,
 ) -> None:
-    """Take what a PartitionRecord says.
-
-    :param rest: what is behind the topic's id.
-    """
+    """Take what a PartitionRecord says, by the ``rest`` behind the topic's id."""
     found.partitions.setdefault(topic_id, set()).add(number)
     if _PARTITION in kinds:
         _check_version(_PARTITION, version, path)

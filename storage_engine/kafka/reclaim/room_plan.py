@@ -49,11 +49,7 @@ Fault = tuple[Reason, str]
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What a disk lacks.
-
-    :param wanted_bytes: that are to be free on it; None: its size isn't known.
-    :param lacking_bytes: of these; None: how full it is isn't known.
-    """
+    """What a disk lacks of the bytes that are to be free on it; None: its size, or level, isn't known."""
 
     wanted_bytes: int | None
     lacking_bytes: int | None
@@ -136,11 +132,7 @@ _ONLY_AGE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What decides beside the rules of retention.
-
-    :param stopped: the node by its own files, or what keeps all of its logs.
-    :param word: of its cluster; None: none is asked.
-    """
+    """What decides beside the rules: the node by its own files, or what keeps it, and a cluster's word."""
 
     node: Node
     stopped: StoppedNode | Fault
@@ -312,9 +304,8 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class OwnLog:
-    """A stopped node's log by its own files.
+    """A stopped node's log, ``<topic>-<partition>``, by its own files.
 
-    :param name: ``<topic>-<partition>``.
     :param newest_epoch: of the leaders that it has followed or been; -1: none is known.
     """
 

@@ -50,12 +50,7 @@ AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class HeldNode:
-    """A stopped node of a running cluster.
-
-    :param held: its locks.
-    :param seen: what its last snapshot was made of.
-    :param memory: of its hold; None: nothing is remembered.
-    """
+    """A stopped node of a running cluster, with its locks, its last look, and its hold's memory, if any."""
 
     root: Path
     held: LockedDirectories
@@ -143,11 +138,7 @@ def _begin_behind(
 
 
 def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
-    """Make sure, right before a segment goes, that the ground that was found holds.
-
-    :param prefix: the segment alone.
-    :raises ChangedUnderUsError: it doesn't.
-    """
+    """:raises ChangedUnderUsError: right before a segment goes, the ground found for it doesn't hold."""
     left = "This segment was not deleted, older ones of the plan may be."
     if before.leader is not None:
         left = (
@@ -187,9 +178,7 @@ class RoomStore(KafkaStore):
         return RoomStore(self.root, live=self.live, memory=memory)
 
     def check_manageable(self) -> None:
-        """
-        :raises StoreBusyError: the node's own broker runs.
-        """
+        """:raises StoreBusyError: the node's own broker runs."""
         # Not by super(): a dataclass with slots is another class than the one that it knows.
         KafkaStore.check_manageable(self)
         if (user := self.user) is not None and not user.is_ours:

@@ -541,10 +541,7 @@ def _damage_notices(jobs: Sequence[SegmentJob], receipts: Sequence[Receipt]) -> 
 def archive(
     store: AnyStore, run_key: str, jobs: Sequence[SegmentJob], progress: Progress | None = None
 ) -> tuple[Receipt, ...]:
-    """Archive with proof in this process, without Spark.
-
-    :param progress: called with the number of segment bytes done since the last call.
-    """
+    """Archive with proof in this process, without Spark; ``progress`` gets the bytes since its last call."""
     if not jobs:
         return ()
     context = open_context(store)

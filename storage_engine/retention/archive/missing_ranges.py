@@ -64,18 +64,12 @@ class _SeenPart:
 
 @dataclass(slots=True)
 class LogLooks:
-    """What a run has seen of a store's logs, look by look. Pure.
-
-    :param seen: by name and identity: a topic that is made again takes the same name.
-    """
+    """What a run has seen of logs, look by look, by name and identity: a new topic may take a name. Pure."""
 
     seen: dict[tuple[str, str], _SeenPart] = field(default_factory=dict)
 
     def add(self, listed: Listed, log_ids: Mapping[str, str]) -> None:
-        """Add a look.
-
-        :param log_ids: identities of its logs, by name.
-        """
+        """Add a look, with identities of its logs by name."""
         archivable, kept_out = {one.log for one in listed.archivable.segments}, listed.archivable.kept_out
         for log in listed.snapshot.logs:
             if log.segments:
@@ -92,11 +86,7 @@ class LogLooks:
                 )
 
     def parts(self, last: Listed, log_ids: Mapping[str, str]) -> Iterator[_SeenPart]:
-        """Yield what the looks have seen in front of what the last of them has.
-
-        :param last: the last look, which was added.
-        :param log_ids: identities of its logs, by name.
-        """
+        """Yield what looks have seen in front of what the last one, which was added, has."""
         begins = {
             (log.name, log_ids.get(log.name, "")): log.min_offset
             for log in last.snapshot.logs

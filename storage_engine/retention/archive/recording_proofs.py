@@ -24,10 +24,7 @@ _BATCH = 50
 
 
 def record_topic_days(context: Context, lake: Lake, receipts: Sequence[Receipt]) -> str:
-    """Record what segments hold, in the place of what is recorded of them.
-
-    :return: why that could not be done; "" where it was.
-    """
+    """Record what segments hold, for what is recorded of them; return why that failed, or ""."""
     try:
         messages = lake.messages()
         untouched = untouched_files(messages, receipts)
@@ -102,10 +99,7 @@ def record_proven(
 
 
 def again_notices(faults: Mapping[str, str]) -> Iterator[str]:
-    """Yield which segments were archived again since a lake has lost or damaged them, by the reason.
-
-    :param faults: by the segment's subject.
-    """
+    """Yield which segments were archived again since a lake has lost or damaged them, by the reason."""
     by_reason: dict[str, list[str]] = {}
     for subject, reason in faults.items():
         by_reason.setdefault(reason, []).append(subject)

@@ -1,4 +1,7 @@
-"""Archive what is sealed ahead of its deletion, and measure how far the lakes are behind."""
+"""Archive what is sealed ahead of its deletion, and measure how far the lakes are behind.
+
+Each raises LakeUnavailableError where no lake can be read.
+"""
 
 from __future__ import annotations
 
@@ -155,10 +158,7 @@ def _left_of(budget_bytes: int | None, done: Sequence[ArchiveResult]) -> int | N
 
 
 def _look(context: Context, looks: LogLooks) -> tuple[Listed, Mapping[str, str]]:
-    """List a store's segments, as one more look of a run.
-
-    :return: the listing, and the identities of its logs by name.
-    """
+    """List a store's segments as one more look of a run; return also the identities of its logs by name."""
     listed = list_segments(context)
     log_ids = present_logs(context.broker, listed.snapshot)
     looks.add(listed, log_ids)
@@ -234,10 +234,7 @@ class _Listing:
 
 
 def record_archive_lag(store: AnyStore, run_key: str) -> ArchiveLag | None:
-    """Measure the archive lag and take it down, as a sample and for the run's report.
-
-    :return: None under the policy archive: off.
-    """
+    """Measure and record the archive lag, for the run's report too; None under the policy archive: off."""
     context = open_context(store)
     if context.store.policy.archive is ArchiveMode.OFF:
         return None
@@ -263,9 +260,8 @@ def sample_archive_lag(context: Context) -> ArchiveLag:
 class MeasuredLag:
     """The archive lag, and what it was measured by.
 
-    :param archivable: segments that may be archived by now.
-    :param unproven: those of them that no lake proves as they are, as far as is known.
-    :param touched: those of ``unproven`` that a lake has, but whose files were touched since.
+    :param unproven: archivable segments that no lake proves as they are; ``touched``: those that one had
+        before.
     """
 
     lag: ArchiveLag

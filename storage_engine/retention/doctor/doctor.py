@@ -239,10 +239,7 @@ def _with_store(state: State, store: ManagedStore, said: BrokerDiagnosis, figure
 
 
 def pair_findings(pair: SparkPair, *, has_spark: bool) -> Iterator[Finding]:
-    """Judge the PySpark that is installed here. Pure.
-
-    :param has_spark: the store's connection names a Spark connection.
-    """
+    """Judge the PySpark that is installed here, for a store whose connection may name a Spark one. Pure."""
     if pair.is_unequal:
         what = f"the PySpark that is installed here can't be used: {pair.what}"
         severity = Severity.URGENT if has_spark else Severity.NOTE
@@ -270,9 +267,8 @@ def _is_known(pipeline: PipelineFacts | None, dag_id: str) -> bool:
 def findings_of(
     store: ManagedStore, opened: BrokerStore, journal: Journal, record: StoreRecord, now_ms: int
 ) -> tuple[Finding, ...]:
-    """Return what is wrong with a store that its journal knows, the lakes apart; for who looks often.
+    """Return what is wrong with a known store, lakes apart; ``opened`` is used while its broker answers.
 
-    :param opened: the store, which is not opened again while its broker answers.
     :raises StorageEngineError: the store isn't there, or its settings can't be used.
     """
     known = _Known(journal=journal, record=record)
@@ -286,10 +282,7 @@ def findings_of(
 
 
 def _ask_broker(store: ManagedStore, known: _Known, now_ms: int) -> tuple[ManagedStore, BrokerDiagnosis]:
-    """Ask the broker's package; of a running broker that doesn't answer, the files tell what they can.
-
-    :return: the store as it can be looked at, and what was said.
-    """
+    """Ask the package of a broker, or files where that doesn't answer; return also the store to look at."""
     if (inspection := find_broker(store.broker).inspection) is None:
         return store, BrokerDiagnosis()
     diagnose = partial(inspection.diagnose, settings_of(store), known.memory, now_ms)
@@ -442,10 +435,7 @@ def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
 
 
 def _read_samples(known: _Known, now_ms: int) -> None:
-    """Read how far the log was in the last day, where the journal knows the store.
-
-    :raises StorageEngineError: the journal can't be read.
-    """
+    """Read how far the log was in the last day, where the journal knows the store."""
     if known.journal is None or known.record is None:
         return
     last = known.journal.last_sample(known.record.store_id)

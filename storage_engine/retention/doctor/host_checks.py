@@ -67,9 +67,7 @@ def clock_findings(
 
 @dataclass(frozen=True, slots=True)
 class AccessRights:
-    """
-    :param user: who runs this process.
-    :param owner: of the store's root.
+    """:param user: whose process this is; ``owner``: of the store's root.
     :param unwritable: directories in which it may delete no file.
     :param unreadable: directories that it may not list.
     :param open_to_all: our directories and files that everybody may write.
@@ -136,10 +134,7 @@ _LEAST_FILES = 2
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A directory of a store, and its mount.
-
-    :param trusted: whether times there tell of each write, as was tried before; None: it wasn't.
-    """
+    """A directory of a store, and its mount; ``trusted``: times there were seen to tell of each write."""
 
     path: Path
     mount: Mount
@@ -159,11 +154,7 @@ def look_at_mounts(data_paths: Sequence[Path], root: str) -> tuple[Place, ...]:
 def mount_findings(
     places: Sequence[Place], segments: Sequence[Segment], *, needs_shield: bool
 ) -> Iterator[Finding]:
-    """Judge them. Pure.
-
-    :param places: the first one has the store's root.
-    :param needs_shield: a broker runs beside which a shield keeps what is unproven.
-    """
+    """Judge them, the store's root first; a running broker's store may need a shield. Pure."""
     for place in places:
         yield from _of_mount(place)
     coarse = [one for one in segments if one.facts.ctime_ns % 1_000_000_000 == 0]

@@ -32,7 +32,6 @@ def refused_by_last_archive(
 ) -> tuple[RefusedLog, ...]:
     """Return the logs with unproven segments that the last archive refused, by name.
 
-    :param journal: None: there is none yet, so that nothing was archived; likewise the store's record.
     :raises StorageEngineError: the journal can't be read.
     """
     if journal is None or record is None or not unproven:

@@ -78,10 +78,7 @@ class CheckedLake:
 def look_at_lakes(
     store: ManagedStore, record: StoreRecord | None, has_journal: bool
 ) -> tuple[CheckedLake, ...]:
-    """Look at each of a store's lakes. Nothing is made or changed.
-
-    :param record: of the store in its journal; None: there is none yet.
-    """
+    """Look at each of a store's lakes. Nothing is made or changed."""
     return tuple(
         _look(title, store, number, record, has_journal)
         for number, title in zip(range(len(store.lakes)), ("lake", "second lake"), strict=False)
@@ -201,10 +198,7 @@ def misplaced(
 
 
 def misplaced_findings(head: LakeHead | None, lakes: Sequence[CheckedLake]) -> Iterator[Finding]:
-    """Yield that the named lakes aren't the store's. Pure.
-
-    :param head: of the lake that the store was archived into; None: nothing is wrong.
-    """
+    """Yield that the named lakes aren't the store's, which is archived in another one. Pure."""
     if head is None:
         return
     named = " and ".join(one.location for one in lakes)
@@ -220,11 +214,7 @@ def misplaced_findings(head: LakeHead | None, lakes: Sequence[CheckedLake]) -> I
 def lake_findings(
     lakes: Sequence[CheckedLake], broker: str, unproven_bytes: int | None, now_ms: int
 ) -> Iterator[Finding]:
-    """Judge lakes. Pure.
-
-    :param broker: the store's kind.
-    :param unproven_bytes: that still have to go into a lake; None: not known.
-    """
+    """Judge lakes for a kind of store, with the bytes that still have to go in, as far as known. Pure."""
     for lake in lakes:
         yield from _of_lake(lake, broker, unproven_bytes, now_ms)
 

@@ -18,10 +18,7 @@ _NAME_WIDTH = 30
 
 
 def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
-    """Yield the groups that are about to lose messages.
-
-    :param unit: what the messages of a topic are divided into.
-    """
+    """Yield the groups that are about to lose messages, of topics that are divided into units."""
     severity = Severity.URGENT if found.leaves_in_ms <= DAY_MS else Severity.WARNING
     unread = found.unread
     if unread.error:

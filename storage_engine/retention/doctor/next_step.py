@@ -38,7 +38,6 @@ def unknown_proof_finding(why: UnknownProof, sealed_count: int) -> Finding:
 @dataclass(frozen=True, slots=True)
 class NextStep:
     """:param command: of this shell, or another as it is typed; "" where there is none to type now.
-    :param why: what it does, or what to wait for.
     :param options: as typed, which follow those of the store.
     """
 
@@ -158,11 +157,7 @@ def _in_other_lake(state: State) -> NextStep:
 
 
 def in_airflow(finding: Finding, dag_id: str, *, known: bool) -> Finding:
-    """Return a finding whose advice names the DAG in place of the commands that a store of Airflow has in it.
-
-    :param dag_id: of the DAG that archives, proves and deletes.
-    :param known: Airflow has it.
-    """
+    """Return a finding that advises a DAG, which Airflow may not know yet, and not commands."""
     way = f"airflow dags trigger {dag_id}" if known else f"the DAG {dag_id}, once Airflow knows it"
     advice = Text(finding.advice)
     return replace(finding, advice=Text(*(way if part in _IN_DAG else part for part in advice.parts)))

@@ -40,11 +40,9 @@ class DiskRange:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedPart:
-    """What a lake has of a store.
+    """What a lake has of a store, what expired, and segments of which archive rules left topics out.
 
-    :param ranges: per log and lineage the runs of bytes, as (log, lineage, from, to).
-    :param expired: the same of what expired.
-    :param in_part: likewise of segments of which archive rules left topics out.
+    :param ranges: per log and lineage the runs of bytes, as (log, lineage, from, to); the others likewise.
     """
 
     lake: str

@@ -53,11 +53,7 @@ class DagFacts:
 
 @dataclass(frozen=True, slots=True)
 class ComponentFacts:
-    """A component of Airflow, such as the scheduler or an edge worker.
-
-    :param heartbeat_ms: the newest of its kind; None: none ever ran.
-    :param state: of an edge worker, in Airflow's word, such as ``idle``.
-    """
+    """A component of Airflow, its newest heartbeat, if any, and an edge worker's state."""
 
     name: str
     heartbeat_ms: int | None

@@ -56,19 +56,14 @@ class GrowthFrom(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """:param bytes_per_day: that the logs grew lately.
-    :param source: what tells it.
-    """
+    """What the logs grew lately, and what tells it."""
 
     bytes_per_day: int
     source: GrowthFrom
 
 
 def growth_of(samples: Sequence[tuple[int, int]], logs: Sequence[LogSnapshot], now_ms: int) -> Growth | None:
-    """Return how fast the logs grew in the last day; None: nothing tells it.
-
-    :param samples: (moment, sum of the logs' max offsets), oldest first.
-    """
+    """Return how fast the logs grew lately, by (moment, sum of max offsets), oldest first; None: unknown."""
     by_samples = _by_samples([one for one in samples if now_ms - DAY_MS <= one[0] <= now_ms])
     if by_samples is not None:
         return Growth(by_samples, GrowthFrom.SAMPLES)
@@ -84,10 +79,7 @@ def _by_samples(samples: Sequence[tuple[int, int]]) -> int | None:
 
 
 def _by_segments(log: LogSnapshot, now_ms: int) -> int | None:
-    """Return what came behind the segment that was sealed a day ago, or behind the oldest one.
-
-    :return: None where the sealed segments are of too short a time.
-    """
+    """Return what came behind the last segment sealed a day ago, or the oldest; None: they are too young."""
     known = [segment for segment in log.sealed if segment.mtime_ns // 1_000_000 < now_ms]
     if not known or (known[-1].mtime_ns - known[0].mtime_ns) // 1_000_000 < LEAST_SPREAD_MS:
         return None
@@ -367,10 +359,7 @@ def _filling(found: Figures, what: str) -> Iterator[Finding]:
 
 
 def retention_findings(found: Figures, age_setting: str) -> Iterator[Finding]:
-    """Yield a time that segments are to stay, and that the disk has no room for at the present growth.
-
-    :param age_setting: the broker's setting that says how long.
-    """
+    """Yield a time that segments are to stay, and that the disk has no room for at the present growth."""
     kept_ms = _kept_ms(found)
     level = found.levels.forces_percent or found.full_percent
     if kept_ms is None or level is None or found.growth is None or not age_setting:

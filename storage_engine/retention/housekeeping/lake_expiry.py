@@ -355,9 +355,7 @@ def _look(lake: Lake, journal_url: str | None, gone: Sequence[str], rewrite: Rew
 
 
 def _store_id(name: str, names: Mapping[str, Sequence[str]]) -> str:
-    """
-    :raises BadInputError: no store of the lake, or several, are called so.
-    """
+    """:raises BadInputError: no store of the lake, or several, are called so."""
     called = [store_id for store_id, of_store in names.items() if name in (store_id, *of_store[-1:])]
     if len(called) != 1:
         raise BadInputError(

@@ -56,9 +56,8 @@ def new_lag_table(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def queue_shares(positions: pa.Table, most_rows: int) -> list[tuple[int, int]]:
-    """Cut positions, which are in the order of their queues, into shares of whole queues.
+    """Cut positions, in the order of queues, into shares of whole queues of about so many rows at most.
 
-    :param most_rows: a share has no more than these, and the rest of its last queue.
     :return: first row and the row behind the last, of each share.
     """
     starts = queue_starts(positions)
@@ -86,11 +85,7 @@ def read_lag_table(path: str | os.PathLike[str]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class LagPart:
-    """What a share adds to the summary.
-
-    :param at_risk: the first rows that decide what a plan costs whom; see :func:`lag_part`.
-    :param worst: the rows that are furthest behind.
-    """
+    """What a share adds to the summary, with rows at risk (:func:`lag_part`) and those furthest behind."""
 
     groups: tuple[str, ...]
     queues: int

@@ -159,10 +159,7 @@ def find_unread(
 def find_unread_by_log(
     broker: BrokerStore, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
 ) -> Mapping[str, Unread]:
-    """Find what consumers lose of each of some logs alone; what can't be found is unknown.
-
-    :param new_min_offsets: by the name of the log.
-    """
+    """Find what consumers lose of each of some logs alone; what can't be found is unknown."""
     try:
         return consumers_of(broker).unread_by_log(snapshot, new_min_offsets)
     except (StorageEngineError, OSError) as error:
@@ -170,10 +167,7 @@ def find_unread_by_log(
 
 
 def joined(first: Unread, second: Unread) -> Unread:
-    """Return what consumers lose of the logs of both, which have no queue in common.
-
-    :param second: found later.
-    """
+    """Return what consumers lose of the logs of both, which have no queue in common."""
     rows: dict[tuple[str, str], UnreadMessages] = {}
     for row in (*first.rows, *second.rows):
         known = rows.get((row.group, row.topic))

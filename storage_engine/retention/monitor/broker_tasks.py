@@ -92,10 +92,7 @@ def open_removals(context: Context, tasks: Collection[str]) -> tuple[Event, ...]
 
 
 def settle_removals(context: Context, run: Run, tasks: Collection[str], lease: Lease) -> Notes:
-    """Record of what is gone that it is, durably. Called while the store is held.
-
-    :param run: the one that settles; of another one's removals it says so itself.
-    """
+    """Record, durably, what is gone of what this run or others meant to remove, while the store is held."""
     lacking = missing_stamps(context.store.real_root)
     notes: dict[str, list[str]] = {}
     for event in open_removals(context, tasks):

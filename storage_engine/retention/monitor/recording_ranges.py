@@ -108,11 +108,7 @@ def ends_of_segments(
 def hole_spans(
     context: Context, snapshot: StoreSnapshot, ends: Mapping[SegmentId, int], present: Mapping[str, str]
 ) -> Iterator[ReleasedSpan]:
-    """Yield what is gone between segments; what a person has accepted as lost is excused.
-
-    :param ends: of :func:`ends_of_segments`.
-    :param present: identities of the logs, by name.
-    """
+    """Yield what is gone between segments; what a person has accepted as lost is excused."""
     accepted = accepted_losses(context.journal, context.record) if ends else ()
     for segment in (one for log in snapshot.logs for one in log.sealed if one.id in ends):
         end = ends[segment.id]

@@ -42,11 +42,7 @@ Unreadable = dict[str, BadInputError | FileGoneError | OSError]
 def find_dependents(
     broker: BrokerStore, snapshot: StoreSnapshot, min_offsets: Mapping[str, int]
 ) -> tuple[tuple[DependentFile, ...], Unreadable]:
-    """Find the files that point only below these offsets, and the logs of which that can't be told.
-
-    :param snapshot: of the store as it is.
-    :param min_offsets: by name, where logs are to begin.
-    """
+    """Find files that point only below where logs are to begin, and the logs of which that can't be told."""
     if not min_offsets:
         return (), {}
     try:
@@ -245,11 +241,7 @@ def decide(
 def cut_by_policy(
     plan: Plan, pending: Iterable[Pending], policy: Policy, now_ms: int, sealed_ms: Mapping[SegmentId, int]
 ) -> Plan:
-    """Cut a broker's plan before the first segment that the store's policy keeps.
-
-    :param pending: as of :func:`pending_by`.
-    :param sealed_ms: as of :func:`sealed_by`.
-    """
+    """Cut a broker's plan before the first segment that the store's policy keeps."""
     plan = apply_minimum_retention(plan, policy.minimum_retention_hours, now_ms, sealed_ms)
     return apply_pending_policy(plan, pending, policy.pending_policy)
 

@@ -55,7 +55,6 @@ def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | Non
 
     Drift of a hold is in the journal before anything else is looked at.
 
-    :param now_ms: the moment to decide for; None: this machine's clock.
     :raises BrokerError: the running broker can't be asked.
     :raises BadInputError: the directory isn't its store, or not any more.
     """
@@ -133,7 +132,6 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
     A run that may delete nothing, since the store has crashed or messages are pending, is due: it says so.
     So is one that empties a quarantine.
 
-    :param now_ms: the moment to decide for; None: this machine's clock.
     :raises BrokerError: the running broker can't be asked.
     :raises BadInputError: a store that can't be planned or cleaned up, or whose files can't be set aside
         though the policy wants it.

@@ -74,7 +74,6 @@ def make_plan(
     """Plan the run; a run that has a plan keeps it. Beside a running broker the store is held first.
 
     :param run_key: names the run for all its steps: Airflow's run id, or any other unique text.
-    :param now_ms: the moment to decide for; None: this machine's clock.
     :param starter: who begins the run; None: the account whose process this is.
     :raises RunStateError: the run was begun with another request.
     :raises BadInputError: a store that is archived alone, can't be planned, couldn't be cleaned up behind its

@@ -171,11 +171,10 @@ class Proofs:
         return replace(self, permits=NO_PERMITS).unproven(of_rules) if of_rules else []
 
     def touched(self, unproven: Sequence[Segment]) -> list[Segment]:
-        """Those that were proven as long as they are, and whose files somebody touched since.
+        """Those that were proven as long as they are, and whose files somebody touched since, of
+        :meth:`unproven`.
 
         A hash tells whether their bytes are the same; until then they permit no deletion.
-
-        :param unproven: as :meth:`unproven` returns them.
         """
         return [
             segment
@@ -418,10 +417,7 @@ def none_reachable(reasons: Sequence[str]) -> LakeUnavailableError:
 
 
 def _refuse_same(lake: Lake, others: Sequence[Lake]) -> None:
-    """A lake that is named twice is no second place.
-
-    :raises LakeIdentityError: it is one of the others.
-    """
+    """:raises LakeIdentityError: it is one of the others: a lake that is named twice is no second place."""
     lake_id = lake_id_of(lake.segments()) if others else None
     if lake_id is not None and lake_id in {lake_id_of(other.segments()) for other in others}:
         raise LakeIdentityError(
@@ -431,10 +427,7 @@ def _refuse_same(lake: Lake, others: Sequence[Lake]) -> None:
 
 
 def _refuse_copy(lake: Lake) -> None:
-    """A copy is made to outlive its lake: it is no second place for what the lake has, and takes nothing.
-
-    :raises LakeIdentityError: it is one.
-    """
+    """:raises LakeIdentityError: it is a copy, which is no second place for its lake, and takes nothing."""
     original = copy_of(lake.segments())
     if original is not None:
         raise LakeIdentityError(

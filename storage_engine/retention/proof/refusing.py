@@ -39,9 +39,8 @@ class RefusedLog:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a release goes on without a log.
+    """Why a release goes on without a log, and with which error it ends if there is no other.
 
-    :param error: what the release ends with where it has no other log.
     :param details: by base offset, what is wrong with the segments that are to blame.
     """
 
@@ -124,10 +123,7 @@ def account_for(
 
 
 def refuse_in_plan(plan: Plan, errors: Mapping[str, Exception]) -> Plan:
-    """Keep all of the logs that can't be released as they are.
-
-    :param errors: by name of the log, why.
-    """
+    """Keep all of the logs that can't be released as they are, by errors by name."""
 
     def decide(log: LogPlan) -> Sequence[Decision]:
         if (error := errors.get(log.log)) is None:
@@ -177,10 +173,7 @@ def archive_error(
 
 
 def refused_text(run_key: str, root: str, refused: Sequence[RefusedLog], after: str = _AFTER_RELEASE) -> str:
-    """Say with what error a run ends that went on without some logs.
-
-    :param after: what became of the other logs, and what is next.
-    """
+    """Say with what error a run ends that refused logs, what became of the others, and what is next."""
     said = [
         f"run {run_key!r} of {root}: expected every log to pass, found "
         f"{count_text(len(refused), 'log')} refused.",

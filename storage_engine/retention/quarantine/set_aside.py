@@ -68,9 +68,7 @@ _TELL_SIGNS = "tell by which files it shows that its broker has run"
 
 
 def refuse_undone(context: Context, run: Run) -> None:
-    """
-    :raises RunStateError: the run was undone, or its undo has begun: it deletes nothing more.
-    """
+    """:raises RunStateError: the run was undone, or its undo has begun: it deletes nothing more."""
     found = quarantine_of(context.journal, run)
     undone = (QuarantineState.UNDOING, QuarantineState.UNDONE, QuarantineState.UNDO_ENDED)
     if found is not None and found.state in undone:
@@ -126,9 +124,7 @@ def remover(
 
 
 def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
-    """
-    :raises BadInputError: an undo would fit only before the broker starts, and nothing tells whether it has.
-    """
+    """:raises BadInputError: an undo fits only before the broker starts, and nothing tells whether it has."""
     process, kind = context.broker.process, find_broker(context.store.broker)
     if process is None and kind.aside is Aside.OUTSIDE:
         raise BadInputError(

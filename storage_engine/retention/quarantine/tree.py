@@ -172,10 +172,9 @@ def contents(place: Place) -> Contents:
 
 
 def remove(place: Place, before_steps: Callable[[], object] | None = None) -> Contents:
-    """Remove a run's directory with all that is in it, and directories above it that are empty then.
+    """Remove a run's directory and directories above it that are empty then; return what was in it.
 
     :param before_steps: called before each large file, which goes in steps; None: each goes at once.
-    :return: what was in it.
     """
     *above, name = place.parts
     parent = Place(place.base, tuple(above))
@@ -376,7 +375,6 @@ def _is_ours_alone(descriptor: int, name: str, directory: int) -> bool:
 
 
 def _remove_directories(name: str, directory: int) -> None:
-    """Remove a directory if nothing but directories is in it."""
     if not _is_directory(name, directory):
         return
     descriptor, names = _listed(name, directory)

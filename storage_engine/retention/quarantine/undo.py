@@ -172,10 +172,7 @@ def _check_unchanged(context: Context, run: Run, quarantine: Quarantine, lease: 
 
 
 def _check_moves(aside: Mapping[str, Place]) -> None:
-    """Make sure that files can be renamed from where they lie to where they were.
-
-    :raises QuarantineError: they can't, as where a directory was mounted elsewhere since.
-    """
+    """:raises QuarantineError: a file can't be renamed to where it was, as across a newer mount."""
     for place, directory in {(place, Path(path).parent) for path, place in aside.items()}:
         if not renames(directory, Path(place.base)):
             raise QuarantineError(
@@ -191,7 +188,6 @@ def _check_bytes(
 
     Those that went without a receipt have nothing to be compared with.
 
-    :param renew: keeps the store ours; called now and then.
     :raises QuarantineError: one has other bytes.
     :raises OSError: one can't be read.
     """
@@ -275,10 +271,7 @@ def _found_in(places: Sequence[Place], path: Path) -> tuple[Place | None, os.sta
 def _check_log(
     context: Context, run: Run, aside: Sequence[SegmentRelease], logs: Sequence[LogSnapshot]
 ) -> None:
-    """Make sure that what lies aside ends where each log begins now.
-
-    :raises QuarantineError: it doesn't.
-    """
+    """:raises QuarantineError: what lies aside doesn't end where each log begins now."""
     if gone := sorted({one.log for one in aside} - {log.name for log in logs}):
         raise QuarantineError(
             f"{context.store.real_root}: expected log {gone[0]}, from which run {run.run_key!r} "

@@ -83,10 +83,7 @@ def _is_recorded(one: OffsetRange, recorded: Sequence[tuple[Drift, int]]) -> boo
 def all_gone_spans(
     journal: Journal, record: StoreRecord, unasked: Collection[str]
 ) -> tuple[ReleasedSpan, ...]:
-    """Return what all runs deleted from a store, and what was found to have gone without them.
-
-    :param unasked: where the lakes are that can't be asked now.
-    """
+    """Return what runs deleted or others did; ``unasked``: where the lakes are that can't be asked."""
     return (*released_spans(journal, record.store_id, unasked), *gone_spans(journal, record, unasked))
 
 
@@ -252,10 +249,7 @@ def _drift_spans(drift: Iterable[Drift]) -> Iterator[ReleasedSpan]:
 
 
 def ranges_of_drift(one: Drift, ranges: Sequence[RangeStatus]) -> list[RangeStatus]:
-    """Return which of some ranges have offsets that others deleted.
-
-    :param ranges: by :func:`gone_ranges`.
-    """
+    """Return which of :func:`gone_ranges` have offsets that others deleted."""
     label = log_label(one.log, one.log_id)
     called = label if any(row.log == label for row in ranges) else one.log
     return [
@@ -266,10 +260,7 @@ def ranges_of_drift(one: Drift, ranges: Sequence[RangeStatus]) -> list[RangeStat
 
 
 def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple[str, ...]:
-    """Return each as a sentence; of what others deleted, what became of it.
-
-    :param ranges: by :func:`gone_ranges`.
-    """
+    """Return each as a sentence; of what others deleted, what became of it by :func:`gone_ranges`."""
     alarms: list[str] = []
     for one in drift:
         if one.kind not in GONE:

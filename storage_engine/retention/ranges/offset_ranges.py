@@ -67,10 +67,7 @@ def own_ends(
 def proven_ends(
     snapshot: StoreSnapshot, rows_of: Callable[[SegmentId], Iterable[Receipt]], acts: OwnActs
 ) -> dict[SegmentId, int]:
-    """Return where sealed segments end by receipts of the very same files.
-
-    :param rows_of: returns sound receipts of a segment in its log's lineage.
-    """
+    """Return where sealed segments end by sound receipts, in their log's lineage, of the very same files."""
     return {
         one.id: row.end
         for log in snapshot.logs
@@ -281,10 +278,7 @@ def _faulty(log: str, spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRang
 def _expired(
     log: str, spans: Sequence[ArchivedSpan], pieces: Sequence[OffsetRange], lost: Sequence[Interval]
 ) -> list[OffsetRange]:
-    """Return what expired, or stayed out by rules, of which nothing is in any place.
-
-    :param lost: what went when no rule let it go.
-    """
+    """Return what expired, or stayed out by rules, of which nothing is in any place; not what is lost."""
     covers = {span.lineage: _in_lineage(pieces, span.lineage) for span in spans}
     reached = dict.fromkeys(covers, 0)
     found: list[OffsetRange] = []

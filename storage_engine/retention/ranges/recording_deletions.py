@@ -35,11 +35,10 @@ from storage_engine.retention.store.stamp import Stamp, read_stamp
 
 
 def record_deletions(context: Context, run: Run) -> tuple[str, ...]:
-    """Write what lakes and stamp lack of the store's deletions; a dry run writes nothing.
+    """Write what lakes and stamp lack of the store's deletions, but in a dry run; return what failed, and
+    why.
 
     Killed at any instant and run again, it goes on. Each range of a run is there once.
-
-    :return: what could not be written, and why.
     """
     return () if run.request.dry_run else tuple(filter(None, _record(context, run)))
 
@@ -71,10 +70,7 @@ def _record(context: Context, run: Run) -> Iterator[str]:
 
 
 def write_deletions(lakes: Iterable[LakeConfig], journal_url: str, record: StoreRecord) -> tuple[str, ...]:
-    """Write what lakes lack of a store's deletions, where no run of the store is at work.
-
-    :return: what could not be written, and why.
-    """
+    """Write what lakes lack of a store's deletions while no run is at work; return what failed, and why."""
     try:
         reader = JournalReader(journal_url)
         runs = read_deleting_runs(reader, record.store_id)

@@ -63,10 +63,7 @@ def logs_of_snapshot(
     lineages: Lineages,
     known: Iterable[SeenLog] = (),
 ) -> tuple[SeenLog, ...]:
-    """Return a snapshot's logs as they are remembered.
-
-    :param known: what is remembered: of a log whose end can't be read that is its end.
-    """
+    """Return a snapshot's logs to be remembered, an end that can't be read as it is remembered."""
     before = {(one.log, one.lineage): one for one in known}
 
     def seen(log: LogSnapshot) -> SeenLog:
@@ -116,11 +113,10 @@ def absent_logs(known: Iterable[SeenLog], here: Iterable[SeenLog]) -> tuple[Seen
 def remembered(
     known: Sequence[SeenLog], here: Sequence[SeenLog], absences: Mapping[SeenLog, Absence]
 ) -> tuple[SeenLog, ...]:
-    """Return what is to be remembered from this look on: one that is rightly gone is forgotten.
+    """Return what is to be remembered from this look on, by :func:`absent_logs`: one rightly gone is
+    forgotten.
 
     Of a log that is as it was the earlier look stays, so that nothing changes where nothing has.
-
-    :param absences: of :func:`absent_logs`.
     """
     before = {one.log: one for one in known if one not in absences}
 

@@ -435,11 +435,7 @@ def _credited_count(journal: Journal, record: StoreRecord, lake: Lake, snapshot:
 def other_lake_findings(
     others: Sequence[LakeHead], result: StoreVerification, has_rows: bool
 ) -> Iterator[Finding]:
-    """Yield the lakes that a store was archived into and that nobody named, where that leaves a gap. Pure.
-
-    :param others: what those lakes held last of the store.
-    :param has_rows: a lake that was named has receipts of the store.
-    """
+    """Yield the lakes that a store was archived into and nobody named, where that leaves a gap. Pure."""
     late = [f"{log} from {offset}" for log, offset in sorted(result.begins.items()) if offset > 0]
     if has_rows and not late:
         return

@@ -48,12 +48,7 @@ MAY_BE_GONE = "It was not deleted, older ones of the plan may be."
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of planned segments that are gone.
-
-    :param others: those that our other runs deleted.
-    :param gone: those that went by none of our runs.
-    :param went: logs of which segments are gone, and that go on.
-    """
+    """What became of planned segments that are gone: by our other runs, or by none; the logs that go on."""
 
     others: tuple[SegmentRelease, ...]
     gone: GoneResult
@@ -152,9 +147,7 @@ def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lea
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """:param verdicts: of the logs that pass, oldest first in each.
-    :param refusals: of the other logs.
-    """
+    """Verdicts of the logs that pass, oldest first in each, and refusals of the others."""
 
     verdicts: tuple[Verdict, ...]
     refusals: tuple[Refusal, ...]

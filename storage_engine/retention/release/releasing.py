@@ -189,9 +189,7 @@ def _finish(
 
 
 def _proofs(context: Context, wanted: Mapping[SegmentId, SegmentRelease], held: Locked) -> Proofs:
-    """
-    :raises LakeUnavailableError: a lake can't be asked, so that it is unknown what is proven.
-    """
+    """:raises LakeUnavailableError: a lake can't be asked, so that it is unknown what is proven."""
     if all(release.receipt_hash is None for release in wanted.values()):
         return Proofs(())
     proofs = read_proofs(
@@ -269,7 +267,6 @@ def release(
     (:attr:`~storage_engine.retention.report.finishing.FinishResult.refused`). The errors below that name a
     segment are raised where no log is left.
 
-    :param now_ms: the moment to decide for; None: this machine's clock.
     :param approved_digest: of the plan that the caller means; None: of the one that is recorded. Whether a
         second person has to approve it, and has, the journal alone says.
     :raises BadInputError: what goes can't be set aside, though the policy wants it; nothing was deleted.

@@ -70,10 +70,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """One segment of the plan: what became of it, why, and on what ground.
-
-    :param proof: on what ground it was deleted; "" when it was not.
-    """
+    """One segment of the plan: what became of it and why; "" for proof: it was not deleted."""
 
     log: str
     base_offset: int
@@ -137,11 +134,7 @@ def _fate(
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What became of one step of a run.
-
-    :param took_ms: None while the step is not done.
-    :param error: the last failure, unless the step was done since.
-    """
+    """What became of one step of a run, and the last failure unless it was done since."""
 
     step: str
     done: bool
@@ -150,10 +143,7 @@ class StepReport:
 
 
 def step_reports(events: Sequence[Event], unproven: Collection[SegmentId]) -> tuple[StepReport, ...]:
-    """Return the steps that a run took, in their order.
-
-    :param unproven: segments that the run wanted in a lake, and that have no receipt.
-    """
+    """Return the steps that a run took, in their order, by what it wanted in a lake without a receipt."""
     rows: list[StepReport] = []
     for step in Step:
         whole = [event for event in events if event.step == step and event.subject == WHOLE]
@@ -465,7 +455,6 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
 
 
 def _not_archived(events: Sequence[Event]) -> tuple[RefusedLog, ...]:
-    """Return the logs that could not be archived when it was tried last."""
     found: dict[str, RefusedLog] = {}
     for event in (event for event in events if event.step == Step.ARCHIVE):
         if REFUSED in event.payload:

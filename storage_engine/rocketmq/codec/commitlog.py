@@ -411,11 +411,7 @@ def _header(data: npt.NDArray[np.uint8], position: int) -> bytes:
 
 
 def _explain(header: bytes, length: int, base_offset: int, position: int, fault: int) -> tuple[str, str]:
-    """Return what a valid frame has at ``position``, and what is there.
-
-    :param header: the bytes that begin there.
-    :param length: of the segment.
-    """
+    """Return what a valid frame has at ``position``, where ``header`` begins, and what is there."""
     from storage_engine.rocketmq.codec import frame_kernels
 
     remaining = length - position
@@ -441,11 +437,7 @@ def _explain(header: bytes, length: int, base_offset: int, position: int, fault:
 
 
 def near_logical_end(data: memoryview, base_offset: int) -> int:
-    """Return the position at which a segment's frames end, by its tail; 0 where no frame begins it.
-
-    :param data: the whole segment file.
-    :param base_offset: physical offset of its first byte.
-    """
+    """Return the position at which a whole segment's frames end, by its tail; 0 where no frame begins it."""
     if not _frame_bytes(data, 0, base_offset):
         return 0
     low, high = 0, -(-len(data) // _BLOCK)
@@ -462,11 +454,7 @@ def near_logical_end(data: memoryview, base_offset: int) -> int:
 
 
 def last_message(data: memoryview, base_offset: int) -> bytes:
-    """Return the last message of a full segment; empty where none is found near its end.
-
-    :param data: the whole segment file.
-    :param base_offset: physical offset of its first byte.
-    """
+    """Return the last message of a full segment; empty where none is found near its end."""
     at = _last_message(data, base_offset, len(data))
     return bytes(data[at : at + _frame_bytes(data, at, base_offset)]) if at else b""
 

@@ -53,11 +53,7 @@ _TEXT_COLUMNS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueRanking:
-    """The queues of a chunk in the order in which their rows are written.
-
-    :param ranks: by code, place in the order of (topic, queue id); topics that are no UTF-8 come last.
-    :param topic_valid: by code, 1 where the topic is UTF-8.
-    """
+    """The queues of a chunk in the order in which their rows are written, topics not UTF-8 last."""
 
     ranks: npt.NDArray[np.int32]
     topic_valid: npt.NDArray[np.uint8]

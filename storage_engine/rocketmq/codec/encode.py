@@ -73,10 +73,9 @@ _PAIRS, _TERMINATED = PAIR_COLUMNS
 
 
 def encode_rows(rows: pa.Table, out: memoryview, base_offset: int) -> int:
-    """Write each row's bytes into ``out`` at physical_offset - base_offset.
+    """Write each row's bytes into ``out`` at physical_offset - base_offset; return how many.
 
     :raises ProofError: when a row lies outside ``out``, rows overlap, or a row can't be encoded.
-    :return: bytes written.
     """
     target = np.frombuffer(out, np.uint8)
     if not target.flags.writeable:

@@ -67,10 +67,7 @@ def read_pairs(texts: pa.ChunkedArray[Any]) -> tuple[pa.Array[Any], npt.NDArray[
 
 
 def _last_of_each_name(rows: npt.NDArray[np.int64], names: Any) -> npt.NDArray[np.int64]:
-    """Return the places of the pairs that are the last of their name in their row.
-
-    :param rows: of each pair, ascending.
-    """
+    """Return the places of the pairs that are the last of their name in their row; rows ascend."""
     coded = names.dictionary_encode()
     codes: npt.NDArray[np.int64] = coded.indices.to_numpy().astype(np.int64)
     places = np.arange(len(rows), dtype=np.int64)

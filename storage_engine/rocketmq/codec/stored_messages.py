@@ -1,4 +1,7 @@
-"""Single messages of the commitlog by their physical offsets; reads nothing else of a segment."""
+"""Single messages of the commitlog by their physical offsets; reads nothing else of a segment.
+
+Each raises OSError where a file can't be read.
+"""
 
 from __future__ import annotations
 
@@ -91,9 +94,8 @@ def stored_messages(files: Sequence[LogFile], offsets: Longs) -> Iterator[Stored
 
 
 def read_message(data: memoryview, position: int, offset: int) -> StoredMessage:
-    """Read the message that begins at a position of a segment.
+    """Read the message that begins at a position of a segment, and so at a physical offset.
 
-    :param offset: physical offset that it has there.
     :raises ValueError: none does.
     :raises struct.error: the segment ends within it.
     """
@@ -138,7 +140,6 @@ def store_timestamps(
     :param offsets: in ascending order.
     :param may_go: a running broker may delete a file meanwhile; it has no offset then.
     :return: :data:`UNKNOWN` where no file has the offset or no message begins there.
-    :raises OSError: a file can't be read.
     """
     times = np.full(len(offsets), UNKNOWN, dtype=np.int64)
     for file in files:
@@ -155,8 +156,6 @@ def sealed_at_ms(snapshot: StoreSnapshot, *, may_go: bool = False) -> dict[Segme
     That one didn't fit into the segment, which was filled up for it. Nobody changes it with a file's times.
 
     :param may_go: as for :func:`store_timestamps`.
-    :return: without segments of which that can't be told.
-    :raises OSError: a file can't be read.
     """
     found = {}
     for log in snapshot.logs:
@@ -170,10 +169,7 @@ def sealed_at_ms(snapshot: StoreSnapshot, *, may_go: bool = False) -> dict[Segme
 
 
 def oldest_message_ms(snapshot: StoreSnapshot) -> int | None:
-    """Return when the first message was stored; None: there is none, or its file went away meanwhile.
-
-    :raises OSError: a file can't be read.
-    """
+    """Return when the first message was stored; None: there is none, or its file went away meanwhile."""
     found = []
     for first in (log.segments[0] for log in snapshot.logs if log.segments):
         file = LogFile(first.facts.path, first.base_offset, first.facts.size_bytes)
@@ -185,7 +181,6 @@ def newest_message_ms(layout: StoreLayout, max_offset: int) -> int | None:
     """Store time of the last message before ``max_offset``; None where its file has none or is gone.
 
     :param max_offset: the broker's; nothing behind it is looked at, as it may be half written.
-    :raises OSError: the file can't be read.
     """
     for file in readable_files(list_raw_files(layout.log_paths)):
         if file.base_offset < max_offset <= file.end_offset:

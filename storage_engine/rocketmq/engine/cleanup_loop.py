@@ -36,10 +36,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LogPass:
-    """What one pass over the log came to.
-
-    :param deleted: first offsets of the files that went.
-    """
+    """What one pass over the log came to, with first offsets of the files that went."""
 
     triggers: tuple[Trigger, ...]
     deleted: tuple[int, ...]
@@ -192,10 +189,7 @@ def cleaning(
     *,
     release: Callable[[PlanRequest], object] | None = None,
 ) -> Iterator[CleanupLoop]:
-    """Clean a store up by time while the block runs.
-
-    :param release: as for :class:`CleanupLoop`.
-    """
+    """Clean a store up by time while the block runs; see :class:`CleanupLoop`."""
     loop = CleanupLoop(store, config, zone, release=release)
     loop.start()
     try:

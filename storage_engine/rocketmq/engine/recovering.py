@@ -135,10 +135,9 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
 
 
 def _remove_dependents(layout: StoreLayout, first_offset: int) -> None:
-    """Remove what the log makes again. A queue whose messages are all gone stays: it alone knows its next
-    offset.
-
-    :param first_offset: of the log.
+    """Remove what the log makes again from its first offset on. A queue whose messages are all gone stays: it
+    alone
+    knows its next offset.
     """
     for directory in (layout.consumequeue_ext, layout.index):
         if directory.is_dir():

@@ -41,11 +41,7 @@ class LogPart:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredEnd:
-    """Where the log's whole messages end.
-
-    :param last_message: where the last one begins; None: there is none in what was read.
-    :param began_at: first offset that was read.
-    """
+    """Where the log's whole messages end, the last of what was read begins, if any, and reading began."""
 
     offset: int
     last_message: int | None
@@ -75,10 +71,7 @@ def first_part_after_stop(parts: Sequence[LogPart], dispatched: int) -> int:
 def find_end(
     parts: Sequence[LogPart], number: int, reader: FrameReader, on_rows: OnRows, *, check_crc: bool
 ) -> RecoveredEnd:
-    """Read frames from a file on until one isn't whole.
-
-    :param on_rows: gets the messages in their order.
-    """
+    """Read frames from a file on until one isn't whole; ``on_rows`` gets the messages in their order."""
     part, position, last = parts[number], 0, None
     began_at = part.base_offset
     while True:
@@ -108,7 +101,6 @@ def recover(
     """Find the ends of log and queues, cut off what lies behind them, and dispatch what the queues lack.
 
     :param clean: the store was stopped cleanly.
-    :raises OSError: the disk refuses.
     """
     parts = [LogPart(file.path, file.base_offset, file.array) for file in files.files]
     number = 0
@@ -170,7 +162,6 @@ def index_again(files: FileQueue, reader: FrameReader, index: IndexWriter, begin
     """Index the messages from an offset of the log on.
 
     :param now_ms: names new files.
-    :raises OSError: the disk refuses.
     """
     parts = [LogPart(f.path, f.base_offset, f.array) for f in files.files if f.end_offset > begin]
     if not parts:

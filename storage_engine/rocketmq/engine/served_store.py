@@ -40,10 +40,7 @@ from storage_engine.rocketmq.store.store_lock import LockedStore
 
 @dataclass(frozen=True, slots=True)
 class ServedStore(RocketMQBrokerStore):
-    """A store of the engine.
-
-    :param session: with the process that serves it; None: none does.
-    """
+    """A store of the engine, with a session of the process that serves it, if one does."""
 
     session: EngineSession | None = None
 

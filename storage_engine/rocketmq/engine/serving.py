@@ -138,10 +138,7 @@ def is_served(root: Path) -> bool:
 
 
 def socket_path(directory: int) -> str:
-    """Return a short name of the socket: a path of a socket may have 107 bytes.
-
-    :param directory: descriptor of our directory of the store.
-    """
+    """Return a short name of the socket below our directory's descriptor: its path may have 107 bytes."""
     return f"/proc/self/fd/{directory}/{ENGINE_SOCKET}"
 
 

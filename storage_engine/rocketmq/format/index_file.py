@@ -56,11 +56,7 @@ class IndexHeader:
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """One index file.
-
-    :param hash_slots: number of hash slots (maxHashSlotNum).
-    :param capacity: number of entries it has room for, number 0 included (maxIndexNum).
-    """
+    """One index file, its hash slots (maxHashSlotNum), and entries with room, number 0 included."""
 
     path: Path
     size_bytes: int

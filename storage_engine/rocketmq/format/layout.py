@@ -84,9 +84,7 @@ class StoreLayout:
         return self.root / "lock"
 
     def check_cleanable(self) -> None:
-        """
-        :raises UnsupportedLayoutError: it is for archiving alone.
-        """
+        """:raises UnsupportedLayoutError: it is for archiving alone."""
         if self.archive_only:
             raise UnsupportedLayoutError(self.archive_only)
 
@@ -126,9 +124,8 @@ def resolve_layout(config: BrokerConfig, *, to_archive: bool = False) -> StoreLa
 
 
 def store_layout(root: Path, config: BrokerConfig) -> StoreLayout:
-    """Return a store's directories, which need not be there.
+    """Return the directories of a store at a root without links, which need not be there.
 
-    :param root: without symbolic links in it.
     :raises StoreLayoutError: as :func:`resolve_layout`.
     """
 

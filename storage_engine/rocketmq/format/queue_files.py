@@ -178,10 +178,7 @@ class EntryFormat:
         return file, position
 
     def first_left(self, files: tuple[MappedFile, ...], minimum: int) -> tuple[MappedFile, int]:
-        """Return the same as :meth:`first_at_or_above`, without asking where the queue ends.
-
-        :param files: at least one.
-        """
+        """Return the same as :meth:`first_at_or_above`, without asking where the queue ends."""
 
         def is_gone(entry: Mapping[str, int]) -> bool:
             return bool(self.in_use(entry)) and physical_offset(entry) < minimum
@@ -196,9 +193,7 @@ class EntryFormat:
     def _bisect(
         self, fd: int, file: MappedFile, count: int, holds: Callable[[Mapping[str, int]], Any]
     ) -> int:
-        """Return how many of the first ``count`` entries something holds for; it does for those that come
-        first.
-        """
+        """Return for how many of the first ``count`` entries something holds, which come first."""
         low, high = 0, count
         while low < high:
             middle = (low + high) // 2

@@ -81,9 +81,7 @@ def _is_link(name: str, dir_fd: int) -> bool:
 
 
 def refuse_link(path: str | os.PathLike[str]) -> None:
-    """
-    :raises StoreLayoutError: it is a symbolic link.
-    """
+    """:raises StoreLayoutError: it is a symbolic link."""
     if Path(path).is_symlink():
         raise symbolic_link(path)
 
@@ -185,11 +183,7 @@ class Patience:
         return reread(read, self.attempts)
 
     def until_none(self, count: Sequence[Callable[[], int]], found: Sequence[int]) -> list[int]:
-        """Return what is left of things that the broker is to delete by itself.
-
-        :param count: counts them again, one function a place.
-        :param found: how many there were.
-        """
+        """Return what is left of what the broker is to delete; ``count`` counts each place again."""
         left = list(found)
         deadline = time.monotonic() + self.cleaning_ms / 1000
         while any(left) and time.monotonic() < deadline:

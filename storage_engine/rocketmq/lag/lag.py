@@ -249,10 +249,7 @@ def read_files(
     last: Position = None,
     is_batch: bool = False,
 ) -> tuple[consume_queue.QueueBounds, Longs]:
-    """Do the same for a queue whose files are listed.
-
-    :param last: where its last entry is, where that is known already.
-    """
+    """Do the same for a queue whose files are listed, and whose last entry may be known already."""
     kind = batch_consume_queue if is_batch else consume_queue
     bounds = kind.bounds(files, log_min_offset, last)
     asked = np.append(np.maximum(wanted, bounds.min_offset), bounds.max_offset - 1)
@@ -403,10 +400,8 @@ def _in_queue(
     committed: Longs,
     known: Flags,
 ) -> tuple[Longs, Longs]:
-    """Return how many unread messages of a queue each row loses, -1 for an unknown number; and where they
-    begin.
-
-    :param min_offsets: of the log, now and after the deletion.
+    """Return how many unread messages of a queue each row loses between two min offsets of the log, -1 for an
+    unknown number; and where they begin.
     """
     now, after = min_offsets
     none = np.zeros(len(committed), np.int64)

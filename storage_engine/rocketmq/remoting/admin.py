@@ -219,9 +219,8 @@ class BrokerAdmin:
         )
 
     def clustering_subscriptions(self, group: str) -> frozenset[str]:
-        """Topics that a group's members subscribe to, as they said (GET_CONSUMER_CONNECTION_LIST).
-
-        :return: none for a group without members now, or whose members each take every message.
+        """Topics that a group's members subscribe to, as they said, unless each takes every message
+        (GET_CONSUMER_CONNECTION_LIST).
         """
 
         def parse(answer: RemotingCommand) -> frozenset[str]:
@@ -259,10 +258,7 @@ class BrokerAdmin:
         return found
 
     def consumer_offsets(self) -> pa.Table:
-        """Every committed offset, those in light message queues included (GET_ALL_CONSUMER_OFFSET).
-
-        :return: as ``rocketmq.consumer_offsets.consumer_offsets`` gives them.
-        """
+        """Every committed offset, light message queues' too, as in files (GET_ALL_CONSUMER_OFFSET)."""
 
         def parse(answer: RemotingCommand) -> pa.Table:
             try:

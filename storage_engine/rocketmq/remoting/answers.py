@@ -113,10 +113,7 @@ class PullResult:
 
 @dataclass(frozen=True, slots=True)
 class BrokerMembers:
-    """The brokers of one name: a master and its slaves.
-
-    :param addresses: broker id → ``host:port``; id 0 is the master.
-    """
+    """The brokers of one name, as ``host:port`` by broker id: a master, whose id is 0, and its slaves."""
 
     cluster: str
     name: str
@@ -134,11 +131,7 @@ class BrokerMembers:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """What one name server knows.
-
-    :param clusters: cluster → names of its brokers.
-    :param brokers: broker name → its members.
-    """
+    """What one name server knows: brokers' names by cluster, and their members by name."""
 
     clusters: Mapping[str, tuple[str, ...]]
     brokers: Mapping[str, BrokerMembers]
@@ -180,10 +173,7 @@ def checked(parse: Callable[[], Parsed]) -> Parsed:
 
 
 def runtime_info(body: bytes, release: str = "") -> RuntimeInfo:
-    """Read what a broker says of itself.
-
-    :param release: of the broker; "": it isn't known, then it has to say all that a newer one does.
-    """
+    """Read what a broker of a release says of itself; of an unknown one, "", all that a newer one does."""
     table = {str(key): str(value) for key, value in _table(_object(body), "table").items()}
     prefix = "commitLogDiskRatio_"
     return RuntimeInfo(

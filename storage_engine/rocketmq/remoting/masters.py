@@ -66,10 +66,7 @@ class Replicas:
         return ""
 
     def check_only_master(self, root: Path) -> None:
-        """
-        :param root: of the broker's store.
-        :raises GateRefusedError: the broker may not be the only master of its name.
-        """
+        """:raises GateRefusedError: the broker of this store may not be the only master of its name."""
         if self.why_kept:
             raise GateRefusedError(f"{root}: {self.why_kept}. Nothing was deleted, and it stays archived.")
 

@@ -173,8 +173,6 @@ def accepts_writes_by(snapshot: StoreSnapshot, accepted: bool, config: BrokerCon
 
     A log's disk above the level of forced cleaning leaves the other one unasked. A level that isn't known
     changes nothing.
-
-    :param accepted: before the pass.
     """
     for disk in (least_used(snapshot.log_disks), snapshot.dependents_disk):
         if disk is None or disk.used_percent is None:

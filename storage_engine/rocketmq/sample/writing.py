@@ -443,15 +443,11 @@ def sample_settings(root: Path, segment_bytes: int) -> dict[str, str]:
 
 
 def _broker_conf(values: Mapping[str, str]) -> bytes:
-    """Return settings as a broker reads them."""
     return "".join(f"{key}={value}\n" for key, value in values.items()).encode()
 
 
 def _group_offsets(ends: Ends) -> tuple[Offsets, int]:
-    """Return how far each consumer group has read, and how many groups are far behind.
-
-    :param ends: of queues, by topic and queue id.
-    """
+    """Return how far each group has read queues up to their ends, and how many are far behind."""
     offsets: Offsets = {}
     lagging = 0
     topics = sorted({topic for topic, _ in ends} - set(_OWN_TOPICS))
@@ -514,11 +510,7 @@ def _json(content: dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SentBatch:
-    """Messages of one queue that were sent at once.
-
-    :param messages: as a client sends them.
-    :param number: of the first one among all messages that producers send.
-    """
+    """Messages of one queue that were sent at once, in a client's form, from a number among all on."""
 
     topic: str
     queue_id: int

@@ -253,10 +253,7 @@ class LogFlusher:
         return self._commits.wait_for(offset, self._settings.sync_flush_timeout_ms / 1000)
 
     def flush(self) -> None:
-        """Commit and flush all that is written.
-
-        :raises OSError: the disk refuses, or has refused before.
-        """
+        """Commit and flush all that is written."""
         wrote = self._files.wrote_offset
         try:
             while self._files.committed_where < wrote and not self._files.commit(0):
@@ -327,10 +324,7 @@ class QueueFlusher:
         self._service.stop()
 
     def flush(self) -> None:
-        """Flush all queues, then note in the checkpoint up to which time.
-
-        :raises OSError: the disk refuses, or has refused before.
-        """
+        """Flush all queues, then note in the checkpoint up to which time."""
         with self._guard.flushing():
             dispatched_ms = self._dispatched_ms()
             self._queues.flush(0)

@@ -35,10 +35,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 def erase_behind(fd: int, position: int, size_bytes: int) -> None:
-    """Write zeros over what is not zero from a position of a file on, and take them to disk.
-
-    :raises OSError: the disk refuses.
-    """
+    """Write zeros over what is not zero from a position of a file on, and take them to disk."""
     erased = False
     while position < size_bytes:
         try:

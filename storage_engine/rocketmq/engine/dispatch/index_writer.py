@@ -33,11 +33,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class UnsureIndex:
-    """What a crash may have taken of an index.
-
-    :param kept: number of the first files that stay.
-    :param begin: offset from which messages get their entries again.
-    """
+    """What a crash may have taken of an index: files behind the first ones, and entries from an offset on."""
 
     kept: int
     begin: int
@@ -82,11 +78,7 @@ class IndexWriter:
         )
 
     def load(self, *, clean: bool) -> tuple[Path, ...]:
-        """Find the files; after a crash those that were not flushed are deleted (IndexService#load).
-
-        :param clean: the store was stopped cleanly.
-        :return: what was deleted.
-        """
+        """Find the files; after a crash those that were not flushed are deleted, and returned."""
         listed = self.listed()
         self._sound = 0 if clean else len(self.sound_headers(listed))
         deleted = () if clean else tuple(path for path in listed if self.is_unflushed(path))

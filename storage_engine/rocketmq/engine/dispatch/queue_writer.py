@@ -124,10 +124,7 @@ class ExtWriter:
 
 
 def files_to_look_at(files: EntryFiles, form: EntryFormat, unflushed_from: int | None) -> int:
-    """Return how many of a queue's last files a recovery looks at.
-
-    :param unflushed_from: as of :meth:`QueueWriter.recover`.
-    """
+    """Return how many of a queue's last files a recovery looks at; see :meth:`QueueWriter.recover`."""
     count = _FILES_TO_RECOVER
     if unflushed_from is None:
         return count
@@ -331,9 +328,8 @@ class QueueWriter:
         return deleted
 
     def clean_below(self, min_offset: int) -> int:
-        """Delete what points only below the log's min offset (ConsumeQueue#deleteExpiredFile).
-
-        :return: how many files of entries went.
+        """Delete what points only below the log's min offset; return how many files
+        (ConsumeQueue#deleteExpiredFile).
         """
         deleted = self.delete_below(min_offset)
         address = self.correct_min(min_offset)
@@ -435,11 +431,7 @@ class BatchQueueWriter:
         self.files.flush(least_pages)
 
     def recover(self, unflushed_from: int | None = None) -> None:
-        """Find the end, looking at the last three files (BatchConsumeQueue#recover).
-
-        :param unflushed_from: as of
-            :meth:`~storage_engine.rocketmq.engine.dispatch.queue_writer.QueueWriter.recover`.
-        """
+        """Find the end in the last files (BatchConsumeQueue#recover); see :meth:`QueueWriter.recover`."""
         bases = self.files.bases
         if not bases:
             return
@@ -494,9 +486,8 @@ class BatchQueueWriter:
         return deleted
 
     def clean_below(self, min_offset: int) -> int:
-        """Delete what points only below the log's min offset (BatchConsumeQueue#deleteExpiredFile).
-
-        :return: how many files went.
+        """Delete what points only below the log's min offset; return how many
+        (BatchConsumeQueue#deleteExpiredFile).
         """
         deleted = self.delete_below(min_offset)
         self.correct_min(min_offset)
@@ -620,28 +611,19 @@ class QueueTable:
             writer.correct_min(min_offset)
 
     def flush(self, least_pages: int) -> None:
-        """Take what was written to disk, of each queue with at least so many pages.
-
-        :raises OSError: the disk refuses.
-        """
+        """Take what was written to disk, of each queue with at least so many pages."""
         with self._flushes:
             for writer in self:
                 writer.flush(least_pages)
 
     def take_to_disk(self) -> None:
-        """Flush what a killed process wrote.
-
-        :raises OSError: the disk refuses.
-        """
+        """Flush what a killed process wrote."""
         with ThreadPoolExecutor(_SYNCS, thread_name_prefix="flush") as pool:
             for _ in pool.map(EntryFiles.take_to_disk, self.entry_files()):
                 pass
 
     def drop_behind(self, log_end: int) -> None:
-        """Remove what lies behind the last entry of a message that is there, durably.
-
-        :raises OSError: the disk refuses.
-        """
+        """Remove what lies behind the last entry of a message that is there, durably."""
         for writer in self:
             writer.drop_behind(log_end)
         for files in self.entry_files():

@@ -111,11 +111,7 @@ class _Sorter:
         ]
 
     def sort(self, base: int, rows: int, count: int) -> _Groups:
-        """Sort so many rows; what is returned stays valid until the next call.
-
-        :param base: address of the buffer.
-        :param rows: address of the rows, at most :data:`ROWS_AT_ONCE`.
-        """
+        """Sort at most :data:`ROWS_AT_ONCE` rows of a buffer; the result stays valid until the next call."""
         table, of_rows, order, begins = self._addresses
         slots = 1 << count.bit_length()
         queues, marks, last = group_by_queue(base, rows, count, table, slots, of_rows, order, begins)
@@ -192,7 +188,6 @@ class Dispatcher:
 
 
 def _append(writer: QueueWriter | BatchQueueWriter, rows: Rows) -> None:
-    """Write entries of one queue."""
     if isinstance(writer, BatchQueueWriter):
         writer.append(
             rows[:, kernels.PHYSICAL_OFFSET],
