@@ -38,10 +38,7 @@ if TYPE_CHECKING:
 
 
 def _base(lake_dir: Path | None, second_lake_dir: Path | None, conn_id: str | None) -> ManagedStore:
-    """Return a store with the journal and lakes that a call names.
-
-    :raises click.UsageError: both are given, or neither.
-    """
+    """:raises click.UsageError: a call names both or none of a lake and a connection."""
     if (lake_dir is None) == (conn_id is None):
         raise click.UsageError(
             "Expected either --lake DIRECTORY or --conn-id ID, or one of STORAGE_ENGINE_LAKE and "

@@ -57,10 +57,7 @@ class MetricSample:
 
 
 def read_samples(reader: JournalReader, names: Iterable[str] | None, now_ms: int) -> Iterator[MetricSample]:
-    """Yield what the journal knows of stores, by a fixed number of queries.
-
-    :param names: of these stores alone, by :func:`name_of`; None: of all.
-    """
+    """Yield what a journal knows of all stores, or some by :func:`name_of`, in a fixed number of queries."""
     wanted = None if names is None else tuple(names)
 
     def read(connection: Connection) -> list[tuple[StoreSummary, HoldRow | None, VerifiedRow | None]]:

@@ -40,10 +40,7 @@ MOST_RUNS = 200
 
 @dataclass(frozen=True, slots=True)
 class RangeLine:
-    """Offsets [start_offset, end_offset) of a log that share a :class:`Place` and a reason.
-
-    :param detail: of its first segment.
-    """
+    """Offsets [start_offset, end_offset) of a log that share a :class:`Place` and a reason."""
 
     log: str
     lineage: int

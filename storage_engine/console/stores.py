@@ -186,10 +186,7 @@ class FindingLine:
 
 @dataclass(frozen=True, slots=True)
 class LevelLine:
-    """How full the disk under a path is.
-
-    :param used_percent: None: not known, and ``error`` says why.
-    """
+    """How full the disk under a path is; where that isn't known, the error says why."""
 
     path: str
     used_percent: int | None

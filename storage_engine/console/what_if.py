@@ -142,10 +142,7 @@ def what_if_settings(reader: JournalReader, name: str, now_ms: int) -> WhatIfSet
 
 
 def question_of(body: Any) -> WhatIfQuestion:
-    """Return the question that a page sends as JSON.
-
-    :raises BadInputError: it is none; names what is wrong.
-    """
+    """Return the question that a page sends as JSON, or name what is wrong with it by a BadInputError."""
     asked = from_jsonable(WhatIfQuestion, body, "what-if")
     if not 1 <= asked.days <= MOST_DAYS:
         raise BadInputError(f"what-if.days: expected 1 to {MOST_DAYS}, found {asked.days}.")

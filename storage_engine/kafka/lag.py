@@ -253,10 +253,7 @@ def _row(
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """The batch that holds an offset, or the first one behind it.
-
-    :param newest_ms: its largest timestamp; None: it has none.
-    """
+    """The batch that holds an offset, or the first one behind it; its largest timestamp, if it has any."""
 
     path: str
     position: int

@@ -51,10 +51,7 @@ def log_files(log: str) -> tuple[str, ...]:
 
 
 def files_of(receipts: Sequence[Receipt], nodes: ServingNodes) -> Mapping[str, bytes]:
-    """Return the files beside segments and their companions, by path below the log directory.
-
-    :param receipts: of whole logs, which :func:`check_served` has let pass.
-    """
+    """Return the files beside checked whole logs' segments and companions, by path below the directory."""
     files: dict[str, bytes] = {}
     starts, watermarks = [], []
     for name, rows in _by_log(receipts):
@@ -79,10 +76,7 @@ def files_of(receipts: Sequence[Receipt], nodes: ServingNodes) -> Mapping[str, b
 
 
 def check_served(receipts: Sequence[Receipt], nodes: ServingNodes) -> None:
-    """Make sure that the nodes serve what is restored, as it was.
-
-    :raises RestoreError: they would set a log aside, cut it off, or serve another one.
-    """
+    """:raises RestoreError: the nodes would set a restored log aside, cut it off, or serve another one."""
     for name, rows in _by_log(receipts):
         _check_topic(name, rows, nodes)
         _check_epochs(name, rows, nodes)

@@ -344,10 +344,7 @@ def has_archived_replicas(
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """A comparison of segments with what other nodes have archived in a lake.
-
-    :param unseen: paths of files that may be written to without a trace.
-    """
+    """A comparison of segments, in part hidden from writes, with what other nodes archived in a lake."""
 
     broker: BrokerStore
     record: StoreRecord

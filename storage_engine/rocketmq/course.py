@@ -22,6 +22,8 @@ Its kinds, with their numbers:
 - ``force-is-off``: refuses_percent: where these hours don't fit, writes are refused.
 - ``window-too-short``: window_bytes (that passes can delete a day), day_bytes (that come).
 - ``trace-topic``: topic, size_bytes, share_percent, longest_hours (without it).
+
+Each that reads settings raises BrokerConfigError for a value that the broker would not work with.
 """
 
 from __future__ import annotations
@@ -372,10 +374,7 @@ class _Walk:
 
 
 def config_of(values: Mapping[str, str]) -> BrokerConfig:
-    """Return the settings in effect of which only those that decide a simulation are set.
-
-    :raises BrokerConfigError: a value that the broker would not work with.
-    """
+    """Return the settings in effect of which only those that decide a simulation are set."""
     known = {name: value for name, value in values.items() if name in _READ}
     interval = known.get(_INTERVAL, str(DEFAULT_INTERVAL_MS))
     if not (interval.isascii() and interval.isdigit() and 100 <= int(interval[:10]) <= _MOST_INTERVAL_MS):
@@ -386,10 +385,7 @@ def config_of(values: Mapping[str, str]) -> BrokerConfig:
 
 
 def values_of(config: Mapping[str, str]) -> dict[str, str]:
-    """Return the values in effect of all settings that can be changed.
-
-    :raises BrokerConfigError: a value that the broker would not work with.
-    """
+    """Return the values in effect of all settings that can be changed."""
     read = config_of(config)
     return {
         "fileReservedTime": str(read.file_reserved_time_hours),

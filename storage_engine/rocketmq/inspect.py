@@ -218,10 +218,7 @@ def _queues(found: list[tuple[QueueDirectory, bool]], log_min_offset: int) -> It
 
 
 def described(found: StoreInspection, data_paths: tuple[Path, ...], *, messages: bool) -> Inspection:
-    """Describe a store, whose broker writes to directories, for a person, and as data.
-
-    :param messages: every frame was read, so its counts are known.
-    """
+    """Describe a store for a person, and as data; without its messages their counts aren't known."""
     sections: list[Section] = [
         Paragraph(_state(found)),
         Disks((*found.log_disks, found.dependents_disk)),

@@ -311,10 +311,7 @@ def _nothing_matched(selection: Selection, lake: Lake) -> str:
 
 
 def _format_of(target: Path, said: str | None) -> ExportFormat:
-    """Return the format of a file, which its name must not belie.
-
-    :raises click.BadParameter: its name ends as that of another format.
-    """
+    """:raises click.BadParameter: a file's name ends as that of another format than it is to have."""
     by_ending = {f".{one.value}": one for one in ExportFormat}
     named = by_ending.get(target.suffix.lower())
     if said is not None and named in (None, ExportFormat(said)):

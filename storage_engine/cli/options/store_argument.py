@@ -282,10 +282,7 @@ def _of_name(
 
 
 def _with_options(named: NamedStore, policy: Policy, chosen: Mapping[str, Any]) -> Policy:
-    """Return a store's policy with what a call says otherwise.
-
-    :raises click.UsageError: the call asks for less approval than the file does.
-    """
+    """Return a store's policy with what a call says otherwise, unless that asks for less approval."""
     wanted = chosen.get("approval", policy.approval)
     if wanted.rank < policy.approval.rank:
         raise click.UsageError(
@@ -296,10 +293,7 @@ def _with_options(named: NamedStore, policy: Policy, chosen: Mapping[str, Any]) 
 
 
 def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:
-    """Refuse a setting that decides nothing: in broker.conf it may stand, but nobody types it for nothing.
-
-    :raises click.BadParameter: there is one.
-    """
+    """:raises click.BadParameter: a setting decides nothing: nobody types what may stand in broker.conf."""
     from storage_engine.brokers import find_broker
 
     known = find_broker(broker).settings.known if overrides else None

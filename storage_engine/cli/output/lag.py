@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 
 def in_process_lag(managed: ManagedStore, going: Sequence[SegmentId]) -> LagInProcess:
-    """One row a :class:`~storage_engine.model.lag.QueueLag` of the store, in tables of whole queues.
-
-    :param going: the segments that are about to go.
-    """
+    """One row a :class:`~storage_engine.model.lag.QueueLag`, in tables of whole queues, by what is to go."""
     from storage_engine.spark.consumer_lag import ConsumerLagRequest, lag_in_process
 
     return lag_in_process(ConsumerLagRequest.of(managed, "", going))

@@ -46,10 +46,7 @@ def say_next(command: Command | None, why: str, options: str = "") -> None:
 
 
 def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None:
-    """Say which cleanup would delete segments now, with what consumers would lose by it.
-
-    :param asked: what was asked for already, and deleted nothing.
-    """
+    """Say which cleanup, but one asked for in vain, would delete now, and what consumers would lose."""
     from storage_engine.brokers import find_broker
     from storage_engine.retention.lag.unread import unread_lines
     from storage_engine.retention.plan.preview import preview

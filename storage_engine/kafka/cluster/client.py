@@ -87,9 +87,8 @@ _HINTS = {"sasl.jaas.config": " It is Java's: give sasl.username and sasl.passwo
 
 
 def check_options(settings: Mapping[str, str]) -> None:
-    """Make sure that a client's settings only say how a cluster is reached and asked.
-
-    :raises BadInputError: one is none of these, or holds what a shell would run; no value is shown.
+    """:raises BadInputError: a setting says more than how a cluster is asked, or could run; no value is
+    shown.
     """
     for name, value in settings.items():
         if name not in ALLOWED:
@@ -116,10 +115,7 @@ _NO_WAY = frozenset({errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT}
 
 
 def nobody_listens(bootstrap: str) -> bool:
-    """Return whether each address refuses connections, or names no host. What isn't known is no.
-
-    :param bootstrap: ``bootstrap.servers``, as librdkafka reads it.
-    """
+    """Return whether each of ``bootstrap.servers`` refuses connections, or names no host; unknown is no."""
     addresses = [one.strip() for one in bootstrap.split(",") if one.strip()]
     return bool(addresses) and all(map(_refuses, addresses))
 

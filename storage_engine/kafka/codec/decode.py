@@ -70,10 +70,7 @@ def decode_chunk(
 
 
 class _Filling:
-    """Batches on their way into one table.
-
-    :ivar batches: how many have been written.
-    """
+    """Batches on their way into one table; so many have been written."""
 
     def __init__(self, data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk, arena: Arena) -> None:
         self.batches = 0
@@ -140,10 +137,7 @@ class _Filling:
         self._reasons[batch] = (error.expected, error.found)
 
     def _write(self, last: int, rows: int) -> None:
-        """Write the rows of the batches before ``last``.
-
-        :param rows: room for so many is made at the first call.
-        """
+        """Write the rows of the batches before ``last``; the first call makes room for so many."""
         if self._columns is None:
             self._columns = RowColumns(rows, self._arena)
         engine, address = crc32c_engine(), address_of(self._data)

@@ -99,10 +99,7 @@ class Batches:
 
 
 def as_array(data: SegmentBytes) -> npt.NDArray[np.uint8]:
-    """Return the bytes as an array, without a copy.
-
-    :raises ValueError: they aren't contiguous single bytes, or more than a segment can have.
-    """
+    """The bytes as an array, without a copy; ValueError: not contiguous single bytes, or too many."""
     array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     if array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
         raise ValueError("segment bytes must be one contiguous run of uint8")

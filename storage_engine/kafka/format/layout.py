@@ -420,10 +420,7 @@ _INDEXES = (FileKind.TIME_INDEX, FileKind.OFFSET_INDEX)
 
 
 def _read_log(path: str, name: PartitionDirectory, readings: int = _READINGS) -> PartitionLog:
-    """List a log's files, by the digits of their names. One that goes away meanwhile isn't there.
-
-    :param readings: so often at most, where segments go away each time.
-    """
+    """List a log's files, by the digits of their names, so often at most as segments go away meanwhile."""
     with_facts: dict[FileKind, dict[str, FileFacts]] = {kind: {} for kind in _WITH_FACTS}
     logs, snapshots, transaction_indexes = with_facts.values()
     indexes: dict[FileKind, dict[str, str]] = {kind: {} for kind in _INDEXES}

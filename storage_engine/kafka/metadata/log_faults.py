@@ -116,10 +116,7 @@ def emptied(directory: LogDirectory, log: PartitionLog) -> Iterator[str]:
 
 
 def own_ends(directory: LogDirectory, log: PartitionLog, bases: Collection[int]) -> dict[int, int]:
-    """Return where segments end behind which something is missing before the next one, by base offset.
-
-    :param bases: of the segments to look at.
-    """
+    """Return where, of these segments, those end behind which something is missing, by base offset."""
     found = {}
     for segment, following in pairwise(log.segments):
         if segment.base_offset in bases:

@@ -268,10 +268,7 @@ def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) 
 
 
 def _left_out(context: Context, permits: ArchivePermits) -> Mapping[str, list[Interval]]:
-    """Return by log what lakes have without topics that archive rules leave out now.
-
-    :raises LakeUnavailableError: a lake can't be read.
-    """
+    """Return by log what lakes, if they can be read, have without topics that archive rules leave out now."""
     if permits.of_rows is None:
         return {}
     lakes, _ = reachable_lakes(context.store)

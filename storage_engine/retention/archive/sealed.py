@@ -247,10 +247,7 @@ def record_archive_lag(store: AnyStore, run_key: str) -> ArchiveLag | None:
 
 
 def sample_archive_lag(context: Context) -> ArchiveLag:
-    """Measure the archive lag and record it as a sample, for no run.
-
-    :raises LakeUnavailableError: no lake can be read.
-    """
+    """Measure the archive lag and record it as a sample, for no run."""
     measured = measure_lag(context)
     context.sample(measured.snapshot, measured.lag.measured_at_ms, archive_lag=measured.lag)
     return measured.lag
@@ -278,10 +275,7 @@ class MeasuredLag:
 
 
 def measure_lag(context: Context) -> MeasuredLag:
-    """Measure the archive lag, and return it with what the lakes prove, for who goes on with that.
-
-    :raises LakeUnavailableError: no lake can be read.
-    """
+    """Measure the archive lag, and return it with what the lakes prove, for who goes on with that."""
     snapshot = context.snapshot(clock_ms())
     segments = take_archivable(context.broker, snapshot).segments
     lag, proofs, unproven = _measure(context.journal, context.record, context.store, segments)
@@ -293,19 +287,13 @@ def measure_lag(context: Context) -> MeasuredLag:
 
 
 def archive_lag_of_store(context: Context) -> ArchiveLag:
-    """Measure the archive lag of an open store without recording it.
-
-    :raises LakeUnavailableError: no lake can be read.
-    """
+    """Measure the archive lag of an open store without recording it."""
     segments = archivable_segments(context).segments
     return _measure(context.journal, context.record, context.store, segments)[0]
 
 
 def archive_lag(store: ManagedStore) -> ArchiveLag:
-    """Measure the archive lag without taking it down, or giving the store an identity if it has none.
-
-    :raises LakeUnavailableError: no lake can be read.
-    """
+    """Measure the archive lag without taking it down, or giving the store an identity if it has none."""
     # First: opening a journal makes one, and where there is no lake there shall be none.
     reachable_lakes(store)
     with closing(open_to_look(store)) as broker:

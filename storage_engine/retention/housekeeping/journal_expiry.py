@@ -131,10 +131,7 @@ def reports_to_expire(
 def samples_to_expire(
     samples: Sequence[OldSample], newest: ClockReading | None, now_ms: int, expiry: Expiry
 ) -> tuple[int, ...]:
-    """Return the ids of a store's samples, oldest first, that may go.
-
-    :param newest: the store's last clock reading; what is a day older by the machine's uptime stays.
-    """
+    """Return the ids of a store's samples, oldest first, that may go; those of a day by uptime stay."""
     full_ms = now_ms - expiry.sample_days * DAY_MS
     daily_ms = now_ms - expiry.daily_sample_days * DAY_MS
     last_of_day = {sample.at_ms // DAY_MS: sample.sample_id for sample in samples}

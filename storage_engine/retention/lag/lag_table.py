@@ -76,10 +76,7 @@ def write_share(directory: str | os.PathLike[str], number: int, table: pa.Table)
 
 
 def read_lag_table(path: str | os.PathLike[str]) -> pa.Table:
-    """Read a table that a lag job wrote.
-
-    :param path: a Parquet file, or a directory of them.
-    """
+    """Read a table that a lag job wrote: a Parquet file, or a directory of them."""
     return pq.read_table(os.fspath(path), columns=[field.name for field in fields(QueueLag)])
 
 
@@ -186,10 +183,7 @@ def _first(
     limit: int,
     log: Longs | None = None,
 ) -> tuple[QueueLag, ...]:
-    """The first of the chosen rows by some keys, the last of which counts most.
-
-    :param log: of each row; the first one of each log is there, too.
-    """
+    """The first of the chosen rows by some keys, the last counting most, and the first one of each log."""
     rows = np.flatnonzero(chosen)
     first = np.empty(0, dtype=np.int64)
     if len(rows) > limit:  # most need no sorting

@@ -415,10 +415,7 @@ def _remove(context: Context, run: Run, task: str, left: LeftOver, unproven: str
 def _removed(
     context: Context, run: Run, task: str
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return what a task's removals of this run took, each as it was meant, from before a kill, too.
-
-    :return: what this run removed; what is gone, by whom is unknown.
-    """
+    """Return what a task's removals of this run took, before a kill too, and what is gone otherwise."""
     events = context.journal.events(run, Step.BROKER_TASK)
     ended = {event.subject: event.payload for event in events if event.phase is Phase.RESULT}
     meant: dict[str, Mapping[str, Any]] = {}

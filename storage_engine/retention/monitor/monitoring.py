@@ -62,10 +62,7 @@ def record_rules(context: Context, snapshot: StoreSnapshot, now_ms: int) -> Cour
 def rules_of(
     context: Context, snapshot: StoreSnapshot, time_zone: str | None, now_ms: int
 ) -> Mapping[str, Any]:
-    """Return settings, levels and windows. Of the settings only those that a simulation can change.
-
-    :param time_zone: IANA name, in which windows are meant; None: not known, and so are they.
-    """
+    """Return settings that a simulation can change, levels, and windows, if their IANA time zone is known."""
     kind = context.store.broker
     rules = find_broker(kind).rules
     if rules is None:

@@ -181,10 +181,7 @@ class WebhookMeans:
 
 
 def means_of(text: str) -> Means:
-    """Return the means that a word of a command line stands for: a URL, or a command.
-
-    :raises BadInputError: it is neither.
-    """
+    """Return the means, a URL or a command, that a word stands for; BadInputError: it is neither."""
     if text.startswith(("http://", "https://")):
         try:
             host = urlsplit(text).hostname

@@ -1,7 +1,8 @@
 """Tell where the bytes of a store's logs are, from what the monitor has measured already.
 
-What was found in lakes and journal is remembered in a table of the journal. Where that can't be read,
-lakes and journal are read from the beginning.
+What was found in lakes and journal is remembered in a table of the journal. Where that can't be read, lakes
+and journal are read from the beginning. Each raises StorageEngineError where the journal can't be read or
+written.
 """
 
 from __future__ import annotations
@@ -64,10 +65,7 @@ _MEMORIES = KeptRows("storage_engine_range_memories", "memory")
 
 
 def kept_ranges(journal_url: str, store_id: str) -> RangeMemory:
-    """Return what the last look at a store kept; nothing is made or changed.
-
-    :raises StorageEngineError: the journal can't be read.
-    """
+    """Return what the last look at a store kept; nothing is made or changed."""
     stored = _MEMORIES.read(journal_url, store_id)
     if stored is None or stored[0] != _VERSION:
         return RangeMemory()
@@ -78,10 +76,7 @@ def kept_ranges(journal_url: str, store_id: str) -> RangeMemory:
 
 
 def keep_ranges(journal_url: str, store_id: str, memory: RangeMemory) -> None:
-    """Keep it for the next look, in place of what was kept.
-
-    :raises StorageEngineError: the journal can't be written.
-    """
+    """Keep it for the next look, in place of what was kept."""
     _MEMORIES.write(journal_url, store_id, _VERSION, json.dumps(to_jsonable(memory)), reserve=False)
 
 

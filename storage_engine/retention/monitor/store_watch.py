@@ -91,10 +91,7 @@ _END_SECONDS: Final = 2.0
 
 
 class _Duty:
-    """Work that takes a while, in a thread of its own, one at a time; the process may end meanwhile.
-
-    :param failed: called with the reason, if it fails.
-    """
+    """Work in a thread of its own, one at a time; the process may end meanwhile. Its failure is told."""
 
     def __init__(
         self, name: str, work: Callable[[], None], every_seconds: float, failed: Callable[[str], None]

@@ -11,10 +11,7 @@ from storage_engine.retention.store.broker_answers import MEND, RealDirectories,
 
 
 def check_gone(broker: str, segments: Sequence[Segment]) -> None:
-    """Make sure that segments are gone that a package says it has deleted.
-
-    :raises BrokerPackageError: a file of theirs is there.
-    """
+    """:raises BrokerPackageError: a file is there of segments that a package says it has deleted."""
     for segment in segments:
         for file in segment.files:
             if os.path.lexists(file.path):

@@ -79,10 +79,7 @@ def request_again(approved: Plan, request: PlanRequest) -> PlanRequest:
 
 
 def still_eligible(approved: Plan, fresh: Plan) -> Eligible:
-    """Cut the approved plan down to the prefix of each log that may still go.
-
-    :param fresh: decided just now, while the store is held, and cut by the lag policy.
-    """
+    """Cut the approved plan to each log's prefix that may still go by a fresh one, made while held."""
     wanted = {segment.id: segment for segment in approved.to_delete}
     eligible = [_still_eligible(wanted, log) for log in fresh.logs]
     gone = [
@@ -283,10 +280,7 @@ def judge(
 
 
 def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
-    """Return whether nobody but us has touched a segment's files since they were proven.
-
-    :param acts: what we did ourselves to the store's files.
-    """
+    """Return whether nobody but us, by these acts, has touched a segment's files since they were proven."""
     if files_fault_of(segment, receipt):
         return False
     # A receipt has the mtime from before a hold set another one, with the ctime that came of that.
@@ -329,9 +323,8 @@ def is_as_planned(segment: Segment, planned: Segment, acts: OwnActs = NO_ACTS) -
 
 
 def same_files(found: Sequence[FileFacts], known: Sequence[FileFacts], acts: OwnActs) -> bool:
-    """Return whether a segment's files are as they were, or only we have touched them.
-
-    :param found: its own first, then its companions by name; ``known`` likewise.
+    """Return whether a segment's files, its own first, then companions by name, are as known but for our
+    acts.
     """
     names = [[Path(file.path).name for file in files[1:]] for files in (found, known)]
     return names[0] == names[1] and all(

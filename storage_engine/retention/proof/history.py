@@ -123,10 +123,7 @@ def _undone(journal: Journal, store_id: str) -> set[str]:
 def released_spans(
     journal: Journal, store_id: str, unasked: Collection[str] = ()
 ) -> tuple[ReleasedSpan, ...]:
-    """Return what all runs deleted from a store, for laying store and lake over each other.
-
-    :param unasked: where the lakes are that can't be asked now.
-    """
+    """Return what all runs deleted from a store; ``unasked``: where the lakes are that can't be asked."""
     results = journal.store_events(store_id, Step.RELEASE, Phase.RESULT)
     return spans_of_results(journal, store_id, results, unasked)
 

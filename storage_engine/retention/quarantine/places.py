@@ -30,8 +30,6 @@ _LONGEST_NAME = 100
 def bases(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[Path, ...]:
     """Return the directories that may hold quarantines of a store: its root, then those above what it keeps
     elsewhere; of a broker that bears nothing strange there, the directories that a person named.
-
-    :param data_paths: where its broker writes.
     """
     if find_broker(store.broker).aside is Aside.OUTSIDE:
         return tuple(dict.fromkeys(_real(Path(path)) for path in store.policy.undo_directories))

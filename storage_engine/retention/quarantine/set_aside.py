@@ -40,10 +40,7 @@ def signs_of(paths: Iterable[Path]) -> dict[str, str]:
 
 
 def refuse_after_a_run(run: Run, quarantine: Quarantine) -> None:
-    """Make sure that a store's broker hasn't run since a run set files aside, where an undo needs that.
-
-    :raises QuarantineError: it may have run; names the file that shows it.
-    """
+    """:raises QuarantineError: a broker may have run since files were set aside, by a file it names."""
     found = signs_of(Path(path) for path in quarantine.signs)
     for path, known in quarantine.signs.items():
         if found[path] != known:

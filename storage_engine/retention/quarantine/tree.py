@@ -160,10 +160,7 @@ class Contents:
 
 
 def contents(place: Place) -> Contents:
-    """Count what lies in a place.
-
-    :raises OSError: it can't be read.
-    """
+    """Count what lies in a place that can be read."""
     try:
         with opened(place) as directory:
             return _count(directory)

@@ -159,10 +159,7 @@ def _kept(context: Context, run: Run) -> Quarantine:
 
 
 def _check_unchanged(context: Context, run: Run, quarantine: Quarantine, lease: Lease) -> None:
-    """Make sure that the broker hasn't run since; of an undo that was begun before it has, record the end.
-
-    :raises QuarantineError: it has.
-    """
+    """:raises QuarantineError: the broker has run since; the end of an undo in work is recorded then."""
     try:
         refuse_after_a_run(run, quarantine)
     except QuarantineError as error:

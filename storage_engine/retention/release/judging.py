@@ -60,10 +60,7 @@ class Settled:
         return self.gone.refusals
 
     def require_one(self, judged: Judged) -> None:
-        """Make sure that a log is left, one that goes or one that has gone.
-
-        :raises StorageEngineError: all are refused; what a release of the first one alone ends with.
-        """
+        """:raises StorageEngineError: all logs are refused, as with a release of the first one alone."""
         require_one(judged.refusals, {*self.went, *judged.ends})
 
 
@@ -116,10 +113,7 @@ def record_gone(context: Context, run: Run, gone: Sequence[SegmentRelease]) -> N
 def read_proofs_to_delete(
     context: Context, wanted: Collection[SegmentId], known: KnownHeads, lease: Lease
 ) -> Proofs:
-    """Read what lakes prove of segments that are about to go; their data files are read once more.
-
-    :param lease: renewed as often as a data file was read, which may take longer than a lease lasts.
-    """
+    """Read what lakes prove of segments about to go, data files too; the lease is renewed after each."""
     return read_proofs(
         context.store.lakes,
         context.record,
@@ -355,9 +349,8 @@ def _hash_again(
 
 
 def _check_compared(verdict: Verdict, said: str, reading: Reading) -> None:
-    """Make sure that a segment is as it was when it was compared with other nodes' receipts.
-
-    :raises ChangedUnderUsError: it isn't, or nobody can tell.
+    """:raises ChangedUnderUsError: a segment may have changed since it was compared with other nodes'
+    receipts.
     """
     path = verdict.segment.facts.path
     sha256 = digest(path, reading) if verdict.sha256 else "none"
@@ -371,10 +364,7 @@ def _check_compared(verdict: Verdict, said: str, reading: Reading) -> None:
 
 
 def check_clock(context: Context, plan: Plan) -> None:
-    """Make sure that the age of segments is certain.
-
-    :raises GateRefusedError: segments would go for their age, and the clock was set forward.
-    """
+    """:raises GateRefusedError: segments would go for their age, and the clock was set forward."""
     forced = any(trigger.urgency is Urgency.FORCED for trigger in plan.triggers)
     if forced and context.store.policy.minimum_retention_hours is None:
         return

@@ -217,10 +217,7 @@ def deleted_of(context: Context, segments: Sequence[Segment]) -> frozenset[Segme
 
 
 def left_of(context: Context, segments: Sequence[Segment]) -> tuple[Segment, ...]:
-    """Return the segments whose files have to be gone by now, once all are deleted.
-
-    :raises BrokerError: as :func:`deleted_of`.
-    """
+    """Return the segments whose files have to be gone by now, once all are deleted (:func:`deleted_of`)."""
     if context.broker.removal is None:
         return tuple(segments)
     deleted = deleted_of(context, segments)

@@ -122,10 +122,7 @@ def reasons_digest(report: Report) -> str:
 
 
 def report_of_stored(stored: StoredReport) -> Report:
-    """Make it.
-
-    :raises BadInputError: it is of a release whose reports have other fields.
-    """
+    """Make the report; BadInputError: it is of a release whose reports have other fields."""
     fields = {name: value for name, value in stored.report.items() if name != "ok"}
     run = fields.get("run_key", "")
     if stored.version != REPORT_VERSION:

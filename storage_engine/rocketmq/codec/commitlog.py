@@ -118,10 +118,7 @@ class FrameChunk:
 
 
 def as_array(data: SegmentBytes) -> npt.NDArray[np.uint8]:
-    """The bytes as an array, without a copy.
-
-    :raises ValueError: when they aren't contiguous single bytes.
-    """
+    """The bytes as an array, without a copy; ValueError: they aren't contiguous single bytes."""
     array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     if array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
         raise ValueError("segment bytes must be one contiguous run of uint8")

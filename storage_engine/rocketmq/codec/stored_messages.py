@@ -178,10 +178,7 @@ def oldest_message_ms(snapshot: StoreSnapshot) -> int | None:
 
 
 def newest_message_ms(layout: StoreLayout, max_offset: int) -> int | None:
-    """Store time of the last message before ``max_offset``; None where its file has none or is gone.
-
-    :param max_offset: the broker's; nothing behind it is looked at, as it may be half written.
-    """
+    """Store time of the last message before the broker's end, behind which one may be half written."""
     for file in readable_files(list_raw_files(layout.log_paths)):
         if file.base_offset < max_offset <= file.end_offset:
             return _newest_in(file, max_offset - file.base_offset)

@@ -78,9 +78,8 @@ def recover_store(
 
 
 def check_nothing_cut(layout: StoreLayout, settings: EngineSettings) -> None:
-    """Make sure that whoever opens a store to write it cuts off no whole message. The caller has its lock.
-
-    :raises CorruptFrameError: whole messages lie behind a damaged one.
+    """:raises CorruptFrameError: whoever opens the store, whose lock we have, to write cuts whole messages
+    off.
     """
     _check_nothing_lost(layout, preview_recovery(layout, settings))
 

@@ -98,10 +98,7 @@ def recover(
     *,
     clean: bool,
 ) -> RecoveredEnd:
-    """Find the ends of log and queues, cut off what lies behind them, and dispatch what the queues lack.
-
-    :param clean: the store was stopped cleanly.
-    """
+    """Find the ends of log and queues, cut off what lies behind, and dispatch what queues lack."""
     parts = [LogPart(file.path, file.base_offset, file.array) for file in files.files]
     number = 0
     if clean:
@@ -159,10 +156,7 @@ def first_to_index(begin: int, began_at: int, bases: Sequence[int], *, everythin
 
 
 def index_again(files: FileQueue, reader: FrameReader, index: IndexWriter, begin: int, now_ms: int) -> None:
-    """Index the messages from an offset of the log on.
-
-    :param now_ms: names new files.
-    """
+    """Index the messages from an offset of the log on, in files named after now."""
     parts = [LogPart(f.path, f.base_offset, f.array) for f in files.files if f.end_offset > begin]
     if not parts:
         return

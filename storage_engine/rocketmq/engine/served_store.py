@@ -57,10 +57,7 @@ class ServedStore(RocketMQBrokerStore):
             self.session.close()
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Sealed is what is on disk, by the word of who writes it.
-
-        :raises BrokerError: that process doesn't answer.
-        """
+        """Sealed is what is on disk, by the word of who writes it, without which it is a BrokerError."""
         return self._look(lambda: RocketMQBrokerStore.snapshot(self, now_ms))
 
     def glance(self, now_ms: int) -> StoreSnapshot:

@@ -84,9 +84,8 @@ class EngineSession:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other runs from deleting from the store until the block ends.
-
-        :raises StoreBusyError: one of them does.
+        """Keep other runs from deleting from the store until the block ends; StoreBusyError: one of them
+        does.
         """
         self.ask("lock")
         try:
@@ -208,10 +207,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         return uid in (0, os.geteuid())
 
     def lock(self) -> bool:
-        """Keep other processes from deleting.
-
-        :raises StoreBusyError: one of them has it.
-        """
+        """Keep other processes from deleting; StoreBusyError: one of them has it."""
         if not self._lock.acquire(blocking=False):
             raise StoreBusyError(
                 f"{self._store.layout.root}: expected nobody else to clean the store, found another run that "
@@ -224,10 +220,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         return False
 
     def answer(self, request: Mapping[str, Any], *, locked: bool) -> Mapping[str, Any]:
-        """Do what is asked for.
-
-        :raises StorageEngineError: it can't be done.
-        """
+        """Do what is asked for, or raise a StorageEngineError."""
         if request["do"] in ("lock", "unlock"):
             return {"pid": os.getpid()}
         if request["do"].startswith("delete") and not locked:

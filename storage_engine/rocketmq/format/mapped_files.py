@@ -93,10 +93,7 @@ def list_raw_files(directories: Sequence[Path], *, refuse_links: bool = True) ->
 
 
 def check_not_emptied(queue: Path) -> None:
-    """Make sure that a queue without a readable file has none that is empty: it may have had entries.
-
-    :raises CorruptFileError: it has one.
-    """
+    """:raises CorruptFileError: a queue without a readable file has an empty one, with entries once."""
     for path, size in _list_directory(queue):
         if size == 0:
             raise CorruptFileError(

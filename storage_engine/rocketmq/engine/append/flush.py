@@ -55,10 +55,7 @@ class StoreCheckpoint:
             self.values = replace(self.values, confirm_phy_offset=offset)
 
     def recovery_time_ms(self, *, with_index: bool) -> int:
-        """Return the store time at which a recovery may begin (StoreCheckpoint#getMinTimestamp).
-
-        :param with_index: the index has to be complete as well (#getMinTimestampIndex).
-        """
+        """Return the store time at which a recovery, of the index too, may begin (#getMinTimestamp)."""
         values = self.values
         earliest = min(values.physic_msg_timestamp_ms, values.logics_msg_timestamp_ms) - _MARGIN_MS
         earliest = max(0, earliest)
@@ -158,9 +155,8 @@ class GroupCommit:
         return me.is_flushed and time.monotonic() <= deadline
 
     def _flush_for_all(self, leader: _Waiting) -> None:
-        """Flush, and wake the puts whose bytes are on disk; all of them where the disk refuses.
-
-        :param leader: the put that flushes; it waits no more, whatever became of its bytes.
+        """Flush, and wake the puts whose bytes are on disk, all if the disk refuses; the leader waits no
+        more.
         """
         refused = True
         try:

@@ -187,10 +187,7 @@ class WritableFile:
                 self._unmap()
 
     def shutdown(self, forced_after_ms: int, now_ms: int) -> None:
-        """Let nobody else pin the file, and unmap it once nobody has it (ReferenceResource#shutdown).
-
-        :param forced_after_ms: after so long readers don't count any more. Their memory stays theirs.
-        """
+        """Let nobody else pin the file; unmap it once unpinned, or by force (ReferenceResource#shutdown)."""
         with self._guard:
             if self.available:
                 self.available, self.first_shutdown_ms = False, now_ms

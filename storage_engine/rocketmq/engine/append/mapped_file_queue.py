@@ -274,10 +274,7 @@ class FlushGuard:
 
     @contextmanager
     def flushing(self) -> Iterator[None]:
-        """Flush while the block runs.
-
-        :raises OSError: the disk has refused before.
-        """
+        """Flush while the block runs, unless the disk has refused before."""
         with self._turn:
             if self._refused is not None:
                 raise self._refused

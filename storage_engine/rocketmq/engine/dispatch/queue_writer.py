@@ -591,10 +591,7 @@ class QueueTable:
         return max((writer.max_physical_offset for writer in self), default=-1)
 
     def recover(self, unflushed_from: int | None) -> None:
-        """Find the end of each queue.
-
-        :param unflushed_from: entries of messages from this offset of the log on may not be on disk.
-        """
+        """Find the end of each queue; see :meth:`QueueWriter.recover`."""
         for writer in self:
             writer.recover(unflushed_from)
         if unflushed_from is not None:
