@@ -28,7 +28,6 @@ _GONE = frozenset({"segment-gone", "given-up"})
 class DayRun:
     """A run that a day has to show.
 
-    :param outcome: of the run.
     :param validation: passed, failed, not-run or unknown.
     """
 
@@ -45,10 +44,8 @@ class DayRun:
 class Day:
     """A day in UTC on which something was validated, was to be, or was lost.
 
-    :param day: as in 2026-11-24.
     :param passed: runs whose validation found no fault; ``failed`` those in which it did.
     :param not_run: runs that deleted something, or failed, and have no validation.
-    :param unknown: runs of which nobody can tell.
     :param gaps: ranges that validations found nowhere, and ranges that others deleted.
     :param losses: ranges that a person accepted as lost on this day.
     """

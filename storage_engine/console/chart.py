@@ -80,7 +80,6 @@ class DriftMark:
 class ChartAnswer:
     """Columns have a value for each moment; None: there was none.
 
-    :param levels: whole percent, by path.
     :param windows: spans in which the broker deletes what has expired.
     :param refused: spans in which the broker took no message, as a disk had been too full.
     """

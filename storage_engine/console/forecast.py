@@ -100,10 +100,7 @@ class Filled:
 class Forecast:
     """:param enough: the looks tell something; otherwise ``why`` says why they don't.
     :param why: no-samples, too-short or another-log; "" where they do.
-    :param span_ms: from the first to the last look that counts.
-    :param samples: number of looks that count.
     :param ingest: None: not told by these looks; ``reclaim`` likewise.
-    :param net: what the disk fills up by.
     """
 
     enough: bool

@@ -57,8 +57,6 @@ class Windows:
 class Rules:
     """The rules that held from a moment on.
 
-    :param settings: by the broker's own names, as text.
-    :param windows: None: the broker has none.
     :param unsupported: why a store with these settings can't be simulated; "": it can.
     """
 

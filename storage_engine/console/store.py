@@ -76,7 +76,6 @@ class ShieldLine:
     """What the shield of a store keeps: second names of segments that no lake proves yet.
 
     :param gone_segments: of ``segments``, those that are gone from the log: only the shield has them.
-    :param foreign_files: in its directory, and put there by others.
     """
 
     mode: str
@@ -91,7 +90,6 @@ class ShieldLine:
 class StandingLine:
     """What stands for a store now; see :class:`storage_engine.journal.reading.answers.Standing`.
 
-    :param shield: None: nobody has recorded one.
     :param has_shield: stores of this kind of broker can have one.
     """
 
@@ -118,11 +116,7 @@ class FoundLine:
 
 @dataclass(frozen=True, slots=True)
 class StoreAnswer:
-    """:param rules: None: nobody has recorded them.
-    :param ranges: None likewise. Of many logs those of the worst and largest ones.
-    :param totals: of all ranges, by place.
-    :param logs: how many logs have ranges.
-    """
+    """:param ranges: None likewise. Of many logs those of the worst and largest ones."""
 
     now_ms: int
     row: StoreLine

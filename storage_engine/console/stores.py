@@ -200,7 +200,6 @@ class LevelLine:
 class StoreLine:
     """One store; None where something isn't known.
 
-    :param store: the id of its connection.
     :param urgent: the most urgent thing that doctor found; None: nothing that anybody has to act on.
     :param retention_ms: age of its oldest message at the last look.
     :param filling: of its disks: unknown where one is not known, and none of the others fills.

@@ -159,7 +159,6 @@ def what_if(
 ) -> WhatIfAnswer:
     """Return the course of a store by today's settings and by others.
 
-    :param limit_seconds: of processor time for each course.
     :raises BadInputError: a value that the broker would not work with, or no course can be computed.
     :raises SimulationTooLongError: a course takes more than the limit.
     """

@@ -137,7 +137,6 @@ def _in_all_partitions(
 class SegmentOfLag:
     """A segment that groups read.
 
-    :param index_path: of its offset index; None: there is none.
     :param going: it is in the plan that was asked about.
     :param time_to_loss_ms: until age alone may take it; None: never, or not known.
     """
@@ -154,9 +153,6 @@ class SegmentOfLag:
 class LogOfLag:
     """A log that groups read.
 
-    :param begin: first offset that can be read.
-    :param end: offset behind the last that can be.
-    :param newest_ms: timestamp of its newest record; None: it has none.
     :param is_end_known: its last segment can be read; otherwise it ends at ``end`` or behind.
     """
 
@@ -189,8 +185,6 @@ class OffsetPlace:
     """Where an offset lies in its log.
 
     :param segment: that holds it, or the first one behind it where a cleaner took it.
-    :param bytes_from_there: of the log from its batch on.
-    :param timestamp_ms: of the record; None: it has none.
     """
 
     segment: SegmentOfLag
@@ -370,7 +364,6 @@ def _record_times(
 class _OfGroup:
     """Of the partitions of a topic in which a group's position is known, or of those in which it isn't.
 
-    :param messages: None: it isn't known.
     :param from_ms: when the first one was written; None: it can't be told.
     """
 
@@ -384,7 +377,6 @@ def unread_records(
 ) -> Unread:
     """Sum up by group and topic what is not read below offsets where logs are to begin.
 
-    :param context: of these logs.
     :param deleted: it is gone already: no log is looked into for when the first one was written.
     """
     unread = _unread_from(consumers, context, new_min_offsets, deleted=deleted)

@@ -219,7 +219,6 @@ class ServingNodes:
 def read_serving_nodes(paths: Sequence[Path]) -> ServingNodes:
     """Look at the nodes.
 
-    :param paths: their ``server.properties``.
     :raises RestoreError: one runs, they are of several clusters, or their cluster's topics aren't on disk.
     :raises StorageEngineError: the files of one can't be read.
     """

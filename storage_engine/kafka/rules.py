@@ -23,14 +23,12 @@ class RetentionSettings:
     """A topic's settings that decide what is deleted (LogConfig).
 
     :param delete: ``cleanup.policy`` contains delete.
-    :param compact: it contains compact.
     :param remote: ``remote.storage.enable`` is true: only its broker may delete of it, and raise its start.
     :param copy_disabled: ``remote.log.copy.disable`` is true: nothing more is copied there, and its broker
         deletes by the whole retention (UnifiedLog#remoteLogEnabledAndRemoteCopyEnabled).
     :param local_without_delete: the policy has no word; what is copied to remote storage goes by the local
         bounds all the same, since Kafka 4.3.
     :param segment_ms: from its first record on, until a newer record closes the active segment.
-    :param segment_bytes: size that closes it.
     """
 
     delete: bool = True
@@ -66,7 +64,6 @@ class RetentionSettings:
 class SegmentFacts(NamedTuple):
     """What the rules ask of a segment.
 
-    :param size_bytes: of its ``.log`` alone.
     :param largest_timestamp_ms: of its records; where none has one, when the file was last written to
         (LogSegment#largestTimestamp).
     """

@@ -53,7 +53,6 @@ class OpenInLogs:
 def find_open(node: Node, ends: Mapping[str, int], max_bytes: int = _MOST_BYTES) -> OpenInLogs:
     """Look for open transactions in all logs of a node.
 
-    :param ends: of logs, by name.
     :param max_bytes: to be read behind snapshots in all; the smaller ones first.
     """
     by_log: dict[str, tuple[OpenTransaction, ...]] = {}
@@ -143,7 +142,6 @@ def _hanging(name: str, one: OpenTransaction) -> Finding:
 class OpenTransaction:
     """A transaction without a marker.
 
-    :param first_offset: of its first record.
     :param written_ms: time of its newest records, in milliseconds since the epoch; -1: they have none.
     """
 

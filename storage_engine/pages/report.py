@@ -152,7 +152,6 @@ def render_page(
     """Return the page as text.
 
     :param report: the report's JSON form; None where no run asked for the validation.
-    :param validation: None where the run has none (yet).
     :param links: title → relative address of what lies beside the page.
     :param broker: of the store that was validated, where there is no report, which has it.
     """

@@ -69,9 +69,6 @@ SHOWN = 20
 class Story:
     """The first screen of a report.
 
-    :param word: the outcome in a word or two.
-    :param tone: how it is shown: ok, warn, bad or dim.
-    :param headline: the outcome as a sentence.
     :param loss: what consumers lose, as a sentence; "" where they lose nothing.
     """
 

@@ -25,11 +25,7 @@ def summary_subject(report: Mapping[str, Any]) -> str:
 
 
 def summary_text(report: Mapping[str, Any], *, link: str = "") -> str:
-    """Return a run in at most :data:`LINES` lines of plain text.
-
-    :param report: as JSON, of this release or an older one.
-    :param link: address of the whole report; "" for none.
-    """
+    """Return a run in at most :data:`LINES` lines of plain text."""
     full = of_any_release(report)
     lines = [line for line in _lines(full, tell(full)) if line]
     end = [f"Report: {link}" if link else f"Run {full['run_key']}, begun {time_text(full['began_at_ms'])}"]
@@ -37,11 +33,7 @@ def summary_text(report: Mapping[str, Any], *, link: str = "") -> str:
 
 
 def summary_html(report: Mapping[str, Any], *, link: str = "") -> str:
-    """Return the same as a small HTML page: inline styles and tables, no image, nothing from a network.
-
-    :param report: as JSON, of this release or an older one.
-    :param link: address of the whole report; "" for none.
-    """
+    """Return the same as a small HTML page: inline styles and tables, no image, nothing from a network."""
     full = of_any_release(report)
     story = tell(full)
     return template("summary.html.j2").render(

@@ -159,9 +159,6 @@ class _Lost:
     """A range that is in no place that is known.
 
     :param gap: what is known of it, where nothing but a gap between store and lake tells that it is gone.
-    :param log_id: which log it is of; "": it isn't known.
-    :param is_other: another log has the name of that one by now.
-    :param is_accepted: a person has accepted it before.
     """
 
     log: str
@@ -561,7 +558,6 @@ def _policy_before(store: ManagedStore, journal: Journal, ids: Sequence[str]) ->
 class _AskedLake:
     """A lake whose present state counts.
 
-    :param place: location of its table of receipts.
     :param lake_ids: its own, and of those that it is a copy of.
     :param head: the last receipt of the store; None: it has none.
     """

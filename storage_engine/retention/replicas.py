@@ -84,8 +84,6 @@ def compare_logs(
     """Yield the logs of some segments that other stores have archived in a lake, too.
 
     :param there: all archivable segments of these logs, by which bytes are compared.
-    :param compared: receipts that were found equal before.
-    :param depth: to which their receipts' files are read.
     """
     replicas = broker.replicas
     if not segments or replicas is None:
@@ -146,7 +144,6 @@ def _compare(
 def divergence(broker: BrokerStore, record: StoreRecord, log: str, rows: Sequence[Receipt]) -> str:
     """Return what else than bytes shows that a log isn't the one that other replicas archived.
 
-    :param rows: their receipts of bytes that this log has, too.
     :return: "": nothing does, or the log may differ, as a person adopted it.
     """
     if not rows or record.lineage_of(log) != _FIRST_LINEAGE:
@@ -185,7 +182,6 @@ def without_replicas_work(
 ) -> list[Segment]:
     """Return the segments that no other replica has archived either, and record which receipts cover others.
 
-    :param unproven: what no receipt of this store proves.
     :param there: all archivable segments of the store, by which bytes are compared.
     :param depth: to which the other replicas' files in the lake are read.
     :raises LakeConflictError: another replica archived other bytes of a log, or the same of other leaders.
@@ -205,7 +201,6 @@ def without_replicas_work(
 def refuse_diverged(context: Context, by_replicas: Mapping[SegmentId, Sequence[Receipt]]) -> None:
     """Make sure that logs are still those whose replicas' receipts count for them.
 
-    :param by_replicas: receipts by the segment that they count for.
     :raises LakeConflictError: one isn't: other leaders took its records.
     """
     rows: dict[str, dict[str, Receipt]] = {}
@@ -313,8 +308,6 @@ def with_replicas(
 ) -> Proofs:
     """Return proofs with other nodes' receipts, which cover segments that none of the store's own proves.
 
-    :param going: segments that are about to go, as they are now.
-    :param snapshot: of the store, which is ours.
     :param reading: how fast files may be read, and what keeps the store ours meanwhile.
     """
     if broker.replicas is None or not proofs.asked:

@@ -181,7 +181,6 @@ def asked_notices(
 ) -> tuple[str, ...]:
     """Say what a person should know of a shield, once lakes and journal were asked.
 
-    :param going: segments that are to be deleted.
     :raises ShieldError: what is kept there is unknown.
     """
     return shield_notices(store.real_root, going, lambda shield: ask_of_gone(store, journal, record, shield))
@@ -237,7 +236,6 @@ def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: lis
 
     :param reasons: by name of a link that the caller has just tried to bring into a lake: why it is in none.
         Another link was deleted from the log since, and is tried first.
-    :param notices: what was given up is added.
     :return: base offsets.
     """
     root, percent = context.store.real_root, context.store.policy.shield_give_up_percent
@@ -289,18 +287,11 @@ _TOGETHER = 2
 @dataclass(frozen=True, slots=True)
 class ShieldResult:
     """
-    :param links: that there are now.
     :param gone: base offsets of segments that only the shield has, and no lake provably; another file may
         have its name in the log.
     :param archived: base offsets that were archived from their links now.
-    :param given_up: base offsets that were given up for space now.
-    :param linked_paths: of the segments in the log that have a link.
     :param next_segments: sealed and unproven, oldest first, without a link: the next ones to get one.
     :param room_bytes: for these; None: no limit.
-    :param lineage: the store's.
-    :param log_lineages: by name, of logs that have one of their own.
-    :param notices: what a person should know.
-    :param is_log_known: the log could be looked at.
     """
 
     links: int = 0

@@ -174,7 +174,6 @@ def course(
     Queues and indexes grow and go with their share of the log. All that is written is dispatched at once.
 
     :param limit_seconds: of this thread's processor time.
-    :param record: that keeps it.
     :raises SimulationTooLongError: it takes more.
     """
     walk = _Walk(config, start, horizon_ms, zone, limit_seconds)

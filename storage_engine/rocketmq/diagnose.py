@@ -338,13 +338,7 @@ def judged_hold(
     knows_journal: bool,
     now_ms: int,
 ) -> Iterator[Finding]:
-    """Judge what is left of a hold. Pure.
-
-    :param marker: that says until when it stands.
-    :param local: the record of it that lies with the store.
-    :param known: what the journal remembers of it.
-    :param knows_journal: a journal was asked.
-    """
+    """Judge what is left of a hold. Pure."""
     if marker is not None and marker.ends_at_ms <= now_ms:
         yield Finding(
             Severity.WARNING,

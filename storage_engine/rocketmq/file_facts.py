@@ -319,7 +319,6 @@ def collect_queues(
     With ``full`` all entries of all queues are read, else those of the file that the min offset falls into
     and each queue's last one.
 
-    :param look: lists the log's files as they are now.
     :param patience: with a running broker, which deletes and appends meanwhile.
     """
     files: list[QueueFileFact] = []
@@ -394,7 +393,6 @@ def missing_entries(
     In a consume queue it has to be the entry of their queue offset; a topic with a batch consume queue has
     one entry a frame (BatchConsumeQueue#putMessagePositionInfoWrapper).
 
-    :param queue_offsets: ascending.
     :return: None when there is no such queue (its topic was deleted, or is no name of a directory).
     """
     if not has_directory(topic):

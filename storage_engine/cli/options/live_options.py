@@ -67,7 +67,6 @@ def live_broker(
 ) -> LiveBroker | None:
     """Return the broker that runs on the store; None: it is stopped.
 
-    :param values: of the options by their names.
     :param kind: tells the name of the store's kind of broker, for a message; None: it may be any.
     :raises click.UsageError: options that contradict each other or lack one.
     """

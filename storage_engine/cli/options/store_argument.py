@@ -125,7 +125,6 @@ def takes_store(
     :param named: whether a store that has a lake may be named by --name.
     :param settings: whether --set is a setting of the store; else the command has an option of that name.
     :param looks: whether the command looks at the store; else this account need not be able to.
-    :param policy: settings of the policy that it has options for.
     """
 
     def decorate(command: Function) -> Function:
@@ -253,7 +252,6 @@ def _of_name(
     """Return the store that the file of stores has by a name, with what a call says otherwise.
 
     :param given: what takes a store, by parameter; the lakes are the file's where the call has none.
-    :param values: of all other parameters.
     :raises click.UsageError: the call says something that only the file may say.
     """
     context = click.get_current_context()

@@ -42,7 +42,6 @@ class GroupAtRisk:
     """A consumer group, and what a deletion would mean for it.
 
     :param lag_messages: that it has not read, in queues where its position is known.
-    :param losing_queues: where its next message goes.
     """
 
     group: str

@@ -71,9 +71,6 @@ def _indented(shown: Mapping[str, Any]) -> str:
 def say(*parts: object, err: bool = False) -> None:
     """Print lines for a person, with what a terminal would act upon written out, and commands that they name
     with this call's arguments.
-
-    :param parts: of the text, one behind the other.
-    :param err: to stderr.
     """
     context, text = click.get_current_context(silent=True), Text(*parts)
     told = text if context is None else with_arguments(text, said_by(context))

@@ -196,8 +196,6 @@ class Decompressor:
     ) -> tuple[list[int], ExpansionError | None]:
         """Decompress payloads [first, last) one behind the other, until more than ``stop`` is used.
 
-        :param codec: its number in the batches' attributes.
-        :param used: where in the memory the first one goes.
         :return: how long each one is; and what is wrong with the next one.
         """
         method = self._by_codec.get(codec)

@@ -54,7 +54,6 @@ def decode_chunk(
 ) -> Iterator[tuple[pa.Table, tuple[Damage, ...]]]:
     """Yield the rows of a chunk in the segment's order, in as many tables as their expanded size asks for.
 
-    :param origin: position of the segment's first byte.
     :param chunk: the CRCs of its compressed batches were checked; those of others are here.
     :param arena: what a table no longer needs serves the next one.
     """
@@ -187,12 +186,7 @@ class _Filling:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Content:
-    """Memory that keys, values and raw bytes lie in.
-
-    :param begin: of the part of the segment that the table is of.
-    :param origin: position of the segment's first byte.
-    :param expanded: records that were decompressed.
-    """
+    """Memory that keys, values and raw bytes lie in."""
 
     segment: npt.NDArray[np.uint8]
     begin: int

@@ -40,8 +40,6 @@ class BatchKind(IntEnum):
 class BatchChunk:
     """Consecutive ranges of a segment, which cover it without gap.
 
-    :param positions: of their first bytes in the segment.
-    :param kinds: a BatchKind each.
     :param faults: of the kernels' faults, where a run of undecodable bytes begins.
     :param counts: how many records a batch says that it has; of all others 0.
     :param codecs: by which a batch's records are compressed; 0: they aren't.
@@ -71,7 +69,6 @@ class Batches:
     """Batches of format 2 as they lie, one array element each; and all that is no batch.
 
     :param last_offsets: the offset of a batch's last record, also where the cleaner has removed that one.
-    :param legacy: messages of formats 0 and 1.
     """
 
     positions: Longs

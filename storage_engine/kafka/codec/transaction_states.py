@@ -95,7 +95,6 @@ class UncommittedTransactions:
 
         :param aborted: entries of the transaction indexes of *all* segments from the first record of
             interest up to ``end_offset``. A segment without the file has none.
-        :param producers: of the snapshot whose name is ``end_offset``.
         """
         ranges = [(one.producer_id, one.first_offset, one.last_offset, _NO_TIME) for one in aborted]
         ranges += [

@@ -31,7 +31,6 @@ _BLOCK_BYTES = 1 << 20
 class BatchHead(NamedTuple):
     """What the header of a batch, or of a message of an older format, says.
 
-    :param end_position: behind its last byte.
     :param newest_ms: its largest timestamp, or -1; ``producer_id`` -1: none, or it is of an older format.
     """
 
@@ -106,11 +105,7 @@ def _legacy(data: bytes, position: int) -> BatchHead | None:
 
 
 def position_before(index: str | None, base_offset: int, offset: int) -> int:
-    """Return where a batch begins that lies before an offset, by a segment's index; 0: by no entry of it.
-
-    :param index: its path; None: there is none.
-    :param base_offset: of the segment.
-    """
+    """Return where a batch begins that lies before an offset, by a segment's index; 0: by no entry of it."""
     if index is None:
         return 0
     try:

@@ -45,7 +45,6 @@ class LivePartition:
 
     :param topic_id: of the topic that has the name now; files of another one are of a topic that is gone.
     :param leader: node that leads it. All offsets are those of its log, not of a follower's.
-    :param log_start: its first offset.
     :param high_watermark: the end for who reads uncommitted records too.
     :param last_stable_offset: the end for who reads committed records alone.
     :param topic_settings: all that are in effect, by Kafka's names, those of the node and defaults too.
@@ -99,7 +98,6 @@ class SegmentFiles(NamedTuple):
 class PartitionLog:
     """The directory of a log.
 
-    :param directory: its path.
     :param snapshots: of its producers, oldest first; the newest may lie at its end, where no segment begins.
     :param left_over: files that the broker removes or renames by itself, by what becomes of them.
     :param links: symbolic links that nothing reads through: the directory of a log aside, or files in it;
@@ -146,10 +144,8 @@ class LogDirectory:
     :param stopped_cleanly: the marker is there, which a broker removes first thing when it starts.
     :param broker_epoch: of the broker when it stopped; None: no marker says it.
     :param cleaned_to: by compacted log, up to where the cleaner has cleaned it.
-    :param aside: logs that are deleted, copied or set aside.
     :param fault: what is wrong with its small files, so that a broker goes on without it; nothing of its
         logs is decided then.
-    :param cleaned_unknown: the cleaner's own checkpoint can't be read.
     :param stable_offsets: by log, below which a running cluster has no open transaction.
     :param reading: tells others that this process reads the directory, as long as it may.
     """
@@ -184,7 +180,6 @@ class Node:
     """A node's directories, or one of them alone.
 
     :param root: what it was named by: its ``server.properties``, or a log directory.
-    :param properties: None: only a log directory is known.
     :param live: what its running cluster said; None: it was not asked.
     :param failed: why directories can't be read, by path; only who keeps a hold goes on without them.
     """
@@ -382,8 +377,6 @@ def _read_small(path: Path, read: Callable[[Path], Found], faults: list[str]) ->
 
     A broker takes its whole directory offline for such a one, and goes on with the others
     (OffsetCheckpointFile, MetaPropertiesEnsemble#verify).
-
-    :param faults: gets what is wrong with it.
     """
     try:
         return read(path)

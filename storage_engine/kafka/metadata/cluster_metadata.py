@@ -40,7 +40,6 @@ def metadata_values(directory: Path) -> Iterator[tuple[Path, bytes]]:
 
     Who has not come to the end does not know that the copy is whole.
 
-    :param directory: of the log.
     :raises CorruptFileError: a file is damaged, or ends in a part of a batch, as after an unclean stop;
         records are missing before the first segment, between two, or at the end.
     :raises OSError: a file can't be read.
@@ -129,7 +128,6 @@ class ClusterMetadata:
     """Topics and settings, as of the end of this node's copy.
 
     :param partition_states: by the topic's id and the partition's number; for who asks.
-    :param topic_settings: by topic.
     :param node_settings: set while the cluster ran, by node; "" has those of all.
     :param partitions: numbers of a topic's partitions, on whatever nodes they are, by its id.
     """
@@ -153,7 +151,6 @@ class ClusterMetadata:
 def read_cluster_metadata(directory: Path, *, partition_states: bool = False) -> ClusterMetadata:
     """Read a node's copy.
 
-    :param directory: of the log.
     :param partition_states: read them, too: there are many, and few ask.
     :raises CorruptFileError: bytes that are no record of it, or records are missing (:mod:`.metadata_log`).
     :raises UnsupportedLayoutError: records of a version that isn't known.
@@ -328,8 +325,6 @@ def replica_fault(
 ) -> tuple[Reason, str] | None:
     """Return why a log has to stay whole for its replicas; None: nothing speaks against a deletion.
 
-    :param metadata: with the states of partitions.
-    :param node_id: of the node that has the log.
     :param replicas_stopped: a person says that all other nodes with a replica are stopped; "": nobody does.
     """
     state = metadata.partition_states.get((topic_id, partition))

@@ -136,8 +136,6 @@ def holes(directory: LogDirectory, log: PartitionLog, segments: Sequence[Segment
     """Yield where a segment doesn't end at the beginning of the next one.
 
     The cleaner leaves such gaps in what it has cleaned: there they are nothing to tell.
-
-    :param segments: of the log, oldest first and none left out.
     """
     for segment, following in pairwise(segments):
         end = segment_end(segment)

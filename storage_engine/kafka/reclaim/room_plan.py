@@ -73,8 +73,6 @@ def only_needed(
 ) -> tuple[LogPlan, ...]:
     """Keep the segments that the wanted space doesn't need.
 
-    :param plans: of all that may go.
-    :param shortages: by the disk's device.
     :param deleted: segments whose records are deleted for the cluster already.
     """
     needed = set(_needed(plans, shortages, deleted))
@@ -145,7 +143,6 @@ class Asked:
 def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
     """Return what goes of each log to make room.
 
-    :param plans: by the rules of retention.
     :raises OSError: a file can't be read.
     """
     logs = {log.name.log: (directory, log) for directory, log in by.node.logs}
@@ -290,10 +287,7 @@ def _told(plan: LogPlan, said: Callable[[Decision], str]) -> LogPlan:
 class Way:
     """A ground that holds now.
 
-    :param said: the ground, as a clause.
     :param leader: node that leads the log; None: none does.
-    :param leader_epoch: how often the log has changed its leader.
-    :param led_from: where that leader's log begins.
     """
 
     said: str
@@ -321,8 +315,6 @@ def way_of(
 ) -> Way | Fault:
     """Return on what ground a log may lose its first segments, or why there is none.
 
-    :param metadata: the node's own copy of the cluster's.
-    :param word: of the running cluster; None: none is asked.
     :param replicas_stopped: where no cluster is asked, a person says that all other nodes with a replica are
         stopped; "": nobody does.
     """

@@ -156,8 +156,6 @@ class RoomStore(KafkaStore):
     """A stopped node to make room in.
 
     :param live: how its cluster is reached; None: none runs that could be asked.
-    :param memory: of the node's hold; None: nothing is remembered.
-    :param word: what the cluster said at the last look.
     """
 
     live: LiveBroker | None = None
@@ -258,8 +256,6 @@ class RoomStore(KafkaStore):
 def with_word(node: Node, word: LeadersWord, address: str) -> Node:
     """Return a node with its topics' settings, and where its logs begin, by its cluster's word.
 
-    :param node: by its files.
-    :param address: of the cluster, for a message.
     :raises NotOnBrokerError: the directories are of another cluster.
     """
     if other := node.cluster_ids - {word.facts.cluster_id}:

@@ -122,9 +122,7 @@ def settle_gone(
     read for it, or they were its broker's to delete. What a lake has that can't be asked, or of which lakes
     disagree, refuses its log. In front of what went nothing may be left: that would be a hole.
 
-    :param is_left: tells whether a planned segment is there.
     :param is_ours: tells of one that isn't whether one of our runs meant to delete it.
-    :param nothing: sentence that says what wasn't changed.
     """
     # Then no lake proves anything, and nothing is lost that shouldn't have gone.
     is_off = context.store.policy.archive is ArchiveMode.OFF
@@ -190,9 +188,6 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
     left to its own rules may delete what is in no lake, and isn't held.
 
     What a rule permits to go without a copy may go, whoever deletes it.
-
-    :param gone: segments that aren't on disk any more.
-    :param nothing: sentence that says what wasn't changed.
     """
     away = [one for one in gone.segments if _may_be_away(context, one.facts)]
     gone = replace(gone, segments=tuple(one for one in gone.segments if one not in away))

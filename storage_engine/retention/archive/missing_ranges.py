@@ -32,8 +32,6 @@ class MissingRange:
     """Offsets [start_offset, end_offset) of a log that are in no place.
 
     :param log_id: of the log, as receipts have it; "": it can't be told.
-    :param facts: of a file of the log, as a run saw it.
-    :param is_earlier: it went before the run's first look.
     """
 
     log: str
@@ -110,7 +108,6 @@ def missing_ranges(
 ) -> Iterator[MissingRange]:
     """Yield what is missing between the lowest offset that is known of each log and its end. Pure.
 
-    :param known: where logs were at earlier looks.
     :param in_part: what lakes have without some topics, which is known, and not covered.
     """
     partial_spans = [one for one in in_part if one.lineage == lineages.of(one.log)]
@@ -151,9 +148,6 @@ def find_missing_ranges(
 
     While a lake isn't asked that has receipts of the store, nobody can tell what went before this run.
 
-    :param last: the last look, which was added.
-    :param log_ids: identities of its logs, by name.
-    :param known: where logs were at the last look before this run.
     :raises LakeUnavailableError: no lake can be read.
     """
     journal, record = context.journal, context.record

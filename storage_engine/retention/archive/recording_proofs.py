@@ -61,10 +61,7 @@ def record_proven(
 ) -> tuple[str, ...]:
     """Record which file was found to be in which lake, for when that lake can't be asked.
 
-    :param took_ms: to copy and prove all of them.
     :param faults: what was wrong with what a lake had of some of them, by subject.
-    :param known: hashes of the valid receipts that lakes had before.
-    :param ran: where all of them were archived.
     :return: what could not be recorded beside it, and why.
     """
     lake = open_lake(jobs[0].lake)

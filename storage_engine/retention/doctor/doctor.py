@@ -81,9 +81,7 @@ _READINGS = 500
 @dataclass(frozen=True)
 class Diagnosis:
     """
-    :param said: what the broker's package says.
     :param figures: None: the store can't be opened, and a finding says why.
-    :param lakes: those that were named.
     :param unproven: sealed segments that no lake proves; None: no lake was named, or it can't be asked.
     :param touched: sealed segments that a lake has, but whose files were touched since.
     :param due: how many segments a cleanup asked for by a person would delete now.
@@ -150,9 +148,7 @@ def diagnose(
 ) -> Diagnosis:
     """Look at a store, and at its lakes and journal where they were named.
 
-    :param has_lake: they were.
     :param pipeline: what Airflow says of the store's DAGs; None: it isn't Airflow's.
-    :param retention_dag: the DAG that cleans the store; "" likewise.
     :param runs: where its tasks archive and measure consumer lag; "" likewise.
     :raises StoreNotFoundError: there is no such store.
     :raises BadInputError: what was given beside the broker's own settings is wrong.
@@ -333,7 +329,6 @@ def _unproven_at_the_end(store: ManagedStore, known: _Known, looked: _Looked, *,
 class _Looked:
     """What was seen of a store while it was open.
 
-    :param data_paths: where its broker writes.
     :param due: how many segments could be deleted now; 0 where nobody asked.
     :param missing: what the journal remembers of logs that should be here; nothing where nobody asked.
     :param unheld: what goes within a day of a hold's end; None: that is far off, or nobody asked.

@@ -30,8 +30,6 @@ def clock_findings(
     """Yield times that are later than now, and a jump of the clock: reasons not to believe in ages.
 
     :param segments: with the times that they had before a hold.
-    :param newest_message_ms: when the newest message was stored.
-    :param last_sample_ms: when the journal's last sample was taken.
     :param jumped_ms: by how much this machine's clock was set forward within a day.
     """
     latest = now_ms + SLACK_MS
@@ -68,8 +66,6 @@ def clock_findings(
 @dataclass(frozen=True, slots=True)
 class AccessRights:
     """:param user: whose process this is; ``owner``: of the store's root.
-    :param unwritable: directories in which it may delete no file.
-    :param unreadable: directories that it may not list.
     :param open_to_all: our directories and files that everybody may write.
     """
 

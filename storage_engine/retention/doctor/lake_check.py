@@ -40,18 +40,13 @@ _NAMED = 5
 @dataclass(frozen=True, slots=True)
 class CheckedLake:
     """
-    :param title: lake or second lake.
     :param refused: why no command works with it; "" where they do.
     :param copy_of: UUID of the lake that it is a read-only copy of; None: it is none.
     :param broker: whose segments it has; "": those of the first store; None: it can't be read.
     :param stores: names, or ids, of the stores that it has segments of.
-    :param segments: that it has of this store.
     :param disk: that it lies on; None: it isn't on this machine.
     :param verified_at_ms: when a check of it was last remembered; None: never.
-    :param faults: that the last checks found.
     :param lake_id: its UUID; None: an older version made it, or it can't be read.
-    :param store_ids: of the stores that it has segments of.
-    :param roots: where these stores lay.
     :param ignored: what its tables and its catalog say and nobody follows: whose word, and the names.
     :param acts_fault: why what people decided of what it keeps can't be told; "": it can.
     :param unrecorded_rules: by which messages wouldn't be archived, had the store's journal recorded them.
@@ -184,7 +179,6 @@ def misplaced(
     None also where a named lake can't be read: nobody knows what it has.
 
     :param store_id: by the journal, else by the stamp; None: neither knows the store.
-    :param heads: what both know of the store's lakes.
     """
     if store_id is None or not lakes or any(one.refused or one.broker is None for one in lakes):
         return None

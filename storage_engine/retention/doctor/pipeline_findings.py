@@ -37,7 +37,6 @@ class DagFacts:
     """
     :param needed: without it nothing is archived or deleted by itself.
     :param known: Airflow has parsed it, and its file is still there.
-    :param last: None: it never ran.
     :param waits: task ids that wait, each with the moment since which it does, or None.
     :param active: runs that are queued or running, the oldest first; a queued one began when it was queued.
     """
@@ -77,10 +76,8 @@ class QueueFacts:
 @dataclass(frozen=True, slots=True)
 class PipelineFacts:
     """
-    :param import_errors: by file, the first line of why it can't be parsed.
     :param error: why Airflow's database couldn't be read; "" where it could.
     :param approval: why nobody can approve plans of the store, as a clause; "": somebody can, or need not.
-    :param unknown_approvers: ids of approvers whom Airflow doesn't know.
     :param queue: of the store's tasks; None: they are on Airflow's default one.
     """
 

@@ -99,8 +99,6 @@ def _by_segments(log: LogSnapshot, now_ms: int) -> int | None:
 class Levels:
     """Whole percent of a disk, each the lowest at which something begins; None: at none.
 
-    :param cleans_percent: the broker deletes what has expired, at any hour.
-    :param forces_percent: it deletes the oldest, whatever their age.
     :param urges_percent: it would delete whatever the age, if it were allowed to.
     """
 
@@ -142,8 +140,6 @@ class Figures:
     :param going: segments that the broker's rules delete at this moment.
     :param replicas_elsewhere: how many expired ones stay since other nodes have replicas of their log.
     :param leaving: segments that go within ``leaves_in_ms``.
-    :param unread: what consumers lose by those.
-    :param archivable: what may be archived by now.
     :param hold: of a running broker's store that was asked for; None: no broker was named.
     """
 
@@ -212,8 +208,6 @@ def take_figures(
 ) -> Figures:
     """Look at an open store.
 
-    :param kind: the broker's name.
-    :param samples: as of :func:`growth_of`.
     :raises StorageEngineError: it can't be read, or isn't what it should be.
     :raises OSError: a file can't be read.
     """

@@ -50,7 +50,6 @@ _ACCOUNTED = frozenset({Where.ARCHIVED, Where.NOT_ARCHIVED})
 def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int) -> HoldStatus:
     """Hold what goes within the policy's margin and isn't proven; put back what is archived by now.
 
-    :param measured: what the lakes prove; None: they are asked.
     :raises GateRefusedError: nothing can be held; says why, and the remedy.
     """
     if context.store.policy.archive is ArchiveMode.OFF:

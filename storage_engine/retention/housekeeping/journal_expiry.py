@@ -56,7 +56,6 @@ class Expiry:
 
     :param report_days: reports, Data Docs, and the events and plans of runs that have a report.
     :param idle_run_days: runs that wrote no report, as nothing had changed, or that never had a plan.
-    :param sample_days: every sample.
     :param daily_sample_days: of older samples, the last one of each day.
     """
 
@@ -71,7 +70,6 @@ class OldRun:
     """A run as far as its age is concerned.
 
     :param planned: it has a plan; a run without one is never finished, and ends with its last event.
-    :param last_ms: of its last event, its end or its beginning.
     """
 
     run_id: int

@@ -112,7 +112,6 @@ def record_archive_rules(lake: Lake, journal_url: str | None, acts: Acts, scope:
 
     Killed at any instant and run again, it goes on: a rule that is recorded keeps its time.
 
-    :param journal_url: None: there is none.
     :return: notes: what of the stores goes on being archived, and why.
     """
     (rule,) = (rule for rule in policy_of(acts).archive_rules if rule.scope == scope)

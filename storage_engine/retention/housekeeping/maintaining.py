@@ -114,10 +114,6 @@ def _read(path: Path) -> OldReport | None:
 class MaintainResult:
     """What was removed, or would be.
 
-    :param job_directories: of Spark jobs whose process is dead.
-    :param report_directories: of reports, each with its Data Docs.
-    :param rows: of the journal.
-    :param notices: what was left alone, and why.
     :param quarantines: those whose window is over, each with what became of it, as sentences.
     """
 

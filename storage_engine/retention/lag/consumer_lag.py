@@ -124,9 +124,6 @@ def record_lag(
     """Record the lag that was computed for the run's plan; the latest one counts.
 
     :param rows: of every group and queue; those at risk are kept, for the gate and the report.
-    :param logs: those that were measured; None: all of the store's.
-    :param took_ms: to measure it; None: not known.
-    :param ran: where it was measured; "": not known.
     :raises RunStateError: there is no such run.
     """
     context = open_context(store)
@@ -175,7 +172,6 @@ def find_losses(
 
     Once a segment is gone, what was found of its log before it went stands: nobody could find it again.
 
-    :param new_min_offsets: of the logs that go.
     :return: what they lose by the logs that may go, and refusals of the logs of which they lose something
         though the policy blocks.
     """

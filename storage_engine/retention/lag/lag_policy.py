@@ -24,8 +24,6 @@ def apply_lag_policy(
     that queue's log. So does a log that was not measured keep all of itself, and nothing of another log.
 
     :param lags: computed for this plan (``at_risk`` refers to it), with the row of each log that decides.
-    :param measured: the logs of which lag is known; None: all.
-    :param unit: what the messages of a topic are divided into.
     """
     if policy is not LagPolicy.BLOCK:
         return plan

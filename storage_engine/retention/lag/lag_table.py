@@ -102,8 +102,6 @@ def lag_part(table: pa.Table) -> LagPart:
 
     Of the rows at risk, those of groups whose position is unknown come first, then by segment. The first row
     of each log decides what the lag policy keeps: it is there, however many others are.
-
-    :param table: every row of its queues.
     """
     risk = np.asarray(table["at_risk"])
     segment = _longs(table["next_segment_base_offset"], -1)
@@ -134,9 +132,7 @@ def merge(
 ) -> tuple[LagSummary, tuple[QueueLag, ...]]:
     """The summary of a whole table, and its first rows at risk.
 
-    :param parts: of all its shares.
     :param source: where its positions are from; None: the files of a stopped broker's store.
-    :param logs: those that were measured; None: all of the store's.
     :return: of each log the row that decides what the lag policy keeps is among the rows.
     """
     parts = list(parts)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class ShieldedUnread:
     """
-    :param rows: most messages first.
     :param error: why it isn't known, or not wholly; "" where it is.
     :param notices: what a person should know of the groups' positions.
     """
@@ -198,8 +197,6 @@ def unread_lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool = 
     """Say what consumers lose and how to get it back, a line a group and topic; empty where it is nothing.
 
     :param place: the store; where it is open, its own journal is asked.
-    :param done: it is deleted.
-    :param waived: segments go without receipts.
     """
     return tuple(_lines(place, unread, done=done, waived=waived))
 

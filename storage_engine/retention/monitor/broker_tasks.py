@@ -175,14 +175,9 @@ def _depth(path: Path) -> int:
 @dataclass(frozen=True, slots=True)
 class TaskResult:
     """
-    :param name: the broker's of the task.
-    :param found: clauses of what was found.
-    :param alarms: sentences of what a person should know at once.
     :param removed_files: that the broker had left, without directories.
     :param gone_files: that a killed run meant to remove, and that are gone; by whom is unknown.
-    :param gone_bytes: theirs.
     :param unproven: what went by a person's word alone.
-    :param kept: clauses of what stays and why.
     :param notices: clauses of what a person should look at: removals that stay open, a disk without stamp.
     """
 
@@ -217,7 +212,6 @@ def run_broker_tasks(
 ) -> tuple[TaskResult, ...]:
     """Look after a broker's background tasks, once a run.
 
-    :param only: one of them by name; None: all.
     :param words: by deleted topic, why what no lake has of it may go, in a person's words; None: nothing may.
     :raises BadInputError: such a reason is empty, or such a topic is there still.
     :raises StoreBusyError: a broker or another run has the store.

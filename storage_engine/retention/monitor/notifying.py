@@ -57,10 +57,6 @@ class AlarmState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """
-    :param since_ms: when a look found it first.
-    """
-
     what: str
     since_ms: int
 
@@ -259,7 +255,6 @@ def tell(
 ) -> tuple[str, ...]:
     """Tell each means what began and ended since it was told last. Never raises.
 
-    :param alarms: all that stand now.
     :param happened: what doesn't last. It is told once; where that fails, with the next call in this process.
     :param has_failed: who looked has failed with these alarms: whether others have ended is unknown.
     :return: what could not be told, as notices.

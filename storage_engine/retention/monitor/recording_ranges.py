@@ -129,7 +129,6 @@ def store_ranges(
 
     Of lakes and journal only that is read which came since the last look, where nothing contradicts it.
 
-    :param measured: None: the lakes were not asked, or none could be.
     :raises StorageEngineError: the store, its shield or the journal can't be read.
     :raises OSError: a file can't be read.
     """

@@ -128,7 +128,6 @@ def apply_minimum_retention(
     age.
 
     :param hours: None: the policy sets no minimum, and the plan stays as it is.
-    :param now_ms: the moment to decide for.
     :param sealed_ms: when segments were written to last by their messages, as far as that is known.
     """
     if hours is None:
@@ -176,8 +175,6 @@ HoldBack = Callable[[Plan], Plan]
 class Decided:
     """A plan and what it was decided from.
 
-    :param dependents: the files that would go after the plan's segments.
-    :param checkpoint: the values of the broker's checkpoint by name.
     :param pending: what the broker still has to deliver or to decide; empty where the policy ignores it.
     :param unread: what consumers lose by the plan; empty where the lag policy ignores or keeps it.
     """
@@ -212,8 +209,6 @@ def decide(
     while every segment is still there. What the broker can leave out stays; a log of which it can't is
     refused, where there are others.
 
-    :param kind: the broker's name.
-    :param used_percents: levels to assume, by path; other disks are measured.
     :param hold_back: cuts the plan once more, as by what consumers still have to read.
     :param take: takes the snapshot; who only looks takes a glance.
     :raises BadInputError: a store that can't be planned or cleaned up, or a path that is none of its disks.
@@ -270,7 +265,6 @@ def pending_by(
 def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided: Decided) -> None:
     """Make sure that what a plan deletes could be set aside, where the policy wants it. Changes nothing.
 
-    :param data_paths: where the store's broker writes.
     :raises BrokerPackageError: one lies outside of the store; nothing was deleted.
     :raises BadInputError: for some directory there is no place on its file system.
     """

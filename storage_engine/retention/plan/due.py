@@ -34,7 +34,6 @@ from storage_engine.retention.store.context import AnyStore, Context, open_conte
 @dataclass(frozen=True, slots=True)
 class SenseResult:
     """:param levels: every disk of the log, then the dependents' disk.
-    :param progress: None where no broker runs.
     :param hold: as it is found, without renewing it; None where no broker runs.
     :param alarms: drift found on the hold, and how far the broker is behind beyond the policy's limits.
     """
@@ -105,15 +104,11 @@ _REFUSED_MS = 12 * HOUR_MS
 class DueResult:
     """What is due at one moment.
 
-    :param sensed: the causes that hold, and the disks' levels.
-    :param deletes: number of segments that a run would delete now.
-    :param delete_bytes: their size.
     :param why: what a run would do or say, as sentences; empty: no cleanup is due.
     :param stays: why nothing would go though a cause holds; "" where something would, or none holds.
     :param waiting: keys of runs whose plans wait for a second person.
     :param is_asked: the very plan that a run would make now waits so, and has a time to be answered; or so
         many others do that it is too early for the next.
-    :param is_refused: that plan was refused lately.
     """
 
     sensed: SenseResult

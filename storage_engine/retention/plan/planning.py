@@ -40,8 +40,6 @@ from storage_engine.retention.store.store_moves import move_notice
 class PlanResult:
     """The plan in short; :func:`recorded_plan` has it whole.
 
-    :param causes: the causes that hold, such as ``time-up``.
-    :param deletes: number of segments to delete.
     :param delete_offsets: their base offsets, oldest first; empty where the plan has several logs.
     :param new_min_offset: where the log begins then; None where the plan has several logs.
     :param unread_messages: how many messages some consumer loses, as far as that is known.

@@ -111,8 +111,6 @@ def record_reply(
 ) -> Reply:
     """Record what came of the last question about a run's plan, as far as it counts.
 
-    :param person: None: nobody answered in time.
-    :param at_ms: when it was answered.
     :param fault: why an approval by this person can't count, as a clause; "": it may.
     :raises RunStateError: nothing was asked about this plan.
     """

@@ -40,10 +40,6 @@ def check_left(
 ) -> None:
     """Make sure that a release took what it says, and nothing that no plan names.
 
-    :param before: the store as it was when it was held.
-    :param left: as it is by now.
-    :param planned: what might go.
-    :param deleted: what is recorded as deleted.
     :raises BrokerPackageError: the store still has what it said was deleted.
     :raises ReleasedTooMuchError: a sealed segment is gone that was to stay.
     """
@@ -63,8 +59,6 @@ def check_left(
 def check_kept(before: StoreSnapshot, planned: Collection[SegmentId] = frozenset()) -> None:
     """Make sure that the files of all segments that were to stay are there, and none was cut or replaced.
 
-    :param before: the store as it was when it was held.
-    :param planned: what might go.
     :raises ReleasedTooMuchError: one is not.
     """
     for segment in (segment for log in before.logs for segment in log.segments):

@@ -162,7 +162,6 @@ def consent_to(
 ) -> Consent:
     """Decide whether a plan may go as far as persons are concerned.
 
-    :param digest: of the plan, as a run recorded it.
     :param asked_because: as of :func:`asks_for_approval`.
     :param starters: of the run; empty: it isn't known who began it, so nobody is certainly another person.
     :param answers: of this plan or others, the oldest first.
@@ -200,7 +199,6 @@ def asks_for_approval(
 ) -> str:
     """Return why a second person has to approve what is to go, as a clause; "": nobody has to.
 
-    :param decisions: of the segments that go.
     :param recorded: by the journal; settings may ask for more, never for less.
     """
     approval = recorded.raised_by(policy.approval, policy.minimum_retention_hours).approval
@@ -239,8 +237,6 @@ def judge(
     :param decision: the fresh plan's, with the file as it is now.
     :param planned: the same segment as the approved plan knew it.
     :param receipts: those of this store and lineage for this log and base offset.
-    :param faults: receipts that are not valid, and why.
-    :param waiver: of the approved plan.
     :param acts: what we did ourselves to the store's files.
     :param unarchived: by which rule its log may go without a copy, as a clause of ``ArchivePermits``; "": it
         may not.

@@ -68,7 +68,6 @@ def current_receipts(
 ) -> tuple[Receipt, ...]:
     """Return a store's receipts of its logs' lineages that prove segments, one each, by log and offset.
 
-    :param log: only of this one.
     :param base_offsets: only from the first to the second, both included.
     :param with_ended: those too of segments that expired, or of which the lake has a part alone.
     :raises LakeUnavailableError: the table can't be read.
@@ -99,8 +98,6 @@ class OtherNodesProof:
 class LakeProofs:
     """One lake's receipts for the lineages of a store's logs.
 
-    :param rows: by segment.
-    :param faults: receipts that are not sound, and why.
     :param of_logs: all receipts by log, also those of other segments; empty where only segments were asked
         for.
     :param covers: other nodes' receipts that prove segments which none of the store's own does.
@@ -126,7 +123,6 @@ class LakeProofs:
 @dataclass(frozen=True, slots=True)
 class Proofs:
     """:param asked: the lakes that answered, in the order of the store's settings.
-    :param unreachable: the others, each with the reason.
     :param acts: what we did ourselves to the store's files.
     :param wrong_lakes: reasons of those of ``unreachable`` that aren't what they should be, such as a copy:
         no outage that ends by itself.
@@ -292,7 +288,6 @@ def read_proofs(
     A lake that lacks what it is known to have had counts as one that can't be asked. Where its chain of
     receipts is broken, none of them holds.
 
-    :param known: receipts that the lakes are known to have had.
     :param to_delete: segments are to be deleted on these proofs. Then a lake has to be one that may be
         written, and its marks are brought up to date.
     :param whole_chain: follow each lake's chain of receipts from its first row on, as ``to_delete`` does:

@@ -25,8 +25,6 @@ class RefusedLog:
     """A log of which a release deleted nothing, or nothing more.
 
     :param error: the kind of error with which a release of this log alone ends.
-    :param why: what was expected, and what was found.
-    :param remedy: what to do about it.
     :param missing: base offsets of planned segments that are gone though no run deleted them.
     """
 
@@ -97,8 +95,6 @@ def account_for(
 ) -> Accounted:
     """Say of each planned segment of refused logs whether it stays or is missing.
 
-    :param stay: what stays whether its log is refused or not.
-    :param there: segments of the store as it is after the release.
     :param gone: segments that runs deleted, or that went before without keeping their logs.
     """
     by_log = {one.log: one for one in refusals}

@@ -26,7 +26,6 @@ WAY_OUT = "Nothing waits for this file once a person has moved it out of the shi
 def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[LocalSpan, ...]:
     """Return what is gone from the log and lies in the shield as it was, for laying store and lake over it.
 
-    :param root: the store's.
     :param lineages: the store's; what was kept of an older one is no part of its log any more.
     """
     return tuple(
@@ -129,7 +128,6 @@ def shield_notices(
 ) -> tuple[str, ...]:
     """Say what a person should know of the shield.
 
-    :param going: segments that are to be deleted.
     :param ask: asks lakes and journal for what is gone from the log; None: nobody does, and nothing is said
         of what they have.
     """

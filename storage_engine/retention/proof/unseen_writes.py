@@ -70,9 +70,7 @@ def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str, r
 
     The gate has seen to it that the receipt has the same companions.
 
-    :param root: the store's.
     :param otherwise: a sentence for the error: what was deleted.
-    :param reading: how fast.
     :raises LakeConflictError: one has other bytes.
     :raises ChangedUnderUsError: one is written to while it is hashed.
     """

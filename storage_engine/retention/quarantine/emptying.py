@@ -78,7 +78,6 @@ def tend_quarantines(context: Context, request: PlanRequest, now_ms: int) -> tup
 def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tuple[str, ...]:
     """End the quarantines whose window is over.
 
-    :param dry_run: only say it.
     :return: what was emptied, and what stays and why, as sentences.
     :raises StoreBusyError: a run has the store.
     """

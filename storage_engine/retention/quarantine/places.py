@@ -56,8 +56,6 @@ def choose_places(
 ) -> Mapping[Path, Place]:
     """Choose where files are to lie meanwhile, by the directory that each is in. Changes nothing.
 
-    :param data_paths: where the store's broker writes.
-    :param paths: the files.
     :param known: places that the run has already, whatever directories a person names by now.
     :raises BadInputError: for some directory there is no place on its file system, or a directory that a
         person named can't be one.

@@ -80,7 +80,6 @@ def remover(
 ) -> Remove:
     """Return what removes the run's files from where they are; durable but for the directory they were in.
 
-    :param files: all that go.
     :param begin: set aside if the policy says so; otherwise only what a run that has begun to do it removes.
     :raises BrokerPackageError: one lies outside of the store; nothing was deleted.
     :raises BadInputError: for some directory there is no place on its file system; nothing was changed.

@@ -44,7 +44,6 @@ _NO_LINK = os.O_NOFOLLOW
 class Place:
     """Where a run's files of one file system lie.
 
-    :param base: real path of a directory of that file system.
     :param parts: names of the directories from the base to that of the run.
     :param below: real path of the directory that each file was below, and whose names it has below ``parts``;
         "": the base.
@@ -219,8 +218,6 @@ def remove_empty_below(place: Place) -> None:
 def opened(place: Place, *names: str, create: bool = False) -> Iterator[int]:
     """Open a directory of a place; its descriptor.
 
-    :param names: from the run's directory on.
-    :param create: make what is missing, on disk.
     :raises QuarantineError: one of the names is no directory.
     :raises FileNotFoundError: one is missing.
     """

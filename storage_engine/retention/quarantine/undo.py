@@ -45,10 +45,8 @@ _ELSEWHERE = Text("What is archived comes back into another directory by ", Comm
 
 @dataclass(frozen=True, slots=True)
 class UndoResult:
-    """:param segments: number that came back, dependents likewise.
-    :param min_offset: where the log begins now; of several logs the lowest.
+    """:param min_offset: where the log begins now; of several logs the lowest.
     :param min_offsets: where each log begins now that got segments back.
-    :param notices: what could not be checked while the store was taken.
     """
 
     run_key: str
@@ -64,7 +62,6 @@ class UndoResult:
 def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = None) -> UndoResult:
     """Bring back the segments and dependents that a run set aside.
 
-    :param person: who wants it.
     :param now_ms: the moment, for the window; None: this machine's clock.
     :raises BadInputError: the store's broker runs.
     :raises RunStateError: no such run, or it set nothing aside.
@@ -323,7 +320,6 @@ def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents:
 
     Where segments went from a directory, too, it is their offsets that tell.
 
-    :param segments: those that lie aside.
     :raises QuarantineError: one isn't, or a queue or the index was begun again.
     """
     names: dict[Path, list[str]] = defaultdict(list)

@@ -237,11 +237,6 @@ class Absence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AbsentRun:
-    """
-    :param digests: what witnessed the run; at least one.
-    :param rows: the lakes' rows of it.
-    """
-
     run: str
     begun_at_ms: int
     digests: tuple[RunDigest, ...]
@@ -305,7 +300,6 @@ def explain_absence(
     Numbers of events grow with time. A copy that was put back uses again the numbers that it lacks, so that
     an event of a lower number is newer than the run; where it hasn't gone on, none has a higher number.
 
-    :param histories: of runs of the journal that may be it.
     :param around: the events before and after the last one that was witnessed.
     """
     for history in histories:

@@ -213,11 +213,7 @@ def explain_absent_runs(
     digests: Iterable[RunDigest],
     rows: Collection[DeletedRange],
 ) -> tuple[ExplainedAbsence, ...]:
-    """Return why the journal lacks runs that were witnessed when they deleted.
-
-    :param runs: by :func:`read_deleting_runs`.
-    :param rows: the lakes' rows of the store.
-    """
+    """Return why the journal lacks runs that were witnessed when they deleted."""
     witnesses = (*digests, *(row.digest for row in rows))
     absent_runs = find_absent(runs, witnesses, rows)
     if not absent_runs:
@@ -244,8 +240,6 @@ def missing_rows(
 ) -> Iterator[DeletedRange]:
     """Yield the rows that a lake lacks, run by run; none of a run that it has with another key or beginning.
 
-    :param runs: by :func:`read_deleting_runs`.
-    :param known: the rows that it has of the store.
     :raises LakeUnavailableError: the lake's receipts can't be read.
     """
     reached: dict[tuple[str, int], int] = {}

@@ -94,8 +94,6 @@ def gone_spans(
 
     What went before the present lineage was opened is excused, and what was accepted as lost: a person has
     seen it and gone on.
-
-    :param unasked: where the lakes are that can't be asked now.
     """
     accepted = accepted_losses(journal, record)
     spans: list[ReleasedSpan] = []
@@ -161,7 +159,6 @@ def gone_ranges(
 
     What one of our runs deleted after all counts as that.
 
-    :param missing: what else should be on disk and isn't.
     :param present: identities of the logs on disk, by name; None: a log that lost something has its name.
     """
     wanted = (*_drift_spans(drift), *map(span_of_missing, missing))

@@ -46,7 +46,6 @@ def missing_findings(
 ) -> Iterator[Finding]:
     """Yield what no lake has of logs that are missing, and what nobody can tell, but for what was accepted.
 
-    :param store: whose lakes all answer.
     :raises StorageEngineError: lake or journal can't be read.
     """
     accepted = accepted_losses(journal, record)

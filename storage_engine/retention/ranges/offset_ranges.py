@@ -141,7 +141,6 @@ class Lakes:
     """What lakes tell of a store.
 
     :param spans: what those have that could be asked. What is on disk as well is told segment by segment.
-    :param proven: sealed segments on disk that a lake proves.
     :param unasked: why a lake can't be asked, as a sentence; "" where all could be.
     :param faulty: sealed segments on disk that lakes have, but that verifying found at fault there.
     :param unnamed: lakes that have receipts of the store and that nobody named, each as a clause.
@@ -167,11 +166,9 @@ def offset_ranges(
     """Return all ranges of all logs, by log, lineage and offset. A log whose name another one has by now is a
     log of its own, called by its label.
 
-    :param decisions: on every segment on disk.
     :param ends: by log, its logical end; files behind it have no byte yet.
     :param shielded: gone from the log, and kept under a second name.
     :param gone: what was deleted, by the journal. It is part of the log, so a loss at its beginning shows.
-    :param present: identities of the logs on disk, by name.
     """
     gone = [span for span in gone if span.start_offset < span.end_offset]
     every_span = [span for span in lakes.spans if span.start_offset < span.end_offset]

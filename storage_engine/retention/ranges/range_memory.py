@@ -103,7 +103,6 @@ def look_at_lakes(
     """Return what lakes have together, and what to keep of it.
 
     :param read: looks at a lake, from a receipt on: the last known one shows that the chain is the same.
-    :param first_offsets: where what is on disk begins, by log.
     """
     memory = known.of(lake_ids)
     looks = [read(mark.lake_id, max(0, mark.sequence)) for mark in memory.marks]

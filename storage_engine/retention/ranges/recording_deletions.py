@@ -120,8 +120,6 @@ def _stamped_otherwise(
     """Return that the journal doesn't have the deletion any more as a stamp has it; "": it has.
 
     Asked before the stamp goes on to a later deletion: what it says then tells nothing of this one.
-
-    :param rows: what the lakes have of the store's deletions.
     """
     known = None if stamp is None else stamp.deletion
     if known is None:

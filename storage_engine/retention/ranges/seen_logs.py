@@ -20,7 +20,6 @@ from storage_engine.model.store.store import LogSnapshot, StoreSnapshot
 class SeenLog:
     """A log when it was looked at.
 
-    :param start_offset: of its first segment.
     :param safe_end: below which no broker cuts it: what its replicas in sync had.
     """
 
@@ -139,8 +138,6 @@ def missing_ranges(
 
     Of a log that is here that is its end: no broker cuts below what replicas in sync have. Its beginning goes
     as it expires.
-
-    :param absences: of :func:`absent_logs`.
     """
     found = {one.log: one for one in here}
     newest = {one.log: one for one in sorted(known, key=lambda one: one.at_ms)} | found

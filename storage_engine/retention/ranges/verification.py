@@ -298,7 +298,6 @@ def verify_store(
     """Check the lakes' parts of ``store``, and that store and lakes together still have every byte.
 
     :param max_bytes: how much to read of data files and, at STORE, of the store's own; as for a whole lake.
-    :param renew: as for a whole lake.
     :return: one result a lake that can be asked; what the other one proves counts in its ranges.
     :raises StoreNotFoundError: there is no such store.
     :raises LakeUnavailableError: no lake can be read.

@@ -128,7 +128,6 @@ def read_proofs_to_delete(
 def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lease) -> Proofs:
     """Read what the store's lakes prove of the plan's segments.
 
-    :param lease: renewed meanwhile.
     :raises LakeUnavailableError: none of them can be asked, and nobody waived the plan.
     """
     if context.store.policy.archive is ArchiveMode.OFF:
@@ -172,8 +171,6 @@ def judge_logs(
     A log is refused where one of its segments doesn't pass, has other bytes than its receipt, or can't be
     read.
 
-    :param decisions: of logs that are not refused yet.
-    :param refusals: of the others.
     :param lease: renewed while files are hashed, which may take longer than a lease lasts.
     :param consent: what persons say of the plan, with the waiver that it may go by.
     """
@@ -256,9 +253,6 @@ def compared_last(
     """Compare with their receipts the files that may have been written to without a trace.
 
     What goes by an archive rule is held against the rule once more: it may have been lifted meanwhile.
-
-    :param unseen: their paths.
-    :param lease: renewed while files are hashed.
     """
     judged = Judged(tuple(verdicts), ())
     again = {
@@ -319,7 +313,6 @@ def _hash_again(
 ) -> Judged:
     """Compare files with their receipts; refuse the logs of those that have other bytes or can't be read.
 
-    :param again: which segments.
     :param nothing: of a log's name, what errors say was deleted of it.
     :param passed: makes of a verdict what it is once the bytes have been compared.
     """

@@ -110,13 +110,10 @@ class Kept:
 class ReleaseResult:
     """What a release did.
 
-    :param deleted: by this run, or set aside in its quarantine.
     :param deleted_by_others: approved segments that another of our runs deleted meanwhile.
     :param freed_bytes: 0 while what went lies in the run's quarantine; without what the broker removes later.
     :param new_min_offset: where the log begins now; None: the plan has several logs.
-    :param notices: what could not be checked while the store was taken.
     :param unread: what consumers lose by it, as it was right before.
-    :param new_min_offsets: by name, where each log of the plan begins now.
     :param refused: logs that were refused, while others went: the run ends with an error that names them.
     :param gone: approved segments of the other logs that went by none of our runs.
     """

@@ -147,8 +147,7 @@ _ENDED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FinishResult:
-    """:param ok: nothing failed and nothing was refused.
-    :param finished: the run is over; otherwise the same run key goes on with it.
+    """:param finished: the run is over; otherwise the same run key goes on with it.
     :param unread: what consumers lost by the run, and how to get it back, in words.
     :param refused: the error with which the run has to end, since logs of it were refused; "" if none was, or
         the run was undone since.

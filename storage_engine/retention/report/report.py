@@ -220,8 +220,6 @@ class Outcome(StrEnum):
 class ArchivedSegment:
     """One segment that the run wanted in the lake and that is there with a receipt.
 
-    :param by_this_run: False where it was proven before the run began.
-    :param lake: which of the store's lakes has it.
     :param hashed_again: it had been touched since, and this run found its bytes unchanged.
     :param first_stored_at_ms: when its oldest message was stored, and ``last_stored_at_ms`` its newest; None:
         it has none.
@@ -257,7 +255,6 @@ class Report:
         the log that others deleted.
     :param hold: on a store whose broker runs, at the run's last look, with all drift found in the run;
         None where none runs.
-    :param levels: of the disks when the plan was made.
     :param unread: what consumers lost by the deletion; where nothing is deleted yet, as the plan foresees it.
     :param unread_lines: the same in words, with the commands that get it back.
     :param owed: what the broker still had to deliver or to decide then; empty where the policy ignores it.

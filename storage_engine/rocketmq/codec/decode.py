@@ -184,7 +184,6 @@ class _Part:
 
     :param messages: how many of them are; the others come last.
     :param blank_header: of each other one, whether it begins a blank.
-    :param other_kinds: of each.
     """
 
     positions: npt.NDArray[np.int64]

@@ -159,7 +159,6 @@ def filler_rows(
     Each says that it rolls a transaction back (CommitLogDispatcherBuildConsumeQueue, …BuildIndex). Its body
     is zeros. In a run that is too short for the topic's name there is its beginning.
 
-    :param starts: of the runs, in order.
     :param store_ms: of the frames of each run. A broker goes by a segment's first, which must not be 0.
     :raises ProofError: a run that no frame fits into.
     """

@@ -22,7 +22,6 @@ _BITS: Final = 50
 def join_pairs(pairs: Any, terminated: Any) -> pa.Array[Any]:
     """Return the blocks of properties that pairs were read from; "" of null.
 
-    :param pairs: maps.
     :param terminated: of each block whether a separator follows its last pair.
     :raises ProofError: a pair has no value.
     """

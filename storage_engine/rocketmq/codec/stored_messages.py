@@ -66,7 +66,6 @@ class StoredMessage(NamedTuple):
 def stored_messages(files: Sequence[LogFile], offsets: Longs) -> Iterator[StoredMessage]:
     """The messages that begin at some physical offsets.
 
-    :param files: the commitlog's, oldest first.
     :param offsets: in ascending order, none below the log's min offset.
     :raises CorruptFileError: no message begins at one of them.
     """
@@ -136,7 +135,6 @@ def store_timestamps(
 ) -> npt.NDArray[np.int64]:
     """Store timestamp, in milliseconds, of the message that begins at each physical offset.
 
-    :param files: the commitlog's, oldest first.
     :param offsets: in ascending order.
     :param may_go: a running broker may delete a file meanwhile; it has no offset then.
     :return: :data:`UNKNOWN` where no file has the offset or no message begins there.
@@ -154,8 +152,6 @@ def sealed_at_ms(snapshot: StoreSnapshot, *, may_go: bool = False) -> dict[Segme
     """Return when sealed segments were written to last, by the store time of the message that came after.
 
     That one didn't fit into the segment, which was filled up for it. Nobody changes it with a file's times.
-
-    :param may_go: as for :func:`store_timestamps`.
     """
     found = {}
     for log in snapshot.logs:

@@ -56,9 +56,7 @@ class CleanupLoop:
         measure: Callable[[Path], DiskUsage] = disk_usage,
         pause: Callable[[int], object] | None = None,
     ) -> None:
-        """:param zone: in which deleteWhen is meant.
-        :param release: deletes in place of this loop; None: it deletes all that the rules let it.
-        :param clock: in ms since the epoch.
+        """:param release: deletes in place of this loop; None: it deletes all that the rules let it.
         :param pause: waits so many ms; None: until the loop is stopped at most.
         :raises BrokerConfigError: a deleteWhen that the broker can't parse.
         """

@@ -65,7 +65,6 @@ class MessageStore:
     ) -> None:
         """Load and recover a store whose lock the caller has.
 
-        :param clock: the store time, in ms since the epoch.
         :param batches: topics with batch consume queues, beside those that the store itself names.
         :raises StoreLayoutError: files that the settings don't fit.
         """

@@ -51,7 +51,6 @@ def recover_store(
 ) -> StoreRecovery:
     """Do what a broker does to its store when it starts, and stop it cleanly.
 
-    :param dry_run: only say what would be done; nothing is changed.
     :param cut_messages: also where whole messages lie behind a damaged one, which are lost then.
     :param whole_index: make the index again however much of the log has to be read for it.
     :raises StoreBusyError: a broker runs on it, or somebody else uses it.

@@ -146,8 +146,6 @@ def first_to_index(begin: int, began_at: int, bases: Sequence[int], *, everythin
     """Return from which offset the index is made again: of the newest files of the log, and no others.
 
     :param begin: offset from which messages need entries.
-    :param began_at: where the recovery began to read the log.
-    :param bases: first offsets of the log's files, ascending.
     :param everything: from ``begin`` on, however many files that reads.
     """
     if everything or len(bases) <= INDEXED_FILES:

@@ -108,7 +108,6 @@ def read_config(path: Path, parse: Callable[[bytes], Content], expected: str) ->
     """A config file's content; its backup's when it is missing, empty or can't be read (ConfigManager#load).
 
     :param parse: raises one of ``MALFORMED`` for content that is not this file's.
-    :param expected: what the file has to have, for the error.
     :return: None when there is neither: the broker had nothing to write yet.
     :raises CorruptFileError: there is something, and neither can be read.
     """

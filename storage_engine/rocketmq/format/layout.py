@@ -33,8 +33,6 @@ class StoreLayout:
     """A store's paths (StorePathConfigHelper, CommitLog#<init>), without symbolic links in them.
 
     :param segment_size_bytes: mappedFileSizeCommitLog where it is set; None: as the files are.
-    :param timers_in_rocksdb: timerRocksDBEnable, as the settings have it.
-    :param halves_in_rocksdb: transRocksDBEnable likewise.
     :param archive_only: why nothing may be deleted of it: what else the store has that points into its log
         can't be read here. "": it can.
     :param reading: tells others that this process reads the store, as long as it may.

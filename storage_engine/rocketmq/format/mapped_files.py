@@ -160,7 +160,6 @@ def list_mapped_files(
     :param directories: where the files may lie; one that is missing holds none.
     :param error: what to raise when they don't form one contiguous run.
     :param size_bytes: size that the broker is configured for; None: the size that most files have.
-    :param unit_bytes: a file holds whole units of this size.
     """
     found = list_raw_files(directories)
     if not found:

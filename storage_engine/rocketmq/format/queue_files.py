@@ -158,7 +158,6 @@ class EntryFormat:
         It is that of the entry to come when there is none (ConsumeQueue#correctMinOffset: the min offset
         of a queue without valid entries is its max offset). By bisection: entries ascend.
 
-        :param files: at least one.
         :param last: their :meth:`last_position` where it is known already.
         """
 

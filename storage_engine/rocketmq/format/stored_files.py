@@ -113,7 +113,6 @@ _POLL_SECONDS = 0.5
 def reread(read: Callable[[], Found], attempts: int) -> Found:
     """Read until it succeeds, for a bounded number of times.
 
-    :param read: reads everything again, its lists of files included.
     :param attempts: 1 for the store of a stopped broker, where nothing is going to change.
     :raises BadInputError, StoreBusyError, FileNotFoundError: those of the last attempt.
     """
@@ -131,8 +130,6 @@ def read_or_tell(
     """Return what can be read, and why it isn't known; (): it is.
 
     :param nothing: what stands for it where it can't be read.
-    :param what: its name, for the reason.
-    :param attempts: as for :func:`reread`.
     """
     try:
         return reread(read, attempts), ()

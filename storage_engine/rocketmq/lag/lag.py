@@ -48,8 +48,6 @@ Flags = npt.NDArray[np.bool_]
 class LagContext:
     """What lag is measured against; picklable.
 
-    :param segments: the commitlog's, oldest first.
-    :param doomed: base offsets of the segments that are about to go.
     :param time_to_loss_ms: for each segment, the time until age alone may take it, with everything older
         gone before it; None where the window never comes.
     :param source: where the positions are from that are measured.
@@ -328,10 +326,7 @@ def unread_messages(
 ) -> Unread:
     """Find what each group has not read below an offset of the log, by group and topic.
 
-    :param segments: of the log, oldest first.
     :param positions: of ``POSITIONS_SCHEMA`` in ``lag.consumer_offsets``, in queue order.
-    :param new_min_offset: where the log begins after the deletion.
-    :param attempts: how often files are read that don't fit together.
     :param deleted: the segments are gone from the log, so that queues may lack entries of them.
     :raises CorruptFileError: a queue's files aren't a queue.
     :raises FileNotFoundError: a queue's file went away since it was listed.

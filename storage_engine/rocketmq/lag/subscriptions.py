@@ -36,7 +36,6 @@ class Consumers:
     """What is known of who consumes, before the queues are looked at.
 
     :param committed: of :data:`POSITIONS_SCHEMA`, in queue order: every committed offset.
-    :param groups: names of all groups that exist.
     :param subscriptions: (group, topic) that are known, with or without an offset.
     :param unknown: what isn't known, by the file that can't be read; what it has is in no other field.
     """
@@ -85,7 +84,6 @@ class _Reads:
     :param topics, groups: names by code.
     :param row_topic, row_queue, row_group: codes of each row, by topic, queue and group.
     :param pairs: topic code * number of groups + group code of each pair with an offset, ascending.
-    :param pair_rows: how many rows each pair has.
     """
 
     topics: pa.Array[Any]

@@ -31,15 +31,11 @@ SECRET_SETTINGS: Final = frozenset({"initAuthenticationUser", "innerClientAuthen
 class RuntimeInfo:
     """A broker's state (DefaultMessageStore#getRuntimeInfo, AdminBrokerProcessor#prepareRuntimeInfo).
 
-    :param version: the broker's release, as in ``V5_3_3``.
     :param boot_timestamp_ms: when this process started: another one is another process.
-    :param commitlog_max_offset: where the next message will begin.
     :param commitlog_used_percent: of each commitlog path's partition, 0 to 100; None where it
         can't tell.
     :param earliest_message_timestamp_ms: store time of the first message; None for an empty log.
-    :param dispatch_behind_bytes: how far consume queues and index are behind the log.
     :param timer_behind_messages: timer messages that are in the log, and not yet in the timer's.
-    :param values: everything that the broker said.
     """
 
     version: str

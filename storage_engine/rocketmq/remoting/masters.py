@@ -92,7 +92,6 @@ class BrokerGroup:
     ) -> Replicas:
         """Ask who else is the master.
 
-        :param known: addresses of replicas that earlier looks have seen.
         :param has_slaves: asked where nothing else tells whether the broker has replicas.
         :raises BrokerError: the broker itself can't be asked.
         """

@@ -468,7 +468,6 @@ def _config_files(ends: Ends, delivered: list[int], offsets: Offsets) -> dict[st
     """Return the files of ``config`` by their path below the store's root.
 
     :param delivered: by delay level less one, how many messages of it were delivered.
-    :param offsets: of all groups, the broker's own too.
     """
     rows = sorted((topic, queue, end - 1, False) for (topic, queue), end in ends.items())
     columns = zip(*rows, strict=True)

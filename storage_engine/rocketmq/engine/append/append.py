@@ -57,7 +57,6 @@ class NewMessage(NamedTuple):
     A tuple, since a producer makes one for each message that it sends.
 
     :param properties: the block as it is stored; see :func:`properties_block`.
-    :param born_host: of :func:`host_bytes`, as ``store_host``.
     """
 
     topic: str
@@ -321,7 +320,6 @@ class Appender:
     def _next_file(self, file: WritableFile | None, store_ms: int) -> WritableFile:
         """Return the file behind one that has no room, which is filled up.
 
-        :param file: None: the log has none yet.
         :raises OSError: it can't be made.
         """
         if file:

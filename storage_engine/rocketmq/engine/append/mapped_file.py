@@ -93,7 +93,6 @@ class WritableFile:
 
         The disk's space is taken at once: writing to a mapped file on a full disk would end the process.
 
-        :param pool: where the file's buffer comes from.
         :raises OSError: the file can't be made, or the disk has no room for it.
         """
         self.path, self.base_offset, self.size_bytes = path, base_offset, size_bytes

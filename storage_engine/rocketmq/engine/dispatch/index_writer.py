@@ -49,7 +49,6 @@ def find_unsure(
 
     :param sound: headers of the first files, those that are as they were written.
     :param loaded: how many files the broker keeps.
-    :param began_at: where the recovery began to read the log.
     :return: None: nothing; each message has its entry.
     """
     kept = next((n for n, one in enumerate(sound) if one.end_phy_offset >= log_end), len(sound))
@@ -124,7 +123,6 @@ class IndexWriter:
 
         The caller makes entries again from the returned offset on, in the log's order.
 
-        :param log_begin: first offset of the log.
         :param began_at: where the recovery began to read the log, and to make entries.
         :return: see :func:`find_unsure`.
         """
@@ -145,7 +143,6 @@ class IndexWriter:
         """Write the keys of messages, in their order.
 
         :param base: address that the rows' places are counted from; ``texts`` is the same memory.
-        :param now_ms: names a new file.
         :raises OSError: a file can't be made.
         """
         starts, hashes = self._hashes(base, texts, rows)

@@ -180,7 +180,6 @@ class QueueWriter:
     def append_next(self, rows: int, chosen: int, count: int) -> bool:
         """Write the entries of messages that follow the last one and each other, as nearly all do.
 
-        :param rows: address of a dispatch's rows.
         :param chosen: address of the numbers of those that are meant.
         :return: False: nothing was written, and :meth:`append` has to look at each.
         """
@@ -201,8 +200,6 @@ class QueueWriter:
         """Write the entries of messages in their order (ConsumeQueue#putMessagePositionInfoWrapper).
 
         Those of messages that have an entry already are passed over.
-
-        :param store_ms: for the extension; None: it gets no unit.
         """
         if self.ext and store_ms is not None:
             tags_codes = self.ext.append(tags_codes, store_ms)

@@ -60,7 +60,6 @@ class FrameReader:
     def read(self, data: Bytes, position: int, end: int, limit: int, *, check_crc: bool) -> Walk:
         """Read the frames from a position on, at most :data:`ROWS_AT_ONCE`.
 
-        :param end: of what may be read.
         :param limit: no frame may reach beyond it.
         :return: rows that stay valid until the next call.
         """
@@ -89,7 +88,6 @@ class _Groups:
 
     :param order: their numbers; only of those that have an entry.
     :param begins: where in it each queue begins, and where the last ends.
-    :param marks: all marks of all rows together.
     :param last: the last row that has an entry; -1: none has.
     """
 
