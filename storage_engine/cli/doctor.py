@@ -113,7 +113,6 @@ def doctor(managed: ManagedStore | None, as_json: bool) -> int:
 
 
 def _without_lake(found: Diagnosis, lake_dir: str) -> Diagnosis:
-    """Return a diagnosis that says that there is no lake where one was named."""
     where = where_to_make(Path(lake_dir), found.store.broker)
     finding = Finding.warning(
         "no-lake",
@@ -251,7 +250,6 @@ def _print_settings(found: Diagnosis, width: int) -> None:
 
 
 def _is_telling(one: SettingInEffect) -> bool:
-    """Return whether a setting has to be shown although it is the default."""
     always = ("deleteWhen", "fileReservedTime", "diskMaxUsedSpaceRatio", "cleanFileForciblyEnable")
     return one.source is not SettingFrom.DEFAULT or one.name in always
 
@@ -293,7 +291,6 @@ def _print_next(found: Diagnosis, said: Arguments) -> None:
 
 
 def _next_command(found: Diagnosis, said: Arguments) -> str:
-    """Return the command to type next, with all that this call was told of the store."""
     step = found.next.command
     if isinstance(step, Command) and step.given.startswith("STORE") and said.store is not None:
         given = f"{shlex.quote(said.store)}{step.given.removeprefix('STORE')}"

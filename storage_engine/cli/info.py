@@ -217,7 +217,6 @@ def runs(
 
 
 def _left_aside(store: ManagedStore, row: StoreRow) -> tuple[str, ...]:
-    """Return what lies in a store's quarantines, if it is here, without the journal's knowing."""
     from storage_engine.journal.journal import Journal
     from storage_engine.retention.quarantine.places import unknown_notices
     from storage_engine.retention.quarantine.records import known_directories
@@ -368,7 +367,6 @@ def _run(run: RunRow) -> str:
 
 
 def _outcome(run: RunRow) -> str:
-    """Return how a run ended; of one without a report, how far it came."""
     return run.outcome or ("no cleanup" if run.state == RunState.OPEN else run.state)
 
 

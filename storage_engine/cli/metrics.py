@@ -79,7 +79,6 @@ def metrics(
 
 
 def _readers(lake_dir: Path | None, conn_id: str | None) -> tuple[JournalReader, ...]:
-    """Return readers of the journals that a call is about, each once."""
     from storage_engine.journal.reading.queries import JournalReader
 
     if lake_dir is None and conn_id is None and (named := named_stores()):

@@ -272,7 +272,6 @@ def hourly_moments(reader: JournalReader, store_id: str, days: int, now_ms: int)
 
 
 def _hourly_looks(reader: JournalReader, summary: StoreSummary, now_ms: int) -> tuple[Filled, ...]:
-    """Return the last look of each hour at the fullest disk."""
     fullest = _fullest(summary)
     if fullest is None:
         return ()

@@ -307,7 +307,6 @@ def worst_first(lines: Iterable[StoreLine]) -> tuple[StoreLine, ...]:
 
 
 def _of_look(summary: StoreSummary) -> Iterator[FindingLine]:
-    """Yield what the last look found lost, and its alarms."""
     if summary.lost:
         yield FindingLine("urgent", "lost", f"Lost: {summary.lost}.", _LOOK)
     yield from (FindingLine("urgent", "alarm", what, "") for what in summary.alarms)

@@ -135,13 +135,11 @@ def _scale(panel: tuple[int, int], most: float) -> Callable[[float], float]:
 
 
 def _ticks(most_hours: int) -> list[int]:
-    """Return whole hours from 0 to the most or above, few enough to be read."""
     step = next((step for step in _HOUR_STEPS if most_hours <= step * _MOST_TICKS), _HOUR_STEPS[-1])
     return list(range(0, most_hours + step, step))
 
 
 def _days(start_ms: int, end_ms: int, zone: tzinfo, x: Callable[[int], float]) -> Iterator[tuple[float, str]]:
-    """Yield each day's beginning, with a label where there is room for one."""
     first = datetime.fromtimestamp(start_ms / 1000, UTC).astimezone(zone)
     every = max(1, -(-(end_ms - start_ms) // (24 * HOUR_MS * _MOST_DAY_LABELS)))
     midnight = first.replace(hour=0, minute=0, second=0, microsecond=0)

@@ -250,7 +250,6 @@ def _it(rows: Sequence[object]) -> str:
 
 
 def _messages(report: Mapping[str, Any], deleted: Sequence[Mapping[str, Any]]) -> str:
-    """Return how many messages were in it, and when they were stored, as far as receipts tell."""
     slots = {(row["log"], row["base_offset"]) for row in deleted}
     found = [row for row in report["archived"] if (row["log"], row["base_offset"]) in slots]
     if not found:
@@ -286,7 +285,6 @@ def _why(report: Mapping[str, Any]) -> Answer | None:
 
 
 def _reasons(report: Mapping[str, Any]) -> Iterator[str]:
-    """Return for how many segments each reason decided; what went comes first."""
     counts = Counter((row["fate"] == "kept", str(row["reason"])) for row in report["segments"])
     for (kept, reason), count in sorted(counts.items(), key=lambda item: (item[0][0], -item[1])):
         goes = "would go" if is_dry_run(report) else "goes" if count == 1 else "go"

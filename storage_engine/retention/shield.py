@@ -464,7 +464,6 @@ def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tupl
 
 
 def _is_current(context: Context, seen: SeenLink) -> bool:
-    """Return whether a link is of the lineage that its log has now."""
     return seen.link.lineage == context.record.lineage_of(seen.link.log)
 
 

@@ -338,7 +338,6 @@ class _Walk:
         self.came_bytes, self.now_ms = came, at_ms
 
     def _causes(self, percent: int) -> tuple[tuple[str, ...], bool]:
-        """Return the causes at a level and at this time of day, and whether they ignore age."""
         is_open = bisect_right(self.window_changes, self.now_ms) % 2 == 1
         found = self.causes.get((percent, is_open))
         if found is None:
@@ -447,7 +446,6 @@ def course_start(
 
 
 def _growth(log: LogSnapshot, oldest_message_ms: int, now_ms: int) -> list[tuple[int, int]]:
-    """Return the log's max offset over the last days, by the last writes of its segments."""
     ends = [(mtime_ms(segment), segment.end_offset) for segment in log.sealed]
     begin = [(oldest_message_ms, log.min_offset)] if len(ends) < 2 else []
     points = [*begin, *ends, (now_ms, log.max_offset)]

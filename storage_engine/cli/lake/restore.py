@@ -235,7 +235,6 @@ def _print_settings(settings: Sequence[RestoredSetting], is_named: bool) -> None
 
 
 def _print_others(lineage: int, others: Sequence[LineageRange]) -> None:
-    """Say what the store's other lineages hold, which this restore has not brought back."""
     for number, ranges in groupby(others, key=lambda row: row.lineage):
         held = ", ".join(f"{row.log} [{row.start_offset}, {row.end_offset})" for row in ranges)
         say(

@@ -239,7 +239,6 @@ class UncommittedTransactions:
 
 
 def _committed(is_message: npt.NDArray[np.bool_]) -> pa.Array[Any]:
-    """Return the states of rows whose messages are all committed."""
     word = TransactionState.COMMITTED.name.lower().encode()
     ends = np.zeros(len(is_message) + 1, np.int32)
     np.cumsum(is_message, out=ends[1:])

@@ -122,7 +122,6 @@ def read_replicas(directory: Path) -> tuple[ClusterMetadata, str]:
 
 
 def _live(node: Node) -> dict[str, Mapping[str, str]]:
-    """Return what a running cluster says of topics' settings."""
     if node.live is None:
         return {}
     return {

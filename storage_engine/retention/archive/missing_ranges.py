@@ -134,7 +134,6 @@ def missing_ranges(
 
 
 def _cut(hole: Interval, at: int) -> tuple[Interval, ...]:
-    """Return an interval, in two where an offset lies inside."""
     start, end = hole
     return ((start, at), (at, end)) if start < at < end else (hole,)
 

@@ -243,7 +243,6 @@ def pair_findings(pair: SparkPair, *, has_spark: bool) -> Iterator[Finding]:
 
 
 def _misplaced(known: _Known, stamp: Stamp | None) -> LakeHead | None:
-    """Return the lake that the store was archived into, where the named ones have none of it; and say so."""
     from storage_engine.retention.doctor.lake_check import misplaced, misplaced_findings
 
     store_id = stamp.store_id if stamp is not None else None
@@ -394,7 +393,6 @@ def _look(
 
 
 def _known_quarantines(known: _Known) -> frozenset[str] | None:
-    """Return the directories of quarantines that the journal knows; None: there is no journal to ask."""
     if known.journal is None:
         return None
     from storage_engine.retention.quarantine.records import known_directories

@@ -156,7 +156,6 @@ def _worker_text(worker: ComponentFacts, now_ms: int) -> str:
 
 
 def _queue_text(queue: QueueFacts, now_ms: int) -> str:
-    """Say in a line which workers take a store's tasks, and which host has seen the store."""
     if queue.workers is None:
         workers = "unknown which workers take it"
     else:

@@ -243,7 +243,6 @@ def _leaving(
     going: Sequence[Segment],
     now_ms: int,
 ) -> tuple[tuple[Segment, ...], int]:
-    """Return what goes within the first span in which anything does, and that span."""
     now = {segment.id for segment in going}
     for span_ms in HORIZONS_MS:
         found = tuple(
@@ -388,7 +387,6 @@ def minimum_findings(found: Figures, minimum_hours: int | None) -> Iterator[Find
 
 
 def _kept_ms(found: Figures) -> int | None:
-    """Return how long the newest segment whose end is known stays."""
     ages = [
         at_ms - segment.mtime_ns // 1_000_000
         for segment in found.sealed

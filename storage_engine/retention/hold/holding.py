@@ -174,7 +174,6 @@ def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance 
 
 
 def _is_protected(context: Context) -> bool:
-    """Return whether a hold or a shield keeps anything, which ends with the hold."""
     memory = hold_memory(context.journal, context.record.store_id)
     return memory.load() is not None or shield_path(context.store.real_root).exists()
 
@@ -219,7 +218,6 @@ def _renewed(
 def _renew(
     context: Context, run: Run | None, now_ms: int, measured: MeasuredLag | None
 ) -> tuple[HoldStatus, bool]:
-    """Return the hold's state, and whether it was renewed for it."""
     status, renewed = _try_to_renew(context, run, now_ms, measured)
     return with_lakes_word(context, status), renewed
 

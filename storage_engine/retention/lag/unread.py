@@ -230,7 +230,6 @@ def _lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool) -> Iter
 def _unarchived_topics(
     place: AnyStore, store: ManagedStore, rows: Sequence[UnreadMessages]
 ) -> frozenset[str]:
-    """Return the topics of which something may go without a copy, by rule."""
     if not rows or not store.may_have_journal:
         return frozenset()
     from storage_engine.retention.proof.proofs import look_up_permits

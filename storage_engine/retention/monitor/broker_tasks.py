@@ -375,7 +375,6 @@ def _contradiction(left: LeftOver, proofs: Proofs, reading: Reading) -> str:
 
 
 def _proven(one: LeftFile, proofs: Proofs) -> Iterator[str]:
-    """Yield the SHA-256 values that valid receipts have of a file."""
     assert one.segment is not None
     for lake in proofs.asked:
         for receipt in lake.valid(one.segment):

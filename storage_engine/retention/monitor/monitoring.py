@@ -149,7 +149,6 @@ def _lost_text(lost: Sequence[OffsetRange]) -> str:
 
 
 def _shield(context: Context) -> Mapping[str, Any]:
-    """Return what the shield keeps; of a store that has none, nothing."""
     shield = look_at_shield(context.store.real_root)
     return {
         "mode": context.store.policy.shield.value,

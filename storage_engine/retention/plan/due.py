@@ -185,7 +185,6 @@ def segments_to_archive(store: AnyStore) -> int:
 
 
 def _nothing_lately(context: Context) -> bool:
-    """Return whether archive lag was measured within the last moment, and there was none."""
     now_ms, reader = clock_ms(), JournalReader(context.store.journal_url)
     since_ms, store_id = now_ms - _MOMENT_MS, context.record.store_id
     taken = reader.read(lambda connection: read_moments(connection, store_id, since_ms, now_ms + 1))

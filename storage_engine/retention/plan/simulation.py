@@ -144,7 +144,6 @@ def _simulated(
 def _start(
     store: ManagedStore, rules: BrokerRules, now_ms: int
 ) -> tuple[dict[str, str], CourseStart, IngestFrom]:
-    """Return the settings in effect, what the course starts from, and what tells its ingest."""
     samples, topic_bytes = _journalled(store, now_ms)
     with closing(open_to_look(store)) as opened:
         config = course_of(opened).rule_config()

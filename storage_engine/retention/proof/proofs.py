@@ -256,7 +256,6 @@ class Proofs:
 
 
 def _agree(left: Receipt, right: Receipt) -> bool:
-    """Return whether two receipts of one segment are of the same content."""
     return left.content[:2] == right.content[:2] and same_companions(
         left.broker, left.companions, right.companions
     )

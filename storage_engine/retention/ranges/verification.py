@@ -384,7 +384,6 @@ def verify_store(
 def _with_journal(
     result: StoreVerification, journal_url: str, lake: Lake, stamped: RunDigest | None
 ) -> StoreVerification:
-    """Add the store's name in the journal, and where the journal differs on deletions from lake and stamp."""
     try:
         found = deletion_findings(JournalReader(journal_url), lake, result.store_id, stamped)
         known = Journal(journal_url, read_only=True).store_with_id(result.store_id)
@@ -401,7 +400,6 @@ def _with_journal(
 def _proven_ends(
     snapshot: StoreSnapshot, record: StoreRecord, rows: Sequence[Sequence[Receipt]]
 ) -> dict[SegmentId, int]:
-    """Return where sealed segments end by their receipts."""
     by_id: dict[SegmentId, list[Receipt]] = {}
     for row in (one for of_lake in rows for one in whole(of_lake)):
         if row.lineage == record.lineage_of(row.log):
@@ -410,7 +408,6 @@ def _proven_ends(
 
 
 def _unproven(snapshot: StoreSnapshot, results: Sequence[StoreVerification]) -> set[tuple[str, int]]:
-    """Return the segments on disk, by log and base offset, that weren't found to have a receipt's bytes."""
     proven: dict[str, list[RangeStatus]] = {}
     for it in (it for result in results for it in result.ranges if (it.where, it.status) == _PROVEN):
         proven.setdefault(it.log, []).append(it)
@@ -423,7 +420,6 @@ def _unproven(snapshot: StoreSnapshot, results: Sequence[StoreVerification]) -> 
 
 
 def _credited_count(journal: Journal, record: StoreRecord, lake: Lake, snapshot: StoreSnapshot) -> int:
-    """Return for how many sealed segments receipts of replicas in a lake count."""
     from storage_engine.retention.replicas import archived_by_replicas
 
     proofs = Proofs((LakeProofs(lake, {}, {}),), acts=read_own_acts(record.real_path))

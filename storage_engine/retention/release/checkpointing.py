@@ -107,7 +107,6 @@ def _flush(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _flushed(context: Context, run_key: str, now_ms: int, found: FlushedStore) -> CheckpointResult:
-    """Return what a flush of a store of our own engine came to."""
     progress = process_of(context.broker).progress(now_ms)
     checkpoint = found.after.checkpoint
     alarms = progress_alarms(progress, context.store.policy)

@@ -191,7 +191,6 @@ def _is_past(errors: Sequence[Event], events: Sequence[Event], unproven: Collect
 
 
 def _archive_step(events: Sequence[Event], unproven: Collection[SegmentId]) -> tuple[StepReport, ...]:
-    """Return the step that archives, which has results of segments only; empty where none had to go."""
     own = [event for event in events if event.step == Step.ARCHIVE]
     took = [event.payload[TOOK] for event in own if event.phase is Phase.RESULT and TOOK in event.payload]
     step = StepReport(Step.ARCHIVE.value, not unproven, sum(took) if took else None, "")

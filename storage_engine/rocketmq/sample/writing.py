@@ -602,7 +602,6 @@ class Producers:
             )
 
     def _body_bytes(self, topics: Longs) -> Longs:
-        """Draw lengths: most near the topic's own, some far longer, some empty."""
         random = self._random
         spread = random.lognormal(-0.18, 0.6, len(topics))
         lengths = np.minimum(self._mean_bytes[topics] * spread, _LONGEST_BODY_BYTES).astype(np.int64)
@@ -611,7 +610,6 @@ class Producers:
         return np.asarray(lengths, np.int64)
 
     def _properties(self, number: int, count: int) -> tuple[Bytes, Longs]:
-        """Make rows of properties, and how long each is."""
         random = self._random
         rows = np.tile(np.frombuffer(_ROW, np.uint8), (count, 1))
         numbers = number + np.arange(count, dtype=np.int64)
