@@ -238,11 +238,7 @@ def _lag(managed: ManagedStore, cleanup: cycle.Cleanup, asked: LagQuestion) -> C
 
 @dataclass(frozen=True, slots=True)
 class DiskRoom:
-    """What became free on a disk.
-
-    :param free_bytes: after the run; None: it isn't known, like what was free before.
-    :param wanted_bytes: that were asked for; None: the disk's size isn't known.
-    """
+    """What became free on a disk, before and after the run and as asked for, as far as that is known."""
 
     path: str
     free_bytes_before: int | None

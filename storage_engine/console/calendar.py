@@ -26,10 +26,7 @@ _GONE = frozenset({"segment-gone", "given-up"})
 
 @dataclass(frozen=True, slots=True)
 class DayRun:
-    """A run that a day has to show.
-
-    :param validation: passed, failed, not-run or unknown.
-    """
+    """A run that a day has to show; its validation: passed, failed, not-run or unknown."""
 
     run_key: str
     dag_id: str | None

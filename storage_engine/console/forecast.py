@@ -123,11 +123,7 @@ class _Day:
 
 
 def forecast_of(moments: Sequence[Moment], room: Room | None, levels: RecordedLevels) -> Forecast:
-    """Return what is to be expected at the rates of the last days.
-
-    :param moments: looks that know where the logs begin and end, by time.
-    :param room: None: the disk's level isn't known, and so is no time to a level.
-    """
+    """Return what is to be expected by looks that know where logs end, and by a disk of known level."""
     known = [one for one in moments if one.min_offset is not None and one.max_offset is not None]
     span_ms = known[-1].at_ms - known[0].at_ms if known else 0
     if not known:
@@ -154,11 +150,7 @@ def forecast_of(moments: Sequence[Moment], room: Room | None, levels: RecordedLe
 def forecast_of_disk(
     looks: Sequence[Filled], moments: Sequence[Moment], room: Room | None, levels: RecordedLevels
 ) -> Forecast:
-    """Return what is to be expected where only the fullest disk tells how much comes and goes.
-
-    :param looks: at it, ``moments`` at the logs, by time.
-    :param room: None: its level isn't known now.
-    """
+    """Return what is to be expected where only the fullest disk, by its looks, tells what comes and goes."""
     span_ms = looks[-1].at_ms - looks[0].at_ms if looks else 0
     if not looks or room is None:
         return Forecast(False, "no-samples", 0, 0)

@@ -55,10 +55,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules that held from a moment on.
-
-    :param unsupported: why a store with these settings can't be simulated; "": it can.
-    """
+    """The rules that held from a moment on; ``unsupported``: why they can't be simulated, or ""."""
 
     at_ms: int
     settings: Mapping[str, str] = field(default_factory=dict)

@@ -19,14 +19,7 @@ from storage_engine.console.stores import (
 )
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.jsonable import filled
-from storage_engine.journal.reading.answers import (
-    Findings,
-    GroupRow,
-    HoldRow,
-    LossRow,
-    VerifiedRow,
-    WaiverRow,
-)
+from storage_engine.journal.reading.answers import Findings, GroupRow, Standing
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.store.store import TopicDay
@@ -73,10 +66,7 @@ class PlaceTotal:
 
 @dataclass(frozen=True, slots=True)
 class ShieldLine:
-    """What the shield of a store keeps: second names of segments that no lake proves yet.
-
-    :param gone_segments: of ``segments``, those that are gone from the log: only the shield has them.
-    """
+    """What a store's shield keeps of what no lake proves yet; ``gone_segments`` are in it alone."""
 
     mode: str
     segments: int
@@ -87,18 +77,9 @@ class ShieldLine:
 
 
 @dataclass(frozen=True, slots=True)
-class StandingLine:
-    """What stands for a store now; see :class:`storage_engine.journal.reading.answers.Standing`.
+class StandingLine(Standing):
+    """What stands for a store now; see :class:`storage_engine.journal.reading.answers.Standing`."""
 
-    :param has_shield: stores of this kind of broker can have one.
-    """
-
-    hold: HoldRow | None
-    worker: str | None
-    worker_until_ms: int | None
-    waivers: tuple[WaiverRow, ...]
-    losses: tuple[LossRow, ...]
-    verified: VerifiedRow | None
     shield: ShieldLine | None
     has_shield: bool = True
 

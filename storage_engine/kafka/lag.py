@@ -45,10 +45,7 @@ _UnreadPlace = tuple[Place, bool, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """Who consumes of a node's logs; without ``logs`` the consumers of all are known.
-
-    :param committed: the next offset of each group; None: it reads there, and its position isn't known.
-    """
+    """Who consumes of logs (None: all); None for the next offset of a group whose position isn't known."""
 
     committed: Mapping[Place, int | None]
     source: LagSource
@@ -135,11 +132,7 @@ def _in_all_partitions(
 
 @dataclass(frozen=True, slots=True)
 class SegmentOfLag:
-    """A segment that groups read.
-
-    :param going: it is in the plan that was asked about.
-    :param time_to_loss_ms: until age alone may take it; None: never, or not known.
-    """
+    """A segment that groups read, whether it goes, and in how long by age alone, if known."""
 
     base_offset: int
     path: str
@@ -151,10 +144,7 @@ class SegmentOfLag:
 
 @dataclass(frozen=True, slots=True)
 class LogOfLag:
-    """A log that groups read.
-
-    :param is_end_known: its last segment can be read; otherwise it ends at ``end`` or behind.
-    """
+    """A log that groups read, which ends at ``end``, or behind where its last segment can't be read."""
 
     name: str
     begin: int
@@ -182,10 +172,7 @@ class LagContext:
 
 @dataclass(frozen=True, slots=True)
 class OffsetPlace:
-    """Where an offset lies in its log.
-
-    :param segment: that holds it, or the first one behind it where a cleaner took it.
-    """
+    """Where an offset lies in its log: in its segment, or the first behind where a cleaner took it."""
 
     segment: SegmentOfLag
     bytes_from_there: int
@@ -362,10 +349,7 @@ def _record_times(
 
 @dataclass(slots=True)
 class _OfGroup:
-    """Of the partitions of a topic in which a group's position is known, or of those in which it isn't.
-
-    :param from_ms: when the first one was written; None: it can't be told.
-    """
+    """Of partitions in which a group's position is known, or isn't; since when, as far as can be told."""
 
     messages: int | None = None
     partitions: int = 0

@@ -62,11 +62,7 @@ class RetentionSettings:
 
 
 class SegmentFacts(NamedTuple):
-    """What the rules ask of a segment.
-
-    :param largest_timestamp_ms: of its records; where none has one, when the file was last written to
-        (LogSegment#largestTimestamp).
-    """
+    """What the rules ask of a segment, by the file's time if no record has one (#largestTimestamp)."""
 
     base_offset: int
     size_bytes: int
@@ -134,11 +130,7 @@ class Halt(NamedTuple):
 
 
 class RetentionPass(NamedTuple):
-    """What one pass does to a log.
-
-    :param deletions: oldest first. The active segment is among them only where all are.
-    :param halts: one for each rule, in their order.
-    """
+    """What one pass does to a log: deletions, the active segment's only with all, and rules' halts."""
 
     deletions: tuple[SegmentDeletion, ...]
     halts: tuple[Halt, ...]

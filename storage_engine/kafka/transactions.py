@@ -35,10 +35,7 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class OpenInLogs:
-    """What is open in a node's logs, and by log, why it can't be told.
-
-    :param unread: logs whose active segments would take too long to be read.
-    """
+    """What is open in logs, why that can't be told, and which active segments would take too long to read."""
 
     by_log: Mapping[str, tuple[OpenTransaction, ...]]
     unread: tuple[str, ...]
@@ -51,10 +48,7 @@ class OpenInLogs:
 
 
 def find_open(node: Node, ends: Mapping[str, int], max_bytes: int = _MOST_BYTES) -> OpenInLogs:
-    """Look for open transactions in all logs of a node.
-
-    :param max_bytes: to be read behind snapshots in all; the smaller ones first.
-    """
+    """Look for open transactions in all logs of a node, smaller ones first, up to so many bytes."""
     by_log: dict[str, tuple[OpenTransaction, ...]] = {}
     faults: dict[str, str] = {}
     unread: list[str] = []
@@ -140,10 +134,7 @@ def _hanging(name: str, one: OpenTransaction) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction without a marker.
-
-    :param written_ms: time of its newest records, in milliseconds since the epoch; -1: they have none.
-    """
+    """A transaction without a marker; its newest records' time in ms since the epoch, or -1."""
 
     producer_id: int
     first_offset: int

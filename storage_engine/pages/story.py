@@ -67,10 +67,7 @@ SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """The first screen of a report.
-
-    :param loss: what consumers lose, as a sentence; "" where they lose nothing.
-    """
+    """The first screen of a report, with what consumers lose, if anything."""
 
     word: str
     tone: str

@@ -156,10 +156,7 @@ def _ask_every_lake(context: Context) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """A range that is in no place that is known.
-
-    :param gap: what is known of it, where nothing but a gap between store and lake tells that it is gone.
-    """
+    """A range that is in no place that is known; ``gap``: what alone tells of it between store and lake."""
 
     log: str
     start_offset: int
@@ -556,11 +553,7 @@ def _policy_before(store: ManagedStore, journal: Journal, ids: Sequence[str]) ->
 
 @dataclass(frozen=True, slots=True)
 class _AskedLake:
-    """A lake whose present state counts.
-
-    :param lake_ids: its own, and of those that it is a copy of.
-    :param head: the last receipt of the store; None: it has none.
-    """
+    """A lake whose present state counts, by its ids and its originals', and the store's last receipt."""
 
     location: str
     place: str

@@ -81,10 +81,7 @@ def compare_logs(
     compared: ComparedReceipts = frozenset,
     depth: Depth = Depth.SIZES,
 ) -> Iterator[ComparedLog]:
-    """Yield the logs of some segments that other stores have archived in a lake, too.
-
-    :param there: all archivable segments of these logs, by which bytes are compared.
-    """
+    """Yield logs that other stores have archived, too, comparing bytes of the archivable segments there."""
     replicas = broker.replicas
     if not segments or replicas is None:
         return
@@ -199,10 +196,7 @@ def without_replicas_work(
 
 
 def refuse_diverged(context: Context, by_replicas: Mapping[SegmentId, Sequence[Receipt]]) -> None:
-    """Make sure that logs are still those whose replicas' receipts count for them.
-
-    :raises LakeConflictError: one isn't: other leaders took its records.
-    """
+    """:raises LakeConflictError: a log isn't that of replicas' receipts: other leaders took its records."""
     rows: dict[str, dict[str, Receipt]] = {}
     for segment_id, found in by_replicas.items():
         rows.setdefault(segment_id.log, {}).update({row.row_hash: row for row in found})

@@ -325,11 +325,7 @@ class ShieldResult:
 
 @dataclass(slots=True)
 class _Tending:
-    """One look at a shield, and what comes of it.
-
-    :param in_lake: names of links whose segments were archived now.
-    :param failed: by name of a link that was tried: why its segment is in no lake.
-    """
+    """One look at a shield, links archived now, and why others that were tried are in no lake."""
 
     context: Context
     run: Run

@@ -59,11 +59,7 @@ class BrokerLogEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogListing:
-    """The commitlog's files as they were listed, whatever is wrong with them.
-
-    :param files: (path, size) of all of them, in the order of their names.
-    :param named: the well-named ones that aren't empty, by base offset.
-    """
+    """The commitlog's files with sizes, whatever is wrong with them, and the well-named, filled ones."""
 
     files: tuple[tuple[Path, int], ...]
     named: tuple[MappedFile, ...]
@@ -140,11 +136,7 @@ def list_log(layout: StoreLayout) -> LogListing:
 
 
 def find_log_files(listing: LogListing, end: BrokerLogEnd | None = None) -> LogFiles:
-    """Find the log's end.
-
-    :param end: what a running broker said before the files were listed: a message behind that may be half
-        written.
-    """
+    """Find the log's end, not behind what a broker said before: a message there may be half written."""
     active, max_offset = find_active(listing.named)
     if end is None:
         return LogFiles(listing, active, max_offset, max_offset)

@@ -49,10 +49,7 @@ class NamedStore:
         return f"{self.file}: store {self.name}"
 
     def path(self, key: str) -> Path | None:
-        """Return a directory that the file names; None: it names none.
-
-        :raises BadInputError: it is no absolute path.
-        """
+        """Return a directory that the file names, if it does; BadInputError: it is no absolute path."""
         value = self.fields.get(key)
         if value is None:
             return None

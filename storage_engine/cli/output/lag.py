@@ -39,10 +39,7 @@ def only_group(table: pa.Table, group: str | None) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class GroupAtRisk:
-    """A consumer group, and what a deletion would mean for it.
-
-    :param lag_messages: that it has not read, in queues where its position is known.
-    """
+    """A consumer group, what it has not read where that is known, and what a deletion would mean for it."""
 
     group: str
     lag_messages: int
@@ -66,10 +63,7 @@ def groups_at_risk(tables: Iterable[pa.Table]) -> tuple[GroupAtRisk, ...]:
 
 
 class LagOfPlan:
-    """Measures who is behind where a plan is only shown, and holds back of it what a run's lag policy would.
-
-    :ivar groups: those that are behind or unknown, with what they lose by the plan.
-    """
+    """Measures which groups are behind a shown plan, and holds back what a run's lag policy would."""
 
     def __init__(self, managed: ManagedStore) -> None:
         self._managed = managed

@@ -30,11 +30,7 @@ def archive_command(broker: str, lake_dir: Path) -> Command:
 
 
 def say_next(command: Command | None, why: str, options: str = "") -> None:
-    """Say what to do next and why.
-
-    :param command: without arguments, which those of this call are; None: there is none to type now.
-    :param options: as typed, which follow this call's.
-    """
+    """Say why, and what to type next, if anything, with this call's arguments and further options."""
     say()
     if command is None:
         say("Next: ", why)

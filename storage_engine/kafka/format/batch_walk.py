@@ -29,10 +29,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 class BatchHead(NamedTuple):
-    """What the header of a batch, or of a message of an older format, says.
-
-    :param newest_ms: its largest timestamp, or -1; ``producer_id`` -1: none, or it is of an older format.
-    """
+    """What a batch's header, or a message of an older format, says; -1 for no timestamp or producer."""
 
     end_position: int
     base_offset: int

@@ -74,10 +74,7 @@ class PartitionDirectory:
 
 
 class LogFile(NamedTuple):
-    """What the name of a file of a log says.
-
-    :param offset: of the segment's first record; of a snapshot, below which it knows the producers.
-    """
+    """What a log's file name says; of a snapshot the offset below which it knows the producers."""
 
     offset: int
     kind: FileKind

@@ -82,10 +82,7 @@ LAST_OFFSET = (1 << 63) - 1
 
 
 class SegmentFiles(NamedTuple):
-    """The files of a segment.
-
-    :param companions: its transaction index and its snapshot, which nobody can make again.
-    """
+    """The files of a segment, with a transaction index and a snapshot that nobody can make again."""
 
     base_offset: int
     log: FileFacts
@@ -272,10 +269,7 @@ def read_node(root: Path) -> Node:
 
 
 def read_what_is_left(root: Path) -> Node:
-    """Look at a node whose broker goes on without a directory, which is ``failed`` (LogDirFailureChannel).
-
-    :raises StorageEngineError: as :func:`read_node` does, where nothing can be read.
-    """
+    """Look at a node as :func:`read_node` does, without what ``failed`` (LogDirFailureChannel)."""
     directories: list[LogDirectory] = []
     failed: dict[str, str] = {}
     for path in data_paths(root):

@@ -1,6 +1,6 @@
 """What a log directory says of itself: ``meta.properties``, and the marker of a clean stop.
 
-Each raises CorruptFileError where a file isn't what a broker writes.
+Each raises CorruptFileError where a file isn't what a broker writes, and OSError where it can't be read.
 """
 
 from __future__ import annotations
@@ -42,10 +42,7 @@ class MetaProperties:
 
 
 def read_meta_properties(path: Path) -> MetaProperties:
-    """Read a log directory's identity.
-
-    :raises OSError: it can't be read.
-    """
+    """Read a log directory's identity."""
     return parse_meta_properties(read_stored(path), str(path))
 
 

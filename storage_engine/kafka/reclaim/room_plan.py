@@ -285,10 +285,7 @@ def _told(plan: LogPlan, said: Callable[[Decision], str]) -> LogPlan:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A ground that holds now.
-
-    :param leader: node that leads the log; None: none does.
-    """
+    """A ground that holds now, and the node that leads the log, if any."""
 
     said: str
     leader: int | None = None
@@ -298,10 +295,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class OwnLog:
-    """A stopped node's log, ``<topic>-<partition>``, by its own files.
-
-    :param newest_epoch: of the leaders that it has followed or been; -1: none is known.
-    """
+    """A stopped node's log, ``<topic>-<partition>``, and the newest epoch of its leaders, or -1."""
 
     name: str
     topic_id: uuid.UUID

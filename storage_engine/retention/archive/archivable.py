@@ -30,10 +30,7 @@ from storage_engine.retention.store.known_heads import known_heads
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """Segments that no lake is known to prove; ``touched`` are those that a lake has as they were before.
-
-    :param unarchived: by which rule their logs may go without a copy, by name.
-    """
+    """Segments that no lake is known to prove, those touched since, and by which rule logs may go."""
 
     segments: tuple[Segment, ...] = ()
     touched: frozenset[SegmentId] = frozenset()

@@ -29,10 +29,7 @@ from storage_engine.retention.store.unnamed_lakes import heads_unasked
 
 @dataclass(frozen=True, slots=True)
 class MissingRange:
-    """Offsets [start_offset, end_offset) of a log that are in no place.
-
-    :param log_id: of the log, as receipts have it; "": it can't be told.
-    """
+    """Offsets [start_offset, end_offset) that are in no place; ``log_id`` "": the log can't be told."""
 
     log: str
     start_offset: int

@@ -253,11 +253,7 @@ def sample_archive_lag(context: Context) -> ArchiveLag:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLag:
-    """The archive lag, and what it was measured by.
-
-    :param unproven: archivable segments that no lake proves as they are; ``touched``: those that one had
-        before.
-    """
+    """The archive lag, and what it was measured by; ``touched`` segments are unproven ones of a lake."""
 
     lag: ArchiveLag
     snapshot: StoreSnapshot

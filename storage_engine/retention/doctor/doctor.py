@@ -344,11 +344,7 @@ class _Looked:
 def _look(
     store: ManagedStore, at: BrokerStore | None, said: BrokerDiagnosis, known: _Known, now_ms: int
 ) -> _Looked | None:
-    """Look at a store; what is wrong is a finding.
-
-    :param at: the store where it is open, of which nothing is planned; None: it is opened.
-    :return: None: it can't be looked at.
-    """
+    """Look at a store, opened here or ``at`` where nothing is planned; what is wrong is a finding."""
     found, due, missing, unheld = known.findings, 0, tuple[Missing, ...](), None
     try:
         with closing(open_store(store, known.memory)) if at is None else nullcontext(at) as opened:

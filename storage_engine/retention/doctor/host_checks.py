@@ -27,11 +27,7 @@ def clock_findings(
     now_ms: int,
     jumped_ms: int = 0,
 ) -> Iterator[Finding]:
-    """Yield times that are later than now, and a jump of the clock: reasons not to believe in ages.
-
-    :param segments: with the times that they had before a hold.
-    :param jumped_ms: by how much this machine's clock was set forward within a day.
-    """
+    """Yield times, without a hold's, later than now, and the clock's jump within a day: ages are in doubt."""
     latest = now_ms + SLACK_MS
     future = [one for one in segments if one.mtime_ns // 1_000_000 > latest]
     advice = "put this machine's clock right (chronyc tracking), or find out who set the time"

@@ -92,10 +92,7 @@ class Overview:
 
 
 def overview(base: ManagedStore, lakes: Sequence[LakeConfig], now_ms: int) -> Overview:
-    """Look at all stores of a journal and of lakes.
-
-    :param base: a store whose journal is asked; what is at its path is read with its settings.
-    """
+    """Look at all stores of the journal of ``base``, whose path is read with its settings, and of lakes."""
     infos = tuple(describe(lake) for lake in lakes)
     known: tuple[StoreRow, ...] = ()
     missing = ""

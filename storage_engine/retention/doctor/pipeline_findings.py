@@ -61,9 +61,8 @@ class ComponentFacts:
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """The queue of the workers that see a store's disk.
+    """The queue of the workers that see a store's disk; Airflow knows edge workers alone.
 
-    :param workers: edge workers that take it; None: unknown, as other workers are in no table of Airflow's.
     :param seen_by: host of the last task there that succeeded, and so saw the store; "": none did.
     """
 

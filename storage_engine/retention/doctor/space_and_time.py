@@ -97,10 +97,7 @@ def _by_segments(log: LogSnapshot, now_ms: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Whole percent of a disk, each the lowest at which something begins; None: at none.
-
-    :param urges_percent: it would delete whatever the age, if it were allowed to.
-    """
+    """Whole percent of a disk, the lowest to clean, to force, or to want force; None: at none."""
 
     cleans_percent: int | None = None
     forces_percent: int | None = None
@@ -303,15 +300,15 @@ def space_findings(found: Figures) -> Iterator[Finding]:
         return
     what = f"{fullest.path} is {used} % used"
     if full is not None and used > full:
-        yield _urgent("disk-full", f"{what}: above {full} % the broker refuses messages", _room(found))
+        yield Finding.urgent("disk-full", f"{what}: above {full} % the broker refuses messages", _room(found))
     elif levels.forces_percent is not None and used >= levels.forces_percent:
-        yield _urgent(
+        yield Finding.urgent(
             "disk-forces",
             f"{what}: from {levels.forces_percent} % on the broker deletes its oldest segments, read or not",
             _room(found),
         )
     elif levels.urges_percent is not None and used >= levels.urges_percent and not found.going:
-        yield _urgent(
+        yield Finding.urgent(
             "disk-forces",
             f"{what}, the broker may not delete what hasn't expired, and nothing has: it fills on",
             "allow it (cleanFileForciblyEnable=true), or add space",
@@ -415,7 +412,3 @@ def _room(found: Figures) -> str:
 
 def _used(found: Figures) -> int:
     return max((disk.used_percent or 0 for disk in found.snapshot.log_disks), default=0)
-
-
-def _urgent(kind: str, what: str, advice: str) -> Finding:
-    return Finding.urgent(kind, what, advice)

@@ -67,10 +67,7 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class OldRun:
-    """A run as far as its age is concerned.
-
-    :param planned: it has a plan; a run without one is never finished, and ends with its last event.
-    """
+    """A run as far as its age is concerned; without a plan it is never finished, and ends with an event."""
 
     run_id: int
     run_key: str

@@ -112,10 +112,7 @@ def _read(path: Path) -> OldReport | None:
 
 @dataclass(frozen=True, slots=True)
 class MaintainResult:
-    """What was removed, or would be.
-
-    :param quarantines: those whose window is over, each with what became of it, as sentences.
-    """
+    """What was removed, or would be, and what became of quarantines whose window is over, as sentences."""
 
     dry_run: bool
     job_directories: tuple[str, ...]

@@ -56,9 +56,8 @@ def new_lag_table(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def queue_shares(positions: pa.Table, most_rows: int) -> list[tuple[int, int]]:
-    """Cut positions, in the order of queues, into shares of whole queues of about so many rows at most.
-
-    :return: first row and the row behind the last, of each share.
+    """Cut positions into shares of whole queues, of about so many rows: first row and the one behind the
+    last.
     """
     starts = queue_starts(positions)
     cuts = [0]
@@ -130,11 +129,7 @@ def lag_part(table: pa.Table) -> LagPart:
 def merge(
     parts: Iterable[LagPart], source: LagSource | None = None, logs: Sequence[str] | None = None
 ) -> tuple[LagSummary, tuple[QueueLag, ...]]:
-    """The summary of a whole table, and its first rows at risk.
-
-    :param source: where its positions are from; None: the files of a stopped broker's store.
-    :return: of each log the row that decides what the lag policy keeps is among the rows.
-    """
+    """Return the summary of a whole table, and its first rows at risk, with each that decides for a log."""
     parts = list(parts)
     risky = frozenset[str]().union(*(part.at_risk_groups for part in parts))
     losses = [part.soonest_loss_ms for part in parts if part.soonest_loss_ms is not None]

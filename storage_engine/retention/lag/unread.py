@@ -194,10 +194,7 @@ def _added(one: UnreadMessages, other: UnreadMessages) -> UnreadMessages:
 
 
 def unread_lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool = False) -> tuple[str, ...]:
-    """Say what consumers lose and how to get it back, a line a group and topic; empty where it is nothing.
-
-    :param place: the store; where it is open, its own journal is asked.
-    """
+    """Say what consumers lose and how to get it back, a line a group and topic; empty where it is nothing."""
     return tuple(_lines(place, unread, done=done, waived=waived))
 
 

@@ -197,10 +197,7 @@ def means_of(text: str) -> Means:
 
 
 def within(seconds: float, work: Callable[[], Any]) -> Any:
-    """Do something that may hang, and return what it returns.
-
-    :raises StorageEngineError: it takes longer. It is left to itself, and ends with the process.
-    """
+    """Do what may hang, and return its result; StorageEngineError: it takes longer, and is left to itself."""
     done = Future[Any]()
 
     def run() -> None:

@@ -1,8 +1,8 @@
 """Tell where the bytes of a store's logs are, from what the monitor has measured already.
 
 What was found in lakes and journal is remembered in a table of the journal. Where that can't be read, lakes
-and journal are read from the beginning. Each raises StorageEngineError where the journal can't be read or
-written.
+and journal are read from the beginning. Each raises StorageEngineError where the journal,
+or a lake, can't be read any more or written.
 """
 
 from __future__ import annotations
@@ -171,10 +171,7 @@ def _ending_at(decision: Decision, end: int | None) -> Decision:
 def _of_replicas(
     context: Context, measured: MeasuredLag, names: LogNames, ranges: Sequence[OffsetRange]
 ) -> tuple[ArchivedSpan, ...]:
-    """Return what other replicas have archived of what is in no place here.
-
-    :raises LakeUnavailableError: a lake can't be read any more.
-    """
+    """Return what other replicas have archived of what is in no place here."""
     lost = [one for one in ranges if one.where is Place.LOST or one.is_missing]
     if not lost or context.broker.replicas is None:
         return ()
@@ -240,7 +237,6 @@ def _archived(
     """Return what lakes have, by what is known of them and the receipts that came since.
 
     :param asked: lakes with their ids and what verifying remembers of them.
-    :raises LakeUnavailableError: one can't be read any more.
     """
     if not asked:
         return (), known

@@ -4,7 +4,8 @@ A thread a store, so that a disk that hangs keeps nobody else waiting; none of t
 the journal, and none ends unsaid. What was mended is recorded once the journal can be reached.
 
 A shield is tended at each look: what was deleted is followed at once by links of the next segments. Asking
-the broker, and archiving, happen in threads of their own, so that a fence is mended meanwhile.
+the broker, and archiving, happen in threads of their own, so that a fence is mended meanwhile. Where
+nobody can look whether there is one, that is an OSError.
 """
 
 from __future__ import annotations
@@ -155,18 +156,12 @@ class ShieldWatch:
 
     @property
     def is_tended(self) -> bool:
-        """Return whether this watch tends the shield, as far as its last try tells.
-
-        :raises OSError: nobody can look whether there is one.
-        """
+        """Return whether this watch tends the shield, as far as its last try tells."""
         return self.is_wanted and not self._has_failed
 
     @property
     def is_wanted(self) -> bool:
-        """Return whether this watch tends the shield: it knows the broker, and there is one or may be one.
-
-        :raises OSError: nobody can look whether there is one.
-        """
+        """Return whether this watch tends the shield: it knows the broker, and there is one or may be one."""
         return self._store.is_live and (self._is_on or shield_path(self._store.real_root).exists())
 
     @property

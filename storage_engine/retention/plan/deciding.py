@@ -173,11 +173,7 @@ HoldBack = Callable[[Plan], Plan]
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A plan and what it was decided from.
-
-    :param pending: what the broker still has to deliver or to decide; empty where the policy ignores it.
-    :param unread: what consumers lose by the plan; empty where the lag policy ignores or keeps it.
-    """
+    """A plan and what it was decided from; what a policy ignores isn't pending, or unread."""
 
     snapshot: StoreSnapshot
     plan: Plan

@@ -167,18 +167,12 @@ def _refuse_missing_directories(context: Context, snapshot: StoreSnapshot) -> No
 
 
 def recorded_plan(store: AnyStore, run_key: str) -> Plan:
-    """The whole plan of a run.
-
-    :raises RunStateError: no such run, or it has none.
-    """
+    """Return the whole plan of a run, or raise RunStateError: no such run, or it has none."""
     return approved_plan(open_context(store).run(run_key))
 
 
 def is_dry_run(store: AnyStore, run_key: str) -> bool:
-    """Return whether a run only plans, measures lag and reports.
-
-    :raises RunStateError: there is no such run.
-    """
+    """Return whether a run, if there is such, only plans, measures lag and reports."""
     return open_context(store).run(run_key).request.dry_run
 
 

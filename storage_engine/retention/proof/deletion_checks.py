@@ -57,10 +57,7 @@ def check_left(
 
 
 def check_kept(before: StoreSnapshot, planned: Collection[SegmentId] = frozenset()) -> None:
-    """Make sure that the files of all segments that were to stay are there, and none was cut or replaced.
-
-    :raises ReleasedTooMuchError: one is not.
-    """
+    """:raises ReleasedTooMuchError: a segment that was to stay isn't there, or was cut or replaced."""
     for segment in (segment for log in before.logs for segment in log.segments):
         if segment.id in planned:
             continue

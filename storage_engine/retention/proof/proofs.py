@@ -85,10 +85,7 @@ Slot = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class OtherNodesProof:
-    """Other nodes' receipts that together have a segment's bytes.
-
-    :param sha256: of the segment as it was compared, where its facts don't tell of each write; "": they do.
-    """
+    """Receipts of other nodes, and a segment's SHA-256 where its facts don't tell of each write."""
 
     receipts: tuple[Receipt, ...]
     sha256: str = ""

@@ -37,10 +37,7 @@ class RefusedLog:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a release goes on without a log, and with which error it ends if there is no other.
-
-    :param details: by base offset, what is wrong with the segments that are to blame.
-    """
+    """Why a release goes on without a log, which error it ends with otherwise, and the segments to blame."""
 
     said: RefusedLog
     error: Exception

@@ -24,10 +24,7 @@ WAY_OUT = "Nothing waits for this file once a person has moved it out of the shi
 
 
 def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[LocalSpan, ...]:
-    """Return what is gone from the log and lies in the shield as it was, for laying store and lake over it.
-
-    :param lineages: the store's; what was kept of an older one is no part of its log any more.
-    """
+    """Return what is gone from the log and lies in the shield as it was, of the store's present lineages."""
     return tuple(
         LocalSpan(
             link.log,

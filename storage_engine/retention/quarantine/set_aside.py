@@ -61,9 +61,6 @@ def _said(path: str) -> str:
     return f"{facts.size_bytes} bytes, inode {facts.inode} and mtime {facts.mtime_ns} ns"
 
 
-_TELL_SIGNS = "tell by which files it shows that its broker has run"
-
-
 def refuse_undone(context: Context, run: Run) -> None:
     """:raises RunStateError: the run was undone, or its undo has begun: it deletes nothing more."""
     found = quarantine_of(context.journal, run)

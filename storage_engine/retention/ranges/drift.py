@@ -50,11 +50,7 @@ _VERIFY = Text(Command("verify"), " names each")
 
 
 def loss_alarms(ranges: Iterable[OffsetRange], recorded: Sequence[tuple[Drift, int]]) -> tuple[str, ...]:
-    """Return an alarm for each range that should be somewhere and isn't; of more than a few the number.
-
-    :param ranges: of :func:`storage_engine.retention.ranges.offset_ranges.offset_ranges`.
-    :param recorded: what others deleted, each with the lineage in which it went.
-    """
+    """Return alarms for :func:`offset_ranges` that should be somewhere and aren't, or the number of many."""
     found = [one for one in ranges if one.is_missing and not _is_recorded(one, recorded)]
     named = tuple(map(_text, found[:_MOST_NAMED]))
     more = found[_MOST_NAMED:]

@@ -100,10 +100,7 @@ def look_at_lakes(
     first_offsets: Mapping[str, int],
     lineages: Lineages,
 ) -> tuple[RangeMemory, tuple[ArchivedSpan, ...]]:
-    """Return what lakes have together, and what to keep of it.
-
-    :param read: looks at a lake, from a receipt on: the last known one shows that the chain is the same.
-    """
+    """Return what lakes have together, reading on from the last known receipt, and what to keep of it."""
     memory = known.of(lake_ids)
     looks = [read(mark.lake_id, max(0, mark.sequence)) for mark in memory.marks]
     if _is_contradicted(memory, looks, first_offsets, lineages):

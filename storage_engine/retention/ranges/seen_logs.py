@@ -18,10 +18,7 @@ from storage_engine.model.store.store import LogSnapshot, StoreSnapshot
 
 @dataclass(frozen=True, slots=True)
 class SeenLog:
-    """A log when it was looked at.
-
-    :param safe_end: below which no broker cuts it: what its replicas in sync had.
-    """
+    """A log when it was looked at, and its safe end, which replicas in sync had: no broker cuts below."""
 
     log: str
     lineage: int

@@ -414,11 +414,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A plan held against the store as it is.
-
-    :param going: what may still go, of logs that aren't refused for what is gone.
-    :param stay: what may not.
-    """
+    """A plan held against the store as it is: what may still go, of logs not refused, and what not."""
 
     settled: Settled
     going: tuple[Decision, ...]

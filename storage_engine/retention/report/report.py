@@ -1,4 +1,7 @@
-"""What a run did and why: the answer to every question about a segment that went or stayed."""
+"""What a run did and why: the answer to every question about a segment that went or stayed.
+
+Each raises RunStateError where there is no such run.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +45,7 @@ from storage_engine.retention.store.known_heads import known_heads
 
 
 def record_validation(store: AnyStore, run_key: str, result: ValidationResult) -> None:
-    """Record a validation of this run; the latest one counts.
-
-    :raises RunStateError: there is no such run.
-    """
+    """Record a validation of this run; the latest one counts."""
     context = open_context(store)
     payload = {"result": to_jsonable(result), "took_ms": result.duration_ms}
     context.journal.record(context.run(run_key), Step.VALIDATE, Phase.RESULT, [(WHOLE, payload)])
@@ -338,10 +338,7 @@ class Report:
 
 
 def build_report(store: AnyStore, run_key: str) -> Report:
-    """Collect everything that the journal and the lake know of a run, at whatever step it is.
-
-    :raises RunStateError: there is no such run.
-    """
+    """Collect everything that the journal and the lake know of a run, at whatever step it is."""
     context = open_context(store)
     return report_of(context, context.run(run_key))
 

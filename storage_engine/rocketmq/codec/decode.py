@@ -180,11 +180,7 @@ def decode_chunk(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Rows of a chunk that come into one table, in the order to write them in.
-
-    :param messages: how many of them are; the others come last.
-    :param blank_header: of each other one, whether it begins a blank.
-    """
+    """Rows of a chunk for one table, in order, so many messages first; the others may begin a blank."""
 
     positions: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int32]

@@ -64,11 +64,7 @@ class StoredMessage(NamedTuple):
 
 
 def stored_messages(files: Sequence[LogFile], offsets: Longs) -> Iterator[StoredMessage]:
-    """The messages that begin at some physical offsets.
-
-    :param offsets: in ascending order, none below the log's min offset.
-    :raises CorruptFileError: no message begins at one of them.
-    """
+    """The messages at some physical offsets, ascending, in the log; CorruptFileError: none begins there."""
     behind = 0
     for file in files:
         low, high = np.searchsorted(offsets, [file.base_offset, file.base_offset + file.size_bytes])

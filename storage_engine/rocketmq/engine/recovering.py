@@ -153,10 +153,7 @@ def _remove_dependents(layout: StoreLayout, first_offset: int) -> None:
 def preview_recovery(
     layout: StoreLayout, settings: EngineSettings, *, whole_index: bool = False
 ) -> StoreRecovery:
-    """Find out what a recovery would do. Changes nothing.
-
-    :raises StoreLayoutError: files that no broker could load.
-    """
+    """Find out what a recovery would do, unless no broker could load the files. Changes nothing."""
     crashed = layout.abort.exists()
     checkpoint = StoreCheckpoint(layout.checkpoint)
     parts = _parts(layout, settings)

@@ -125,10 +125,7 @@ def ask_who_serves(root: Path) -> EngineSession | None:
 
 
 def is_served(root: Path) -> bool:
-    """Return whether a process serves a store.
-
-    :raises BrokerError: there is one, and it can't be asked.
-    """
+    """Return whether a process serves a store; one that can't be asked is a BrokerError."""
     session = ask_who_serves(root)
     if session is None:
         return False

@@ -127,10 +127,7 @@ def reread(read: Callable[[], Found], attempts: int) -> Found:
 def read_or_tell(
     read: Callable[[], Found], nothing: Nothing, what: str, attempts: int = 1
 ) -> tuple[Found | Nothing, tuple[str, ...]]:
-    """Return what can be read, and why it isn't known; (): it is.
-
-    :param nothing: what stands for it where it can't be read.
-    """
+    """Return what can be read, or ``nothing``, and why it isn't known; (): it is."""
     try:
         return reread(read, attempts), ()
     except (BadInputError, OSError) as error:

@@ -86,10 +86,8 @@ def lag_context(
     now_ms: int,
     zone: ZoneInfo,
 ) -> LagContext:
-    """Put together what :func:`place_positions` needs.
-
-    :param doomed: the segments in a plan; those before the log's first one went meanwhile, by another run.
-    :raises BadInputError: one of the others isn't in the store.
+    """Put together what :func:`place_positions` needs; a doomed segment is there, or went before the log's
+    first one.
     """
     (log,) = snapshot.logs
     went = {one for one in doomed if one.log == log.name and one.base_offset < log.min_offset}
@@ -304,11 +302,7 @@ def _longs(column: Any) -> Longs:
 
 @dataclass(frozen=True, slots=True)
 class _InQueue:
-    """One group's unread messages in one queue that go.
-
-    :param messages: -1: the group's position is not known.
-    :param physical_offset: of the first one; -1: it can't be told.
-    """
+    """One group's unread messages in one queue that go, -1 if unknown, and the first one's place, or -1."""
 
     topic: str
     messages: int

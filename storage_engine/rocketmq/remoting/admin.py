@@ -99,10 +99,7 @@ class BrokerAdmin:
             return error.code != command.REQUEST_CODE_NOT_SUPPORTED
 
     def config(self) -> dict[str, str]:
-        """Every setting as it works now, but passwords; broker.conf may differ (GET_BROKER_CONFIG).
-
-        :return: with the broker's release as :data:`RELEASE`.
-        """
+        """Every setting in effect, but passwords, and :data:`RELEASE` (GET_BROKER_CONFIG)."""
         return self._read(
             command.GET_BROKER_CONFIG,
             lambda answer: with_release(answers.config(answer.body), answer.version),

@@ -77,10 +77,7 @@ class AnswerError(ValueError):
 
 
 def checked(parse: Callable[[], Parsed]) -> Parsed:
-    """Return what ``parse`` makes of an answer.
-
-    :raises AnswerError: whatever is wrong with the answer.
-    """
+    """Return what ``parse`` makes of an answer, or raise AnswerError whatever is wrong with it."""
     try:
         return parse()
     except AnswerError:

@@ -90,11 +90,7 @@ class BrokerGroup:
     def find_replicas(
         self, known: Collection[str] = (), has_slaves: Callable[[], bool] = lambda: False
     ) -> Replicas:
-        """Ask who else is the master.
-
-        :param has_slaves: asked where nothing else tells whether the broker has replicas.
-        :raises BrokerError: the broker itself can't be asked.
-        """
+        """Ask who else is the master, and, where nothing tells of replicas, whether the broker has slaves."""
         if not self.settings.get(NAME, "").strip():
             return Replicas()
         has_controller = self.settings.get(CONTROLLER_MODE, "").strip().lower() == "true"

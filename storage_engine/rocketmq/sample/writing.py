@@ -465,10 +465,7 @@ def _group_offsets(ends: Ends) -> tuple[Offsets, int]:
 
 
 def _config_files(ends: Ends, delivered: list[int], offsets: Offsets) -> dict[str, bytes]:
-    """Return the files of ``config`` by their path below the store's root.
-
-    :param delivered: by delay level less one, how many messages of it were delivered.
-    """
+    """Return the files of ``config`` by path below the root, with messages delivered by level less one."""
     rows = sorted((topic, queue, end - 1, False) for (topic, queue), end in ends.items())
     columns = zip(*rows, strict=True)
     queues = pa.table(

@@ -318,10 +318,7 @@ class Appender:
         return part
 
     def _next_file(self, file: WritableFile | None, store_ms: int) -> WritableFile:
-        """Return the file behind one that has no room, which is filled up.
-
-        :raises OSError: it can't be made.
-        """
+        """Return the file behind one that has no room, which is filled up."""
         if file:
             file.fill_up(store_ms)
         return self._files.last_for_write()

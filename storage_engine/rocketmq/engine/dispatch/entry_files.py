@@ -80,11 +80,7 @@ class EntryFiles:
         return path
 
     def begin_file(self, start_offset: int) -> bool:
-        """Make the file that the next entry goes to, if there is none with room.
-
-        :param start_offset: of that entry; decides where a queue without files begins.
-        :return: whether it is the first file of the queue.
-        """
+        """Make the file for the next entry, if none has room; return whether it is its queue's first."""
         if self.bases and self.wrote < self.file_bytes:
             return False
         first = not self.bases

@@ -152,6 +152,20 @@ def cut_behind(files: EntryFiles, form: EntryFormat, log_end: int) -> None:
         files.delete_last()
 
 
+def delete_below(files: EntryFiles, form: EntryFormat, min_offset: int) -> int:
+    """Delete files whose last entry lies below an offset (MappedFileQueue#deleteExpiredFileByOffset)."""
+    unit, deleted = form.dtype.itemsize, 0
+    while len(files.bases) > 1:
+        last = np.frombuffer(
+            files.read(files.bases[0], files.file_bytes // unit * unit - unit, unit), form.dtype
+        )
+        if int(last[0]["offset"]) >= min_offset:
+            break
+        files.delete_first()
+        deleted += 1
+    return deleted
+
+
 class QueueWriter:
     """One consume queue."""
 
@@ -314,21 +328,11 @@ class QueueWriter:
         if self.files.end != end:
             self.max_physical_offset = log_end
 
-    def delete_below(self, min_offset: int) -> int:
-        """Delete files whose last entry lies below an offset (MappedFileQueue#deleteExpiredFileByOffset)."""
-        deleted = 0
-        while len(self.files.bases) > 1:
-            if self._physical(self.files.bases[0], self.files.file_bytes // UNIT - 1) >= min_offset:
-                break
-            self.files.delete_first()
-            deleted += 1
-        return deleted
-
     def clean_below(self, min_offset: int) -> int:
         """Delete what points only below the log's min offset; return how many files
         (ConsumeQueue#deleteExpiredFile).
         """
-        deleted = self.delete_below(min_offset)
+        deleted = delete_below(self.files, consume_queue.FORMAT, min_offset)
         address = self.correct_min(min_offset)
         if self.ext and address is not None:
             self.ext.delete_before(address)
@@ -472,21 +476,11 @@ class BatchQueueWriter:
             self.max_physical_offset = log_end - 1
             self._find_next_queue_offset()
 
-    def delete_below(self, min_offset: int) -> int:
-        """Delete files whose last entry lies below an offset (MappedFileQueue#deleteExpiredFileByOffset)."""
-        deleted = 0
-        while len(self.files.bases) > 1:
-            if int(self._entries(self.files.bases[0])[-1]["offset"]) >= min_offset:
-                break
-            self.files.delete_first()
-            deleted += 1
-        return deleted
-
     def clean_below(self, min_offset: int) -> int:
         """Delete what points only below the log's min offset; return how many
         (BatchConsumeQueue#deleteExpiredFile).
         """
-        deleted = self.delete_below(min_offset)
+        deleted = delete_below(self.files, batch_consume_queue.FORMAT, min_offset)
         self.correct_min(min_offset)
         return deleted
 
@@ -555,10 +549,7 @@ class QueueTable:
         return topic in self._batch_topics
 
     def load(self) -> None:
-        """Find the queues that are there.
-
-        :raises StoreLayoutError: a file of one has another size than the settings say.
-        """
+        """Find the queues that are there, whose files must have the size that the settings say."""
         for directory in (self._layout.consumequeue, self._layout.batchconsumequeue):
             for queue in iter_queues(directory):
                 batch = directory == self._layout.batchconsumequeue

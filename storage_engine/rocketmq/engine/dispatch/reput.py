@@ -58,11 +58,7 @@ class FrameReader:
         self._state = np.empty(2, np.int64)
 
     def read(self, data: Bytes, position: int, end: int, limit: int, *, check_crc: bool) -> Walk:
-        """Read the frames from a position on, at most :data:`ROWS_AT_ONCE`.
-
-        :param limit: no frame may reach beyond it.
-        :return: rows that stay valid until the next call.
-        """
+        """Read at most :data:`ROWS_AT_ONCE` frames, up to ``limit``; rows stay valid until the next call."""
         crc = crc_engine()
         count = kernels.read_frames(
             address_of(data),
@@ -135,11 +131,7 @@ class Dispatcher:
         """Store time of the newest message that has an entry."""
 
     def dispatch(self, data: Bytes, rows: Rows) -> None:
-        """Write what queues and index need of these messages, in their order.
-
-        :param rows: of :class:`FrameReader`, contiguous.
-        :raises OSError: an entry can't be written.
-        """
+        """Write what queues and index need of a :class:`FrameReader`'s contiguous rows, in their order."""
         if not len(rows):
             return
         address = address_of(rows)
