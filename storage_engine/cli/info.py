@@ -238,9 +238,7 @@ def _called(row: StoreRow) -> str:
 def _store(
     journal: str, stores: Sequence[StoreRow], which: str | None, base: ManagedStore | None
 ) -> StoreRow:
-    """
-    :raises BadInputError: no store of the journal is called so, or there are several and none is named.
-    """
+    """:raises BadInputError: no store of the journal is called so, or there are several and none is named."""
     wanted = which or (None if base is None else base.real_root)
     called = [_called(row) for row in stores]
     by_word = {name: row for name, row in zip(called, stores, strict=True) if called.count(name) == 1}

@@ -97,7 +97,7 @@ class FoundLine:
 
 @dataclass(frozen=True, slots=True)
 class StoreAnswer:
-    """:param ranges: None likewise. Of many logs those of the worst and largest ones."""
+    """:param ranges: None: nobody has recorded them. Of many logs those of the worst and largest ones."""
 
     now_ms: int
     row: StoreLine

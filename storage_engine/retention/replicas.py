@@ -331,7 +331,7 @@ def has_archived_replicas(
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """A comparison of segments, in part hidden from writes, with what other nodes archived in a lake."""
+    """A comparison of segments, ``unseen`` ones writable unnoticed, with what other nodes archived."""
 
     broker: BrokerStore
     record: StoreRecord

@@ -87,9 +87,7 @@ _HINTS = {"sasl.jaas.config": " It is Java's: give sasl.username and sasl.passwo
 
 
 def check_options(settings: Mapping[str, str]) -> None:
-    """:raises BadInputError: a setting says more than how a cluster is asked, or could run; no value is
-    shown.
-    """
+    """:raises BadInputError: a setting isn't for asking a cluster, or a shell could run it; none is shown."""
     for name, value in settings.items():
         if name not in ALLOWED:
             hint = _HINTS.get(name) or meant(name, ALLOWED)

@@ -69,7 +69,7 @@ def decode_chunk(
 
 
 class _Filling:
-    """Batches on their way into one table; so many have been written."""
+    """Batches on their way into one table; so many of them have been written."""
 
     def __init__(self, data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk, arena: Arena) -> None:
         self.batches = 0

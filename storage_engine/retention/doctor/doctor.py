@@ -149,7 +149,7 @@ def diagnose(
     """Look at a store, and at its lakes and journal where they were named.
 
     :param pipeline: what Airflow says of the store's DAGs; None: it isn't Airflow's.
-    :param runs: where its tasks archive and measure consumer lag; "" likewise.
+    :param runs: where its tasks archive and measure consumer lag; "": it isn't Airflow's.
     :raises StoreNotFoundError: there is no such store.
     :raises BadInputError: what was given beside the broker's own settings is wrong.
     """

@@ -27,7 +27,7 @@ def clock_findings(
     now_ms: int,
     jumped_ms: int = 0,
 ) -> Iterator[Finding]:
-    """Yield times, without a hold's, later than now, and the clock's jump within a day: ages are in doubt."""
+    """Yield times, those before a hold, that are later than now, and a jump of the clock within a day."""
     latest = now_ms + SLACK_MS
     future = [one for one in segments if one.mtime_ns // 1_000_000 > latest]
     advice = "put this machine's clock right (chronyc tracking), or find out who set the time"

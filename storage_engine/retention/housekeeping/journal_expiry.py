@@ -126,7 +126,7 @@ def reports_to_expire(
 def samples_to_expire(
     samples: Sequence[OldSample], newest: ClockReading | None, now_ms: int, expiry: Expiry
 ) -> tuple[int, ...]:
-    """Return the ids of a store's samples, oldest first, that may go; those of a day by uptime stay."""
+    """Return the ids of a store's samples, oldest first, that may go; those of the last day stay."""
     full_ms = now_ms - expiry.sample_days * DAY_MS
     daily_ms = now_ms - expiry.daily_sample_days * DAY_MS
     last_of_day = {sample.at_ms // DAY_MS: sample.sample_id for sample in samples}
@@ -193,10 +193,7 @@ class JournalExpiry:
         return self._database.read(lambda connection: _protected(connection, store_id))
 
     def expire(self, store_id: str, now_ms: int, expiry: Expiry, *, dry_run: bool = False) -> ExpiredRows:
-        """Remove, or count, what has expired of a store: runs with their events, samples, bytes by topic and
-        day,
-        then plans that no run names.
-        """
+        """Remove, or count, what has expired of a store: runs, events, samples, topic days, plans."""
         transaction = self._database.read if dry_run else self._database.write
         gone, thinned = ExpiredRows(), set[int]()
         batch: _Batch | None = _Batch()

@@ -40,7 +40,7 @@ def apply_lag_policy(
 
 
 def lag_doubt(source: LagSource, at_ms: int, now_ms: int, most_minutes: int) -> str:
-    """Return why lag is too old, or of too old a source, for the consumers as they are now; "" when not."""
+    """Return why lag says nothing of the consumers as they are now, as what was found; "" when it does."""
     if source.positions is PositionsFrom.NOBODY:
         return "that the broker doesn't say who consumes"
     written_at_ms = source.written_at_ms

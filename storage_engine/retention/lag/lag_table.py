@@ -56,9 +56,7 @@ def new_lag_table(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def queue_shares(positions: pa.Table, most_rows: int) -> list[tuple[int, int]]:
-    """Cut positions into shares of whole queues, of about so many rows: first row and the one behind the
-    last.
-    """
+    """Cut positions into shares of whole queues: of each the first row, and the row behind the last."""
     starts = queue_starts(positions)
     cuts = [0]
     while cuts[-1] < positions.num_rows:

@@ -172,7 +172,7 @@ def recorded_plan(store: AnyStore, run_key: str) -> Plan:
 
 
 def is_dry_run(store: AnyStore, run_key: str) -> bool:
-    """Return whether a run, if there is such, only plans, measures lag and reports."""
+    """Return whether a run only plans, measures lag and reports; RunStateError: there is no such run."""
     return open_context(store).run(run_key).request.dry_run
 
 

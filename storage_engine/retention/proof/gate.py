@@ -319,9 +319,7 @@ def is_as_planned(segment: Segment, planned: Segment, acts: OwnActs = NO_ACTS) -
 
 
 def same_files(found: Sequence[FileFacts], known: Sequence[FileFacts], acts: OwnActs) -> bool:
-    """Return whether a segment's files, its own first, then companions by name, are as known but for our
-    acts.
-    """
+    """Return whether files, a segment's own first, then companions by name, are as known but for our acts."""
     names = [[Path(file.path).name for file in files[1:]] for files in (found, known)]
     return names[0] == names[1] and all(
         acts.same_file(now, then) for now, then in zip(found, known, strict=True)

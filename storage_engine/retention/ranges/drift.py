@@ -50,7 +50,7 @@ _VERIFY = Text(Command("verify"), " names each")
 
 
 def loss_alarms(ranges: Iterable[OffsetRange], recorded: Sequence[tuple[Drift, int]]) -> tuple[str, ...]:
-    """Return alarms for :func:`offset_ranges` that should be somewhere and aren't, or the number of many."""
+    """Return alarms for ``offset_ranges`` that should be somewhere and aren't, or the number of many."""
     found = [one for one in ranges if one.is_missing and not _is_recorded(one, recorded)]
     named = tuple(map(_text, found[:_MOST_NAMED]))
     more = found[_MOST_NAMED:]

@@ -83,9 +83,8 @@ class RangeMemory:
 
 @dataclass(frozen=True, slots=True)
 class LakeLook:
-    """What a look found in a lake: receipts from the last known one on, what verifying remembers of the
-    store's,
-    and segments on disk whose receipts are not sound at this moment.
+    """What a look found in a lake: its receipts from the last known one on, what verifying remembers of the
+    store's, and segments on disk whose receipts are not sound at this moment.
     """
 
     rows: Sequence[ReceiptSpan]

@@ -35,8 +35,7 @@ from storage_engine.retention.store.stamp import Stamp, read_stamp
 
 
 def record_deletions(context: Context, run: Run) -> tuple[str, ...]:
-    """Write what lakes and stamp lack of the store's deletions, but in a dry run; return what failed, and
-    why.
+    """Write what lakes and stamp lack of the store's deletions, but in a dry run; return what failed.
 
     Killed at any instant and run again, it goes on. Each range of a run is there once.
     """

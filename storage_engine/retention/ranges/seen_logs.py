@@ -109,8 +109,7 @@ def absent_logs(known: Iterable[SeenLog], here: Iterable[SeenLog]) -> tuple[Seen
 def remembered(
     known: Sequence[SeenLog], here: Sequence[SeenLog], absences: Mapping[SeenLog, Absence]
 ) -> tuple[SeenLog, ...]:
-    """Return what is to be remembered from this look on, by :func:`absent_logs`: one rightly gone is
-    forgotten.
+    """Return what is to be remembered from this look on (:func:`absent_logs`): what is rightly gone isn't.
 
     Of a log that is as it was the earlier look stays, so that nothing changes where nothing has.
     """

@@ -342,9 +342,7 @@ def _hash_again(
 
 
 def _check_compared(verdict: Verdict, said: str, reading: Reading) -> None:
-    """:raises ChangedUnderUsError: a segment may have changed since it was compared with other nodes'
-    receipts.
-    """
+    """:raises ChangedUnderUsError: a segment may have changed since its comparison with other nodes."""
     path = verdict.segment.facts.path
     sha256 = digest(path, reading) if verdict.sha256 else "none"
     if sha256 != verdict.sha256:

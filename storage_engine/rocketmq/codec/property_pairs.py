@@ -20,7 +20,11 @@ _BITS: Final = 50
 
 
 def join_pairs(pairs: Any, terminated: Any) -> pa.Array[Any]:
-    """Return the blocks of properties, some terminated, of pairs with values, else ProofError; "" of null."""
+    """Return the blocks of properties that pairs were read from; "" of null.
+
+    :param terminated: of each block whether a separator follows its last pair.
+    :raises ProofError: a pair has no value.
+    """
     if pairs.items.null_count:
         raise ProofError("a row to encode has a property whose value is null")
     each = pc.binary_join_element_wise(pairs.keys, pairs.items, _NAME_END)

@@ -77,9 +77,7 @@ def recover_store(
 
 
 def check_nothing_cut(layout: StoreLayout, settings: EngineSettings) -> None:
-    """:raises CorruptFrameError: whoever opens the store, whose lock we have, to write cuts whole messages
-    off.
-    """
+    """:raises CorruptFrameError: who opens the store, which we locked, to write would cut messages off."""
     _check_nothing_lost(layout, preview_recovery(layout, settings))
 
 
@@ -133,9 +131,8 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
 
 
 def _remove_dependents(layout: StoreLayout, first_offset: int) -> None:
-    """Remove what the log makes again from its first offset on. A queue whose messages are all gone stays: it
-    alone
-    knows its next offset.
+    """Remove what the log makes again from its first offset on. A queue whose messages are all gone stays:
+    it alone knows its next offset.
     """
     for directory in (layout.consumequeue_ext, layout.index):
         if directory.is_dir():

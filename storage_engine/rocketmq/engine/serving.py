@@ -84,9 +84,7 @@ class EngineSession:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other runs from deleting from the store until the block ends; StoreBusyError: one of them
-        does.
-        """
+        """Keep other runs from deleting until the block ends; StoreBusyError: one of them does."""
         self.ask("lock")
         try:
             yield

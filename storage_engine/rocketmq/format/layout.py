@@ -122,7 +122,7 @@ def resolve_layout(config: BrokerConfig, *, to_archive: bool = False) -> StoreLa
 
 
 def store_layout(root: Path, config: BrokerConfig) -> StoreLayout:
-    """Return the directories, there or not, of a store at a linkless root; see :func:`resolve_layout`."""
+    """Return the directories, there or not, of a store at a real root; see :func:`resolve_layout`."""
 
     def own(path: str | Path) -> Path:
         return _own_directory(root, Path(path))

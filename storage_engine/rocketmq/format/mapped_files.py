@@ -93,7 +93,7 @@ def list_raw_files(directories: Sequence[Path], *, refuse_links: bool = True) ->
 
 
 def check_not_emptied(queue: Path) -> None:
-    """:raises CorruptFileError: a queue without a readable file has an empty one, with entries once."""
+    """:raises CorruptFileError: a queue without a readable file has an empty one: entries may be lost."""
     for path, size in _list_directory(queue):
         if size == 0:
             raise CorruptFileError(

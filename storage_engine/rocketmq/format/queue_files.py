@@ -192,7 +192,7 @@ class EntryFormat:
     def _bisect(
         self, fd: int, file: MappedFile, count: int, holds: Callable[[Mapping[str, int]], Any]
     ) -> int:
-        """Return for how many of the first ``count`` entries something holds, which come first."""
+        """Return for how many of the first ``count`` entries, which come first, something holds."""
         low, high = 0, count
         while low < high:
             middle = (low + high) // 2

@@ -49,8 +49,7 @@ _PATCHES = 10
 
 
 def release_of(ordinal: int) -> str:
-    """Return the release that a broker names by a number in each answer, two of which, first a snapshot, are
-    one
+    """Return the release of a number in a broker's answer, two of which, first a snapshot's, are one
     (MQVersion.Version); the number itself where it is none of 4.0.0 to 5.9.9.
     """
     if not _V4_0_0 <= ordinal <= _V5_9_9:

@@ -37,8 +37,7 @@ def in_window(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
 
 
 def next_window_ms(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> int | None:
-    """Return ms since the epoch when the window is next open: now if it is, else at the next such hour, if
-    any.
+    """Return ms since the epoch when the window is next open: now, or at the next such hour, if any.
 
     An hour that a change of the clock leaves out has no window that day, one that comes twice has two.
     """

@@ -155,9 +155,7 @@ class GroupCommit:
         return me.is_flushed and time.monotonic() <= deadline
 
     def _flush_for_all(self, leader: _Waiting) -> None:
-        """Flush, and wake the puts whose bytes are on disk, all if the disk refuses; the leader waits no
-        more.
-        """
+        """Flush, and wake the puts whose bytes are on disk, the leader, and all if the disk refuses."""
         refused = True
         try:
             with suppress(OSError):

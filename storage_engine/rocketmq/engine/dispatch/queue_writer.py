@@ -329,9 +329,7 @@ class QueueWriter:
             self.max_physical_offset = log_end
 
     def clean_below(self, min_offset: int) -> int:
-        """Delete what points only below the log's min offset; return how many files
-        (ConsumeQueue#deleteExpiredFile).
-        """
+        """Delete what points below the log's min offset; return how many files (#deleteExpiredFile)."""
         deleted = delete_below(self.files, consume_queue.FORMAT, min_offset)
         address = self.correct_min(min_offset)
         if self.ext and address is not None:
@@ -477,9 +475,7 @@ class BatchQueueWriter:
             self._find_next_queue_offset()
 
     def clean_below(self, min_offset: int) -> int:
-        """Delete what points only below the log's min offset; return how many
-        (BatchConsumeQueue#deleteExpiredFile).
-        """
+        """Delete what points below the log's min offset; return how many files (#deleteExpiredFile)."""
         deleted = delete_below(self.files, batch_consume_queue.FORMAT, min_offset)
         self.correct_min(min_offset)
         return deleted
