@@ -86,7 +86,7 @@ def lag_context(
     now_ms: int,
     zone: ZoneInfo,
 ) -> LagContext:
-    """Put together what :func:`place_positions` needs; BadInputError: a doomed segment isn't there, nor gone."""
+    """Put together what :func:`place_positions` needs; BadInputError: a doomed segment is unknown."""
     (log,) = snapshot.logs
     went = {one for one in doomed if one.log == log.name and one.base_offset < log.min_offset}
     unknown = set(doomed) - went - {segment.id for segment in log.segments}
