@@ -4,8 +4,8 @@ A thread a store, so that a disk that hangs keeps nobody else waiting; none of t
 the journal, and none ends unsaid. What was mended is recorded once the journal can be reached.
 
 A shield is tended at each look: what was deleted is followed at once by links of the next segments. Asking
-the broker, and archiving, happen in threads of their own, so that a fence is mended meanwhile. Where
-nobody can look whether there is one, that is an OSError.
+the broker, and archiving, happen in threads of their own, so that a fence is mended meanwhile. A shield
+that can't be looked for is an OSError.
 """
 
 from __future__ import annotations
