@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from demo.brokers.reading import PullStatus, ReadingAdmin
 from demo.checks import DemoCheck, check_report
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import StorageEngineError
@@ -19,8 +20,6 @@ from storage_engine.lake.soundness.receipts import current, list_stores, receipt
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.codec.frame import BODY_AT, BODY_LENGTH_AT, QUEUE_OFFSET_AT
 from storage_engine.rocketmq.hold.local_hold import read_local
-from storage_engine.rocketmq.remoting.admin import BrokerAdmin
-from storage_engine.rocketmq.remoting.answers import PullStatus
 
 Messages = Mapping[tuple[int, int], str]
 """SHA-256 of a body by queue and queue offset."""
@@ -83,7 +82,7 @@ def mtimes(root: Path) -> dict[str, int]:
 def served_messages(address: str, topic: str, queues: int) -> dict[tuple[int, int], str]:
     """Pull every message that a broker has of a topic."""
     found = {}
-    with BrokerAdmin(address) as admin:
+    with ReadingAdmin(address) as admin:
         for queue in range(queues):
             offset = admin.min_offset(topic, queue)
             while (pulled := admin.pull(topic, queue, offset)).status is PullStatus.FOUND:

@@ -24,9 +24,9 @@ from demo.brokers.jvm import (
     tail,
     write_properties,
 )
+from demo.brokers.reading import ReadingAdmin
 from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError
 from storage_engine.project.process_tree import ProcessTree
-from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.name_server import NameServers
 
 BROKER_NAME = "broker-a"
@@ -113,8 +113,8 @@ class RocketMQ:
         # Closing a broker well takes 20 s, and what it wrote is thrown away.
         self._tree.stop(politely=False)
 
-    def admin(self) -> BrokerAdmin:
-        return BrokerAdmin(self.address)
+    def admin(self) -> ReadingAdmin:
+        return ReadingAdmin(self.address)
 
     def min_offset(self) -> int:
         """Return where the log begins."""

@@ -38,10 +38,7 @@ if TYPE_CHECKING:
 
 
 def _base(lake_dir: Path | None, second_lake_dir: Path | None, conn_id: str | None) -> ManagedStore:
-    """Return a store with the journal and lakes that a call names.
-
-    :raises click.UsageError: both are given, or neither.
-    """
+    """:raises click.UsageError: a call names both or none of a lake and a connection."""
     if (lake_dir is None) == (conn_id is None):
         raise click.UsageError(
             "Expected either --lake DIRECTORY or --conn-id ID, or one of STORAGE_ENGINE_LAKE and "
@@ -122,9 +119,7 @@ def _overview(base: ManagedStore) -> Overview:
 
 
 def _chosen(found: Overview, wanted: str, base: ManagedStore) -> ManagedOverview:
-    """
-    :raises BadInputError: no store is called so.
-    """
+    """:raises BadInputError: no store is called so."""
     called = [store.name for store in found.stores]
     by_word = {
         word: store for store in found.stores for word in (store.store_id, store.path, store.name) if word
@@ -222,7 +217,6 @@ def runs(
 
 
 def _left_aside(store: ManagedStore, row: StoreRow) -> tuple[str, ...]:
-    """Return what lies in a store's quarantines, if it is here, without the journal's knowing."""
     from storage_engine.journal.journal import Journal
     from storage_engine.retention.quarantine.places import unknown_notices
     from storage_engine.retention.quarantine.records import known_directories
@@ -244,10 +238,7 @@ def _called(row: StoreRow) -> str:
 def _store(
     journal: str, stores: Sequence[StoreRow], which: str | None, base: ManagedStore | None
 ) -> StoreRow:
-    """
-    :param journal: what it is called.
-    :raises BadInputError: no store of the journal is called so, or there are several and none is named.
-    """
+    """:raises BadInputError: no store of the journal is called so, or there are several and none is named."""
     wanted = which or (None if base is None else base.real_root)
     called = [_called(row) for row in stores]
     by_word = {name: row for name, row in zip(called, stores, strict=True) if called.count(name) == 1}
@@ -274,9 +265,7 @@ def _report_file(store: ManagedStore, run_key: str) -> str | None:
 
 
 def _show_report(reader: JournalReader, row: StoreRow, run: str, as_json: bool) -> None:
-    """
-    :raises BadInputError: there is no such run, or it has no report.
-    """
+    """:raises BadInputError: there is no such run, or it has no report."""
     from storage_engine.retention.report.finishing import report_of_stored
     from storage_engine.retention.report.report_text import report_text
 
@@ -376,7 +365,6 @@ def _run(run: RunRow) -> str:
 
 
 def _outcome(run: RunRow) -> str:
-    """Return how a run ended; of one without a report, how far it came."""
     return run.outcome or ("no cleanup" if run.state == RunState.OPEN else run.state)
 
 
@@ -415,10 +403,7 @@ def _standing(found: Standing) -> Iterator[tuple[str, str]]:
 
 
 def print_runs(called: str, found: Sequence[RunRow], reports: Mapping[str, str | None]) -> None:
-    """Print a store's runs, a row each.
-
-    :param called: what the store is called.
-    """
+    """Print a store's runs, a row each."""
     if not found:
         say(f"Store {called}: no run has begun.")
         return

@@ -157,8 +157,7 @@ def _with_shield(store: ManagedStore, mode: ShieldMode, give_up_percent: int) ->
 def _managed(
     stores: tuple[Path, ...], lake_dir: Path | None, conn_ids: tuple[str, ...], live: LiveBroker | None
 ) -> list[ManagedStore]:
-    """
-    :raises click.UsageError: no store, or not where its journal is.
+    """:raises click.UsageError: no store, or not where its journal is.
     :raises BadInputError: a store that is another host's, or that no broker runs on.
     """
     if not (stores or conn_ids):

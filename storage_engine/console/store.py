@@ -19,14 +19,7 @@ from storage_engine.console.stores import (
 )
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.jsonable import filled
-from storage_engine.journal.reading.answers import (
-    Findings,
-    GroupRow,
-    HoldRow,
-    LossRow,
-    VerifiedRow,
-    WaiverRow,
-)
+from storage_engine.journal.reading.answers import Findings, GroupRow, Standing
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.store.store import TopicDay
@@ -40,11 +33,7 @@ MOST_RUNS = 200
 
 @dataclass(frozen=True, slots=True)
 class RangeLine:
-    """Offsets [start_offset, end_offset) of a log that share a place and a reason.
-
-    :param where: a word of :class:`Place`.
-    :param detail: of its first segment.
-    """
+    """Offsets [start_offset, end_offset) of a log that share a :class:`Place` and a reason."""
 
     log: str
     lineage: int
@@ -67,10 +56,7 @@ _WORST_FIRST = {
 
 @dataclass(frozen=True, slots=True)
 class PlaceTotal:
-    """All ranges that share a place.
-
-    :param place: as ``where`` of a range; accepted, for a loss that a person has accepted.
-    """
+    """All ranges that share a place; ``accepted``: losses that a person has accepted."""
 
     place: str
     ranges: int
@@ -80,12 +66,7 @@ class PlaceTotal:
 
 @dataclass(frozen=True, slots=True)
 class ShieldLine:
-    """What the shield of a store keeps: second names of segments that no lake proves yet.
-
-    :param mode: of the policy, on or off.
-    :param gone_segments: of ``segments``, those that are gone from the log: only the shield has them.
-    :param foreign_files: in its directory, and put there by somebody else.
-    """
+    """What a store's shield keeps of what no lake proves yet; ``gone_segments`` are in it alone."""
 
     mode: str
     segments: int
@@ -96,19 +77,9 @@ class ShieldLine:
 
 
 @dataclass(frozen=True, slots=True)
-class StandingLine:
-    """What stands for a store now; see :class:`storage_engine.journal.reading.answers.Standing`.
+class StandingLine(Standing):
+    """What stands for a store now; see :class:`storage_engine.journal.reading.answers.Standing`."""
 
-    :param shield: None: nobody has recorded one.
-    :param has_shield: stores of this kind of broker can have one.
-    """
-
-    hold: HoldRow | None
-    worker: str | None
-    worker_until_ms: int | None
-    waivers: tuple[WaiverRow, ...]
-    losses: tuple[LossRow, ...]
-    verified: VerifiedRow | None
     shield: ShieldLine | None
     has_shield: bool = True
 
@@ -126,11 +97,7 @@ class FoundLine:
 
 @dataclass(frozen=True, slots=True)
 class StoreAnswer:
-    """:param rules: None: nobody has recorded them.
-    :param ranges: None likewise. Of many logs those of the worst and largest ones.
-    :param totals: of all ranges, by place.
-    :param logs: how many logs have ranges.
-    """
+    """:param ranges: None: nobody has recorded them. Of many logs those of the worst and largest ones."""
 
     now_ms: int
     row: StoreLine
@@ -156,12 +123,7 @@ class RunsAnswer:
 
 
 def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
-    """Return what the page of a store shows. Of one that the journal doesn't know, only its line.
-
-    :param name: the id of its connection.
-    :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: it is of another version.
-    """
+    """Return what the page of a store shows. Of one that the journal doesn't know, only its line."""
     row = line_of(reader, name, now_ms)
     if row.store_id is None:
         return StoreAnswer(now_ms, row)
@@ -183,10 +145,7 @@ def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
 
 
 def runs_page(reader: JournalReader, name: str, before_id: int | None = None) -> RunsAnswer:
-    """Return one page of a store's runs.
-
-    :param before_id: only those begun before this one.
-    """
+    """Return one page of a store's runs, of those begun before one."""
     store_id = reader.store_id(name)
     if store_id is None:
         return RunsAnswer(())

@@ -36,7 +36,6 @@ def look_up(
 
     :param key: one of the message's keys, or its unique key.
     :param max_count: at most so many, the newest; None: as many as the broker gives (maxMsgsNumBatch).
-    :param config: the broker's settings.
     :raises CorruptFileError: an index file that can't be one.
     :raises StoreNotFoundError: there is no segment.
     """
@@ -59,7 +58,6 @@ def look_up(
 
 
 def _message_at(log: LogListing, offset: int) -> StoredMessage | None:
-    """Return the message that begins at a physical offset; None: none can be read there."""
     for file in log.named:
         if file.base_offset <= offset < file.end_offset:
             try:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from demo.brokers.reading import PullStatus, ReadingAdmin, split_frames
 from storage_engine.exceptions import BrokerError
 from storage_engine.rocketmq.remoting.access import Access
-from storage_engine.rocketmq.remoting.admin import BrokerAdmin
-from storage_engine.rocketmq.remoting.answers import PullStatus, split_frames
 from storage_engine.rocketmq.remoting.command import SUCCESS, RemotingCommand
 
 QUERY_MESSAGE = 12
 QUERY_NOT_FOUND = 22
 
 
-class RemotingClient(BrokerAdmin):
+class RemotingClient(ReadingAdmin):
     """A client of a broker on loopback."""
 
     def __init__(self, port: int, access: Access) -> None:

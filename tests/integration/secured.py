@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from demo.brokers.reading import ReadingAdmin
 from storage_engine.rocketmq.remoting.access import Access, Credentials, Tls
-from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.command import SerialiseType
 from tests.integration.broker import BROKER_MAIN, Broker, running_broker
 
@@ -30,8 +30,8 @@ class Secured:
     broker: Broker
     access: Access
 
-    def ask(self, access: Access) -> BrokerAdmin:
-        return BrokerAdmin(self.broker.client.address, access)
+    def ask(self, access: Access) -> ReadingAdmin:
+        return ReadingAdmin(self.broker.client.address, access)
 
     def as_user(self, access_key: str, secret_key: str) -> Access:
         return replace(self.access, credentials=Credentials(access_key, secret_key))

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from demo.brokers.reading import PullStatus
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.settings.policy import Policy
 from storage_engine.retention import steps
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.rocketmq.remoting.answers import PullStatus
 from tests.integration.broker import FIXTURE_SIZES, Broker, running_broker
 from tests.integration.stores import Truth, file_hashes, open_store, served, unpack
 from tests.lakes import make_lakes

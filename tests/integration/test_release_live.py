@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from demo.brokers.reading import ReadingAdmin
 from storage_engine.exceptions import GateRefusedError, ReleasedTooMuchError
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
@@ -37,7 +38,6 @@ from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.format import releases
 from storage_engine.rocketmq.live import hold as live_hold
 from storage_engine.rocketmq.live import release
-from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.spark.consumer_lag import ConsumerLagRequest
 from tests.integration.broker import CLEANS_AT_ONCE, VERSIONS, Broker, running_broker
 from tests.integration.load import Load, Sent, running_load
@@ -355,7 +355,7 @@ def bodies_in_lake(lake: LakeConfig) -> dict[Key, str]:
 
 def bodies_served(broker: Broker) -> dict[Key, str]:
     found: dict[Key, str] = {}
-    with BrokerAdmin(broker.client.address) as admin:
+    with ReadingAdmin(broker.client.address) as admin:
         for topic in TOPICS:
             for queue, stats in admin.topic_stats(topic).items():
                 offset = stats.min_offset

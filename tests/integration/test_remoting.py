@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from demo.brokers.reading import PullStatus, ReadingAdmin, route, slaves_of
 from storage_engine.exceptions import (
     BrokerRefusedError,
     BrokerUnavailableError,
@@ -21,8 +22,6 @@ from storage_engine.exceptions import (
     StoreBusyError,
 )
 from storage_engine.rocketmq.remoting.access import Access
-from storage_engine.rocketmq.remoting.admin import BrokerAdmin
-from storage_engine.rocketmq.remoting.answers import PullStatus
 from storage_engine.rocketmq.remoting.connection import Connection
 from storage_engine.rocketmq.remoting.name_server import NameServers
 from tests.integration.broker import Broker, BrokerStartError, name_server, start_broker
@@ -60,7 +59,7 @@ def until_stopped(process: int) -> None:
         states = [stat.rpartition(")")[2].split()[0] for stat in stats]
 
 
-def until_answered(admin: BrokerAdmin) -> None:
+def until_answered(admin: ReadingAdmin) -> None:
     """Ask until the broker is quick enough for a hasty access."""
     gives_up = time.monotonic() + 120
     while True:
@@ -110,13 +109,13 @@ def test_route_names_the_brokers_and_queues_of_a_topic(
     client: RemotingClient, name_server_port: int, truth: Truth
 ) -> None:
     servers = NameServers(f"127.0.0.1:{name_server_port}")
-    route = servers.route("orders")
+    found = route(servers, "orders")
     config = client.topic_config("orders")
-    assert [members.master for members in route.brokers] == [client.address]
-    assert route.queues["broker-integration"].read_queues == config.read_queues
+    assert [members.master for members in found.brokers] == [client.address]
+    assert found.queues["broker-integration"].read_queues == config.read_queues
     assert {queue for topic, queue in truth.queues if topic == "orders"} <= set(range(config.write_queues))
     with pytest.raises(NotOnBrokerError, match=UNKNOWN):
-        servers.route(UNKNOWN)
+        route(servers, UNKNOWN)
 
 
 def test_slaves_are_told_from_masters(name_server_port: int) -> None:
@@ -134,12 +133,16 @@ def test_slaves_are_told_from_masters(name_server_port: int) -> None:
     with Connection(address) as slave, Connection(address) as master:
         slave.act(REGISTER_BROKER, {**registration, "brokerId": 1, "brokerAddr": "10.0.0.2:10911"}, body=body)
         alone = NameServers(address).broker("pair")
-        assert (alone.master, alone.slaves) == (None, ("10.0.0.2:10911",))
+        assert (alone.master, slaves_of(alone)) == (None, ("10.0.0.2:10911",))
         master.act(
             REGISTER_BROKER, {**registration, "brokerId": 0, "brokerAddr": "10.0.0.1:10911"}, body=body
         )
         both = NameServers(address).broker("pair")
-        assert (both.master, both.slaves, both.cluster) == ("10.0.0.1:10911", ("10.0.0.2:10911",), "other")
+        assert (both.master, slaves_of(both), both.cluster) == (
+            "10.0.0.1:10911",
+            ("10.0.0.2:10911",),
+            "other",
+        )
 
 
 def test_name_server_that_is_down_is_passed_over(tmp_path: Path, name_server_port: int) -> None:
@@ -242,7 +245,7 @@ def test_deletion_is_asked_for_and_a_fresh_file_stays(untouched_broker: Broker) 
 
 
 def test_name_server_is_not_taken_for_a_broker(name_server_port: int) -> None:
-    with BrokerAdmin(f"127.0.0.1:{name_server_port}") as admin:
+    with ReadingAdmin(f"127.0.0.1:{name_server_port}") as admin:
         for ask in (admin.runtime_info, admin.config, admin.delete_expired_commitlog):
             with pytest.raises(BrokerRefusedError, match="no name server or proxy") as raised:
                 ask()
@@ -273,12 +276,12 @@ def test_broker_refuses_to_start_on_a_store_that_we_hold(tmp_path: Path, name_se
 
 def test_broker_that_hangs_is_unavailable_in_bounded_time_and_serves_on(untouched_broker: Broker) -> None:
     process = untouched_broker.java.process.pid
-    with BrokerAdmin(untouched_broker.client.address, HASTY) as connected:
+    with ReadingAdmin(untouched_broker.client.address, HASTY) as connected:
         until_answered(connected)
         os.kill(process, signal.SIGSTOP)
         try:
             until_stopped(process)
-            with BrokerAdmin(untouched_broker.client.address, HASTY) as fresh, bounded():
+            with ReadingAdmin(untouched_broker.client.address, HASTY) as fresh, bounded():
                 for admin in (connected, fresh):
                     with pytest.raises(BrokerUnavailableError, match="expected an answer within 1 s"):
                         admin.runtime_info()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from demo.brokers import reading
 from storage_engine.cli.options.store_argument import managed_store
 from storage_engine.cli.output.lag import in_process_lag
 from storage_engine.core.untrusted import MALFORMED
@@ -141,20 +142,20 @@ BROKER = {"cluster": "c", "brokerName": "b", "brokerAddrs": {"0": "127.0.0.1:109
 ANSWERS: list[tuple[Callable[[bytes], object], bytes]] = [
     (answers.runtime_info, json.dumps({"table": INFO}).encode()),
     (answers.config, b"deleteWhen=04\nfileReservedTime=72\n"),
-    (answers.topic_config, b'{"topicName":"t","readQueueNums":4,"writeQueueNums":4,"perm":6}'),
+    (reading.topic_config, b'{"topicName":"t","readQueueNums":4,"writeQueueNums":4,"perm":6}'),
     (answers.groups, b'{"subscriptionGroupTable":{"g":{}}}'),
     (answers.clustering_subscriptions, b'{"messageModel":"CLUSTERING","subscriptionTable":{"t":{}}}'),
-    (answers.topic_stats, QUEUES),
-    (answers.consume_stats, QUEUES),
+    (reading.topic_stats, QUEUES),
+    (reading.consume_stats, QUEUES),
     (
         answers.cluster_info,
         json.dumps({"brokerAddrTable": {"b": BROKER}, "clusterAddrTable": {"c": ["b"]}}).encode(),
     ),
     (
-        lambda body: answers.topic_route("t", body),
+        lambda body: reading.topic_route("t", body),
         json.dumps({"brokerDatas": [BROKER], "queueDatas": [{"brokerName": "b", "perm": 6}]}).encode(),
     ),
-    (answers.split_frames, bytes(200)),
+    (reading.split_frames, bytes(200)),
     (lambda body: answers.message_at(body, 0), bytes(200)),
     (lambda body: answers.runtime_info(b'{"table":%s}' % body), b"[" * 2000),
 ]

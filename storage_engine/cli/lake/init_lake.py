@@ -108,10 +108,7 @@ def _configs(
 
 
 def _check_disks(store: ManagedStore) -> None:
-    """Refuse to make a lake on a disk of its store's broker. One that is there already stays where it is.
-
-    :raises BadInputError: a lake would lie there.
-    """
+    """:raises BadInputError: a lake that isn't there yet would lie on a disk of its store's broker."""
     from storage_engine.retention.store.broker_disks import check_new_lake
     from storage_engine.retention.store.brokers import open_store
 

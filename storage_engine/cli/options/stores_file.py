@@ -37,11 +37,7 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class NamedStore:
-    """A store of the file.
-
-    :param file: where it stands.
-    :param fields: what it says, by a connection's keys.
-    """
+    """A store of the file, and what that says by a connection's keys."""
 
     name: str
     file: Path
@@ -53,10 +49,7 @@ class NamedStore:
         return f"{self.file}: store {self.name}"
 
     def path(self, key: str) -> Path | None:
-        """Return a directory that the file names; None: it names none.
-
-        :raises BadInputError: it is no absolute path.
-        """
+        """Return a directory that the file names, if it does; BadInputError: it is no absolute path."""
         value = self.fields.get(key)
         if value is None:
             return None
@@ -140,12 +133,10 @@ def _own_file() -> Path:
 
 
 def add_store(name: str, fields: Mapping[str, str]) -> Path:
-    """Add a store to the file of stores, or begin the user's own with it. What is there stays as it is.
+    """Add a store, by a connection's keys, to the file of stores, or begin the user's own; return the file.
 
-    :param fields: by a connection's keys.
-    :return: the file.
-    :raises BadInputError: no command takes the name, it is there, a field can't be used, or the file can't
-        be added to.
+    :raises BadInputError: no command takes the name, it is there, a field can't be used, or the file can't be
+        added to.
     """
     from storage_engine.core.durable import make_dirs, write_file
 
@@ -234,9 +225,7 @@ def find_named(word: str) -> NamedStore | None:
 
 
 def _check_owner(file: Path) -> None:
-    """
-    :raises BadInputError: somebody else than this user and root may write the file, or exchange it.
-    """
+    """:raises BadInputError: others than this user and root may write the file, or exchange it."""
     # Whoever may write one of the directories above can put another file in its place, or another link.
     for path in dict.fromkeys((file, *file.parents, *file.resolve().parents)):
         try:

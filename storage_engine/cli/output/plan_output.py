@@ -49,10 +49,7 @@ def plan_json(store: ManagedStore, seen: Decided) -> dict[str, Any]:
 
 
 def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
-    """Print a previewed plan, last what consumers would lose by it.
-
-    :param asked: as of :func:`by_hand`.
-    """
+    """Print a previewed plan, last what consumers would lose by it, and what :func:`by_hand` returned."""
     from storage_engine.retention.lag.unread import unread_lines
     from storage_engine.retention.plan.preview import places_lines
     from storage_engine.retention.store.brokers import assumes_defaults
@@ -105,10 +102,7 @@ def by_hand(
     used_percents: Mapping[str, int] | None = None,
     hold_back: HoldBack | None = None,
 ) -> Plan | None:
-    """Return what would go if a person asked; None: the same, or something goes anyhow.
-
-    :param hold_back: as of :func:`preview`.
-    """
+    """Return what would go if a person asked; None: the same, or something goes anyhow."""
     from storage_engine.retention.plan.preview import preview
 
     if request.manual or seen.plan.to_delete:

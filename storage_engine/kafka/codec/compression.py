@@ -196,8 +196,6 @@ class Decompressor:
     ) -> tuple[list[int], ExpansionError | None]:
         """Decompress payloads [first, last) one behind the other, until more than ``stop`` is used.
 
-        :param codec: its number in the batches' attributes.
-        :param used: where in the memory the first one goes.
         :return: how long each one is; and what is wrong with the next one.
         """
         method = self._by_codec.get(codec)
@@ -325,10 +323,7 @@ def _gzip(data: memoryview, out: memoryview) -> int:
 
 
 def _snappy(data: memoryview, out: memoryview) -> int:
-    """Read the frames that Java writes, or the one block that librdkafka does.
-
-    :return: how long all is, or more than there is room for.
-    """
+    """Read Java's frames, or librdkafka's one block; return how long all is, or more than fits."""
     end = len(data)
     magic, size = _XERIAL_START.unpack_from(data) if end >= _XERIAL_START.size else (b"", 0)
     if magic != _XERIAL_MAGIC:
@@ -535,11 +530,7 @@ def _xxh32(address: int, size: int) -> int:
 
 
 class ExpansionError(Exception):
-    """Compressed records are not what their codec says.
-
-    :param expected: what they should be.
-    :param found: what they are.
-    """
+    """Compressed records are not what their codec says."""
 
     def __init__(self, expected: str, found: str) -> None:
         super().__init__(expected, found)

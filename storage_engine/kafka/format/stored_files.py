@@ -21,19 +21,14 @@ def read_stored(path: str | Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
 
 
 def check_entries(size_bytes: int, entry_bytes: int, path: str, remedy: str) -> None:
-    """
-    :raises CorruptFileError: a file of so many bytes has no whole entries.
-    """
+    """:raises CorruptFileError: a file of so many bytes has no whole entries."""
     rest = size_bytes % entry_bytes
     if rest:
         raise corrupt(path, size_bytes - rest, f"entries of {entry_bytes} bytes", f"{rest} bytes", remedy)
 
 
 def corrupt(path: str | Path, at: int, expected: str, found: str, remedy: str) -> CorruptFileError:
-    """Make the error of a file.
-
-    :param at: position of the first byte that isn't as it should be.
-    """
+    """Make the error of a file, by the position of the first byte that isn't as it should be."""
     return CorruptFileError(
         f"{path}: at byte {at} expected {expected}, found {found}. Nothing was changed. {remedy}"
     )

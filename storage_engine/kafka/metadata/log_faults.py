@@ -1,4 +1,7 @@
-"""What is wrong with a log's files, so that nothing may be decided by them. Reads only."""
+"""What is wrong with a log's files, so that nothing may be decided by them. Reads only.
+
+Each raises OSError where a file can't be read.
+"""
 
 from __future__ import annotations
 
@@ -71,8 +74,6 @@ def epochs_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
 
     A broker makes an epoch before its first record. So the newest one may begin at the log's end, and of a
     stopped broker not above it (LogLoader#load cuts those off).
-
-    :raises OSError: a file can't be read.
     """
     path = f"{log.directory}/{LEADER_EPOCHS}"
     try:
@@ -115,11 +116,7 @@ def emptied(directory: LogDirectory, log: PartitionLog) -> Iterator[str]:
 
 
 def own_ends(directory: LogDirectory, log: PartitionLog, bases: Collection[int]) -> dict[int, int]:
-    """Return where segments end behind which something is missing before the next one, by base offset.
-
-    :param bases: of the segments to look at.
-    :raises OSError: a segment can't be read.
-    """
+    """Return where, of these segments, those end behind which something is missing, by base offset."""
     found = {}
     for segment, following in pairwise(log.segments):
         if segment.base_offset in bases:
@@ -139,9 +136,6 @@ def holes(directory: LogDirectory, log: PartitionLog, segments: Sequence[Segment
     """Yield where a segment doesn't end at the beginning of the next one.
 
     The cleaner leaves such gaps in what it has cleaned: there they are nothing to tell.
-
-    :param segments: of the log, oldest first and none left out.
-    :raises OSError: a segment can't be read.
     """
     for segment, following in pairwise(segments):
         end = segment_end(segment)

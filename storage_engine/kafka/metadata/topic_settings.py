@@ -114,11 +114,7 @@ def _only_replicas(node: Node, metadata: ClusterMetadata) -> Iterator[str]:
 
 
 def read_replicas(directory: Path) -> tuple[ClusterMetadata, str]:
-    """Read a node's copy of the cluster's metadata with the replicas of each partition.
-
-    :param directory: of the log.
-    :return: what it says, and why it can't be read; "" where it can.
-    """
+    """Return what a node's copy of the cluster's metadata says of replicas, and why it can't be read."""
     try:
         return read_cluster_metadata(directory, partition_states=True), ""
     except (StorageEngineError, OSError) as error:
@@ -126,7 +122,6 @@ def read_replicas(directory: Path) -> tuple[ClusterMetadata, str]:
 
 
 def _live(node: Node) -> dict[str, Mapping[str, str]]:
-    """Return what a running cluster says of topics' settings."""
     if node.live is None:
         return {}
     return {

@@ -50,12 +50,7 @@ AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class HeldNode:
-    """A stopped node of a running cluster.
-
-    :param held: its locks.
-    :param seen: what its last snapshot was made of.
-    :param memory: of its hold; None: nothing is remembered.
-    """
+    """A stopped node of a running cluster, with its locks, its last look, and its hold's memory, if any."""
 
     root: Path
     held: LockedDirectories
@@ -143,11 +138,7 @@ def _begin_behind(
 
 
 def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
-    """Make sure, right before a segment goes, that the ground that was found holds.
-
-    :param prefix: the segment alone.
-    :raises ChangedUnderUsError: it doesn't.
-    """
+    """:raises ChangedUnderUsError: right before a segment goes, the ground found for it doesn't hold."""
     left = "This segment was not deleted, older ones of the plan may be."
     if before.leader is not None:
         left = (
@@ -165,8 +156,6 @@ class RoomStore(KafkaStore):
     """A stopped node to make room in.
 
     :param live: how its cluster is reached; None: none runs that could be asked.
-    :param memory: of the node's hold; None: nothing is remembered.
-    :param word: what the cluster said at the last look.
     """
 
     live: LiveBroker | None = None
@@ -187,9 +176,7 @@ class RoomStore(KafkaStore):
         return RoomStore(self.root, live=self.live, memory=memory)
 
     def check_manageable(self) -> None:
-        """
-        :raises StoreBusyError: the node's own broker runs.
-        """
+        """:raises StoreBusyError: the node's own broker runs."""
         # Not by super(): a dataclass with slots is another class than the one that it knows.
         KafkaStore.check_manageable(self)
         if (user := self.user) is not None and not user.is_ours:
@@ -269,8 +256,6 @@ class RoomStore(KafkaStore):
 def with_word(node: Node, word: LeadersWord, address: str) -> Node:
     """Return a node with its topics' settings, and where its logs begin, by its cluster's word.
 
-    :param node: by its files.
-    :param address: of the cluster, for a message.
     :raises NotOnBrokerError: the directories are of another cluster.
     """
     if other := node.cluster_ids - {word.facts.cluster_id}:

@@ -121,12 +121,7 @@ def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = Fals
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What was read of a lake and its journal.
-
-    :param rows: the receipts of the segments.
-    :param elsewhere: policies of the stores' other lakes, by lake.
-    :param kept: ids of stores of which one of these holds something, or of which not all is known.
-    """
+    """What was read of a lake, its journal and the stores' other lakes; ``kept`` stores aren't all known."""
 
     segments: tuple[ExpirySegment, ...]
     rows: Mapping[SegmentIdentity, Receipt]
@@ -355,9 +350,7 @@ def _look(lake: Lake, journal_url: str | None, gone: Sequence[str], rewrite: Rew
 
 
 def _store_id(name: str, names: Mapping[str, Sequence[str]]) -> str:
-    """
-    :raises BadInputError: no store of the lake, or several, are called so.
-    """
+    """:raises BadInputError: no store of the lake, or several, are called so."""
     called = [store_id for store_id, of_store in names.items() if name in (store_id, *of_store[-1:])]
     if len(called) != 1:
         raise BadInputError(

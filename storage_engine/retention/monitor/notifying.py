@@ -57,22 +57,13 @@ class AlarmState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """
-    :param since_ms: when a look found it first.
-    """
-
     what: str
     since_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One alarm as it is told.
-
-    :param store: what people call it.
-    :param advice: what to do.
-    :param link: where to read on; "": nowhere.
-    """
+    """One alarm as it is told, with what to do and where to read on, if anywhere."""
 
     store: str
     state: AlarmState
@@ -93,11 +84,7 @@ class Notification:
 
 
 class Means(Protocol):
-    """How somebody is told.
-
-    :param key: tells it from others, in all processes.
-    :param name: what a notice calls it; has no secret in it.
-    """
+    """How somebody is told; a notice calls it ``name``, without secrets, and ``key`` tells it from others."""
 
     @property
     def key(self) -> str: ...
@@ -111,10 +98,7 @@ class Means(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommandMeans:
-    """A program that reads one notification as JSON from its standard input. No shell is between.
-
-    :param words: of its command line.
-    """
+    """A program that reads one notification as JSON from its standard input, without a shell between."""
 
     words: tuple[str, ...]
 
@@ -193,10 +177,7 @@ class WebhookMeans:
 
 
 def means_of(text: str) -> Means:
-    """Return the means that a word of a command line stands for: a URL, or a command.
-
-    :raises BadInputError: it is neither.
-    """
+    """Return the means, a URL or a command, that a word stands for; BadInputError: it is neither."""
     if text.startswith(("http://", "https://")):
         try:
             host = urlsplit(text).hostname
@@ -216,10 +197,7 @@ def means_of(text: str) -> Means:
 
 
 def within(seconds: float, work: Callable[[], Any]) -> Any:
-    """Do something that may hang, and return what it returns.
-
-    :raises StorageEngineError: it takes longer. It is left to itself, and ends with the process.
-    """
+    """Do what may hang, and return its result; StorageEngineError: it takes longer, and is left to itself."""
     done = Future[Any]()
 
     def run() -> None:
@@ -238,9 +216,7 @@ def within(seconds: float, work: Callable[[], Any]) -> Any:
 class Subject:
     """What alarms are about.
 
-    :param store: what people call the store.
-    :param place: tells the store from others in its journal.
-    :param journal_url: of the journal that keeps what was told; "": none is known.
+    :param place: tells the store from others in its journal, which keeps what was told if there is one.
     :param source: who looks: alarms of one look say nothing of another's.
     """
 
@@ -276,7 +252,6 @@ def tell(
 ) -> tuple[str, ...]:
     """Tell each means what began and ended since it was told last. Never raises.
 
-    :param alarms: all that stand now.
     :param happened: what doesn't last. It is told once; where that fails, with the next call in this process.
     :param has_failed: who looked has failed with these alarms: whether others have ended is unknown.
     :return: what could not be told, as notices.
@@ -403,11 +378,7 @@ _AGAIN_SECONDS: Final = 60.0
 
 
 class Teller(threading.Thread):
-    """Tells what watches find, in a thread of its own, so that no mend waits for a means.
-
-    :param say: told the notices, each once until another one comes.
-    :param advice: by store, what to do.
-    """
+    """Tells what watches find, in a thread of its own: no mend waits for a means. Notices are said once."""
 
     def __init__(
         self, means: Sequence[Means], say: Callable[[str], None], advice: Callable[[ManagedStore], str]
@@ -421,10 +392,7 @@ class Teller(threading.Thread):
         self._said: tuple[str, ...] = ()
 
     def add(self, store: ManagedStore, alarms: Sequence[str] | None, happened: Sequence[str]) -> None:
-        """Have it told soon that these stand, and what happened; never waits.
-
-        :param alarms: None: another process tells what stands.
-        """
+        """Have it told that these stand (None: another process tells it), and what happened; never waits."""
         with self._changing:
             if alarms is None:
                 self._found.pop(store.root, None)

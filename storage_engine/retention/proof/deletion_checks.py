@@ -11,10 +11,7 @@ from storage_engine.retention.store.broker_answers import MEND, RealDirectories,
 
 
 def check_gone(broker: str, segments: Sequence[Segment]) -> None:
-    """Make sure that segments are gone that a package says it has deleted.
-
-    :raises BrokerPackageError: a file of theirs is there.
-    """
+    """:raises BrokerPackageError: a file is there of segments that a package says it has deleted."""
     for segment in segments:
         for file in segment.files:
             if os.path.lexists(file.path):
@@ -43,10 +40,6 @@ def check_left(
 ) -> None:
     """Make sure that a release took what it says, and nothing that no plan names.
 
-    :param before: the store as it was when it was held.
-    :param left: as it is by now.
-    :param planned: what might go.
-    :param deleted: what is recorded as deleted.
     :raises BrokerPackageError: the store still has what it said was deleted.
     :raises ReleasedTooMuchError: a sealed segment is gone that was to stay.
     """
@@ -64,12 +57,7 @@ def check_left(
 
 
 def check_kept(before: StoreSnapshot, planned: Collection[SegmentId] = frozenset()) -> None:
-    """Make sure that the files of all segments that were to stay are there, and none was cut or replaced.
-
-    :param before: the store as it was when it was held.
-    :param planned: what might go.
-    :raises ReleasedTooMuchError: one is not.
-    """
+    """:raises ReleasedTooMuchError: a segment that was to stay isn't there, or was cut or replaced."""
     for segment in (segment for log in before.logs for segment in log.segments):
         if segment.id in planned:
             continue

@@ -25,8 +25,6 @@ class RefusedLog:
     """A log of which a release deleted nothing, or nothing more.
 
     :param error: the kind of error with which a release of this log alone ends.
-    :param why: what was expected, and what was found.
-    :param remedy: what to do about it.
     :param missing: base offsets of planned segments that are gone though no run deleted them.
     """
 
@@ -39,11 +37,7 @@ class RefusedLog:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a release goes on without a log.
-
-    :param error: what the release ends with where it has no other log.
-    :param details: by base offset, what is wrong with the segments that are to blame.
-    """
+    """Why a release goes on without a log, which error it ends with otherwise, and the segments to blame."""
 
     said: RefusedLog
     error: Exception
@@ -98,8 +92,6 @@ def account_for(
 ) -> Accounted:
     """Say of each planned segment of refused logs whether it stays or is missing.
 
-    :param stay: what stays whether its log is refused or not.
-    :param there: segments of the store as it is after the release.
     :param gone: segments that runs deleted, or that went before without keeping their logs.
     """
     by_log = {one.log: one for one in refusals}
@@ -124,10 +116,7 @@ def account_for(
 
 
 def refuse_in_plan(plan: Plan, errors: Mapping[str, Exception]) -> Plan:
-    """Keep all of the logs that can't be released as they are.
-
-    :param errors: by name of the log, why.
-    """
+    """Keep all of the logs that can't be released as they are, by errors by name."""
 
     def decide(log: LogPlan) -> Sequence[Decision]:
         if (error := errors.get(log.log)) is None:
@@ -177,10 +166,7 @@ def archive_error(
 
 
 def refused_text(run_key: str, root: str, refused: Sequence[RefusedLog], after: str = _AFTER_RELEASE) -> str:
-    """Say with what error a run ends that went on without some logs.
-
-    :param after: what became of the other logs, and what is next.
-    """
+    """Say with what error a run ends that refused logs, what became of the others, and what is next."""
     said = [
         f"run {run_key!r} of {root}: expected every log to pass, found "
         f"{count_text(len(refused), 'log')} refused.",

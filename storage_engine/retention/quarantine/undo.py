@@ -45,10 +45,8 @@ _ELSEWHERE = Text("What is archived comes back into another directory by ", Comm
 
 @dataclass(frozen=True, slots=True)
 class UndoResult:
-    """:param segments: number that came back, dependents likewise.
-    :param min_offset: where the log begins now; of several logs the lowest.
+    """:param min_offset: where the log begins now; of several logs the lowest.
     :param min_offsets: where each log begins now that got segments back.
-    :param notices: what could not be checked while the store was taken.
     """
 
     run_key: str
@@ -64,7 +62,6 @@ class UndoResult:
 def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = None) -> UndoResult:
     """Bring back the segments and dependents that a run set aside.
 
-    :param person: who wants it.
     :param now_ms: the moment, for the window; None: this machine's clock.
     :raises BadInputError: the store's broker runs.
     :raises RunStateError: no such run, or it set nothing aside.
@@ -159,10 +156,7 @@ def _kept(context: Context, run: Run) -> Quarantine:
 
 
 def _check_unchanged(context: Context, run: Run, quarantine: Quarantine, lease: Lease) -> None:
-    """Make sure that the broker hasn't run since; of an undo that was begun before it has, record the end.
-
-    :raises QuarantineError: it has.
-    """
+    """:raises QuarantineError: the broker has run since; the end of an undo in work is recorded then."""
     try:
         refuse_after_a_run(run, quarantine)
     except QuarantineError as error:
@@ -172,10 +166,7 @@ def _check_unchanged(context: Context, run: Run, quarantine: Quarantine, lease: 
 
 
 def _check_moves(aside: Mapping[str, Place]) -> None:
-    """Make sure that files can be renamed from where they lie to where they were.
-
-    :raises QuarantineError: they can't, as where a directory was mounted elsewhere since.
-    """
+    """:raises QuarantineError: a file can't be renamed to where it was, as across a newer mount."""
     for place, directory in {(place, Path(path).parent) for path, place in aside.items()}:
         if not renames(directory, Path(place.base)):
             raise QuarantineError(
@@ -191,7 +182,6 @@ def _check_bytes(
 
     Those that went without a receipt have nothing to be compared with.
 
-    :param renew: keeps the store ours; called now and then.
     :raises QuarantineError: one has other bytes.
     :raises OSError: one can't be read.
     """
@@ -275,10 +265,7 @@ def _found_in(places: Sequence[Place], path: Path) -> tuple[Place | None, os.sta
 def _check_log(
     context: Context, run: Run, aside: Sequence[SegmentRelease], logs: Sequence[LogSnapshot]
 ) -> None:
-    """Make sure that what lies aside ends where each log begins now.
-
-    :raises QuarantineError: it doesn't.
-    """
+    """:raises QuarantineError: what lies aside doesn't end where each log begins now."""
     if gone := sorted({one.log for one in aside} - {log.name for log in logs}):
         raise QuarantineError(
             f"{context.store.real_root}: expected log {gone[0]}, from which run {run.run_key!r} "
@@ -333,7 +320,6 @@ def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents:
 
     Where segments went from a directory, too, it is their offsets that tell.
 
-    :param segments: those that lie aside.
     :raises QuarantineError: one isn't, or a queue or the index was begun again.
     """
     names: dict[Path, list[str]] = defaultdict(list)

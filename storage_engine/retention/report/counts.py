@@ -49,7 +49,6 @@ class Counts:
 def archived_receipts(store: AnyStore, run_key: str, step: Step) -> Mapping[str, list[Receipt]]:
     """Return the receipts of what a run archived, by lake; of all its attempts, also one that was killed.
 
-    :param step: which step of the run archived.
     :raises LakeUnavailableError: no lake can be read.
     """
     context = open_context(store)
@@ -130,7 +129,6 @@ def _counts(
 ) -> Counts:
     """
     :param segments: each one's log, first offset, end offset and size.
-    :param receipts: of all of them, or none.
     """
     logs = sorted({log for log, *_ in segments})
     spans = tuple(

@@ -1,4 +1,7 @@
-"""What a run did and why: the answer to every question about a segment that went or stayed."""
+"""What a run did and why: the answer to every question about a segment that went or stayed.
+
+Each raises RunStateError where there is no such run.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +45,7 @@ from storage_engine.retention.store.known_heads import known_heads
 
 
 def record_validation(store: AnyStore, run_key: str, result: ValidationResult) -> None:
-    """Record a validation of this run; the latest one counts.
-
-    :raises RunStateError: there is no such run.
-    """
+    """Record a validation of this run; the latest one counts."""
     context = open_context(store)
     payload = {"result": to_jsonable(result), "took_ms": result.duration_ms}
     context.journal.record(context.run(run_key), Step.VALIDATE, Phase.RESULT, [(WHOLE, payload)])
@@ -70,10 +70,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """One segment of the plan: what became of it, why, and on what ground.
-
-    :param proof: on what ground it was deleted; "" when it was not.
-    """
+    """One segment of the plan: what became of it and why; "" for proof: it was not deleted."""
 
     log: str
     base_offset: int
@@ -137,11 +134,7 @@ def _fate(
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What became of one step of a run.
-
-    :param took_ms: None while the step is not done.
-    :param error: the last failure, unless the step was done since.
-    """
+    """What became of one step of a run, and the last failure unless it was done since."""
 
     step: str
     done: bool
@@ -150,10 +143,7 @@ class StepReport:
 
 
 def step_reports(events: Sequence[Event], unproven: Collection[SegmentId]) -> tuple[StepReport, ...]:
-    """Return the steps that a run took, in their order.
-
-    :param unproven: segments that the run wanted in a lake, and that have no receipt.
-    """
+    """Return the steps that a run took, in their order, by what it wanted in a lake without a receipt."""
     rows: list[StepReport] = []
     for step in Step:
         whole = [event for event in events if event.step == step and event.subject == WHOLE]
@@ -201,7 +191,6 @@ def _is_past(errors: Sequence[Event], events: Sequence[Event], unproven: Collect
 
 
 def _archive_step(events: Sequence[Event], unproven: Collection[SegmentId]) -> tuple[StepReport, ...]:
-    """Return the step that archives, which has results of segments only; empty where none had to go."""
     own = [event for event in events if event.step == Step.ARCHIVE]
     took = [event.payload[TOOK] for event in own if event.phase is Phase.RESULT and TOOK in event.payload]
     step = StepReport(Step.ARCHIVE.value, not unproven, sum(took) if took else None, "")
@@ -230,8 +219,6 @@ class Outcome(StrEnum):
 class ArchivedSegment:
     """One segment that the run wanted in the lake and that is there with a receipt.
 
-    :param by_this_run: False where it was proven before the run began.
-    :param lake: which of the store's lakes has it.
     :param hashed_again: it had been touched since, and this run found its bytes unchanged.
     :param first_stored_at_ms: when its oldest message was stored, and ``last_stored_at_ms`` its newest; None:
         it has none.
@@ -267,7 +254,6 @@ class Report:
         the log that others deleted.
     :param hold: on a store whose broker runs, at the run's last look, with all drift found in the run;
         None where none runs.
-    :param levels: of the disks when the plan was made.
     :param unread: what consumers lost by the deletion; where nothing is deleted yet, as the plan foresees it.
     :param unread_lines: the same in words, with the commands that get it back.
     :param owed: what the broker still had to deliver or to decide then; empty where the policy ignores it.
@@ -352,10 +338,7 @@ class Report:
 
 
 def build_report(store: AnyStore, run_key: str) -> Report:
-    """Collect everything that the journal and the lake know of a run, at whatever step it is.
-
-    :raises RunStateError: there is no such run.
-    """
+    """Collect everything that the journal and the lake know of a run, at whatever step it is."""
     context = open_context(store)
     return report_of(context, context.run(run_key))
 
@@ -465,7 +448,6 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
 
 
 def _not_archived(events: Sequence[Event]) -> tuple[RefusedLog, ...]:
-    """Return the logs that could not be archived when it was tried last."""
     found: dict[str, RefusedLog] = {}
     for event in (event for event in events if event.step == Step.ARCHIVE):
         if REFUSED in event.payload:

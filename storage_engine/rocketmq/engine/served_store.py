@@ -40,10 +40,7 @@ from storage_engine.rocketmq.store.store_lock import LockedStore
 
 @dataclass(frozen=True, slots=True)
 class ServedStore(RocketMQBrokerStore):
-    """A store of the engine.
-
-    :param session: with the process that serves it; None: none does.
-    """
+    """A store of the engine, with a session of the process that serves it, if one does."""
 
     session: EngineSession | None = None
 
@@ -60,10 +57,7 @@ class ServedStore(RocketMQBrokerStore):
             self.session.close()
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Sealed is what is on disk, by the word of who writes it.
-
-        :raises BrokerError: that process doesn't answer.
-        """
+        """Sealed is what is on disk, by the word of who writes it, without which it is a BrokerError."""
         return self._look(lambda: RocketMQBrokerStore.snapshot(self, now_ms))
 
     def glance(self, now_ms: int) -> StoreSnapshot:

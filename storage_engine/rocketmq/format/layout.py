@@ -33,8 +33,6 @@ class StoreLayout:
     """A store's paths (StorePathConfigHelper, CommitLog#<init>), without symbolic links in them.
 
     :param segment_size_bytes: mappedFileSizeCommitLog where it is set; None: as the files are.
-    :param timers_in_rocksdb: timerRocksDBEnable, as the settings have it.
-    :param halves_in_rocksdb: transRocksDBEnable likewise.
     :param archive_only: why nothing may be deleted of it: what else the store has that points into its log
         can't be read here. "": it can.
     :param reading: tells others that this process reads the store, as long as it may.
@@ -84,9 +82,7 @@ class StoreLayout:
         return self.root / "lock"
 
     def check_cleanable(self) -> None:
-        """
-        :raises UnsupportedLayoutError: it is for archiving alone.
-        """
+        """:raises UnsupportedLayoutError: it is for archiving alone."""
         if self.archive_only:
             raise UnsupportedLayoutError(self.archive_only)
 
@@ -126,11 +122,7 @@ def resolve_layout(config: BrokerConfig, *, to_archive: bool = False) -> StoreLa
 
 
 def store_layout(root: Path, config: BrokerConfig) -> StoreLayout:
-    """Return a store's directories, which need not be there.
-
-    :param root: without symbolic links in it.
-    :raises StoreLayoutError: as :func:`resolve_layout`.
-    """
+    """Return the directories, there or not, of a store at a real root; see :func:`resolve_layout`."""
 
     def own(path: str | Path) -> Path:
         return _own_directory(root, Path(path))

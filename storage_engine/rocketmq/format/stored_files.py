@@ -81,9 +81,7 @@ def _is_link(name: str, dir_fd: int) -> bool:
 
 
 def refuse_link(path: str | os.PathLike[str]) -> None:
-    """
-    :raises StoreLayoutError: it is a symbolic link.
-    """
+    """:raises StoreLayoutError: it is a symbolic link."""
     if Path(path).is_symlink():
         raise symbolic_link(path)
 
@@ -115,7 +113,6 @@ _POLL_SECONDS = 0.5
 def reread(read: Callable[[], Found], attempts: int) -> Found:
     """Read until it succeeds, for a bounded number of times.
 
-    :param read: reads everything again, its lists of files included.
     :param attempts: 1 for the store of a stopped broker, where nothing is going to change.
     :raises BadInputError, StoreBusyError, FileNotFoundError: those of the last attempt.
     """
@@ -130,12 +127,7 @@ def reread(read: Callable[[], Found], attempts: int) -> Found:
 def read_or_tell(
     read: Callable[[], Found], nothing: Nothing, what: str, attempts: int = 1
 ) -> tuple[Found | Nothing, tuple[str, ...]]:
-    """Return what can be read, and why it isn't known; (): it is.
-
-    :param nothing: what stands for it where it can't be read.
-    :param what: its name, for the reason.
-    :param attempts: as for :func:`reread`.
-    """
+    """Return what can be read, or ``nothing``, and why it isn't known; (): it is."""
     try:
         return reread(read, attempts), ()
     except (BadInputError, OSError) as error:
@@ -185,11 +177,7 @@ class Patience:
         return reread(read, self.attempts)
 
     def until_none(self, count: Sequence[Callable[[], int]], found: Sequence[int]) -> list[int]:
-        """Return what is left of things that the broker is to delete by itself.
-
-        :param count: counts them again, one function a place.
-        :param found: how many there were.
-        """
+        """Return what is left of what the broker is to delete; ``count`` counts each place again."""
         left = list(found)
         deadline = time.monotonic() + self.cleaning_ms / 1000
         while any(left) and time.monotonic() < deadline:

@@ -35,9 +35,7 @@ class Tls:
     verify: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """
-        :raises BadInputError: a file is missing or isn't what it should be.
-        """
+        """:raises BadInputError: a file is missing or isn't what it should be."""
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
             if self.certificate_file is not None:
@@ -56,10 +54,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How brokers and name servers are spoken to.
-
-    :param request_timeout_seconds: from the first byte of a request to the last of its answer.
-    """
+    """How brokers are spoken to; a request lasts from its first byte to the last of its answer."""
 
     connect_timeout_seconds: float = 5.0
     request_timeout_seconds: float = 10.0

@@ -1,4 +1,4 @@
-"""What administration asks of one live broker, and the three things that it tells it to do.
+"""What administration asks of one live broker, and the two things that it tells it to do.
 
 Reads are repeated where that is safe, and change nothing on the broker: not even a group or a queue that it
 would create for who asks for it. A success that a broker reports without having done it is found out here
@@ -22,17 +22,12 @@ from storage_engine.exceptions import (
     BrokerRefusedError,
     NotOnBrokerError,
 )
-from storage_engine.rocketmq.format.config_files import TopicConfig
 from storage_engine.rocketmq.format.releases import release_of, with_release
 from storage_engine.rocketmq.lag.consumer_offsets import in_queue_order, parse_offsets
 from storage_engine.rocketmq.remoting import answers, command
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.answers import (
     AnswerError,
-    PullResult,
-    PullStatus,
-    QueueConsumption,
-    QueueStats,
     RuntimeInfo,
 )
 from storage_engine.rocketmq.remoting.command import MAX_FRAME_BYTES, RemotingCommand
@@ -42,12 +37,8 @@ CHANGEABLE_SETTINGS: Final = frozenset(
     {"cleanFileForciblyEnable", "deleteWhen", "diskMaxUsedSpaceRatio", "fileReservedTime"}
 )
 """Settings that retention has business with. A broker also takes some that ruin its store, as file sizes."""
-READER_GROUP: Final = "TOOLS_CONSUMER"
-"""A group that every broker has from the start (MixAll.TOOLS_CONSUMER_GROUP); any other it would create."""
 MAX_OFFSETS_BYTES: Final = 512 * 1024 * 1024
 """Longest table of consumer offsets that is taken; a broker with 10 million positions sends about 300 MB."""
-
-_PULL_WITH_SUBSCRIPTION: Final = 4
 
 _T = TypeVar("_T")
 
@@ -108,10 +99,7 @@ class BrokerAdmin:
             return error.code != command.REQUEST_CODE_NOT_SUPPORTED
 
     def config(self) -> dict[str, str]:
-        """Every setting as it works now, but passwords; broker.conf may differ (GET_BROKER_CONFIG).
-
-        :return: with the broker's release as :data:`RELEASE`.
-        """
+        """Every setting in effect, but passwords, and :data:`RELEASE` (GET_BROKER_CONFIG)."""
         return self._read(
             command.GET_BROKER_CONFIG,
             lambda answer: with_release(answers.config(answer.body), answer.version),
@@ -180,38 +168,6 @@ class BrokerAdmin:
         """
         self._connection.act(command.DELETE_EXPIRED_COMMITLOG)
 
-    def clean_expired_consume_queues(self) -> None:
-        """Drop consume queues that lie below the log's min offset (CLEAN_EXPIRED_CONSUMEQUEUE).
-
-        Success says nothing of what went: the files tell.
-
-        :raises BrokerError: with ``may_have_acted`` when it may have happened all the same.
-        """
-        self._connection.act(command.CLEAN_EXPIRED_CONSUME_QUEUE)
-
-    def topic_config(self, topic: str) -> TopicConfig:
-        """
-        :raises NotOnBrokerError: the broker doesn't have the topic.
-        """
-        return self._read(
-            command.GET_TOPIC_CONFIG,
-            lambda answer: answers.topic_config(answer.body),
-            {"topic": topic},
-            topic=topic,
-        )
-
-    def topic_stats(self, topic: str) -> dict[int, QueueStats]:
-        """Offsets of all queues of a topic, by queue id (GET_TOPIC_STATS_INFO).
-
-        :raises NotOnBrokerError: the broker doesn't have the topic.
-        """
-        return self._read(
-            command.GET_TOPIC_STATS_INFO,
-            lambda answer: answers.topic_stats(answer.body),
-            {"topic": topic},
-            topic=topic,
-        )
-
     def groups(self) -> frozenset[str]:
         """Consumer groups that the broker has (GET_ALL_SUBSCRIPTIONGROUP_CONFIG)."""
         return self._read(
@@ -219,9 +175,8 @@ class BrokerAdmin:
         )
 
     def clustering_subscriptions(self, group: str) -> frozenset[str]:
-        """Topics that a group's members subscribe to, as they said (GET_CONSUMER_CONNECTION_LIST).
-
-        :return: none for a group without members now, or whose members each take every message.
+        """Topics that a group's members subscribe to, as they said, unless each takes every message
+        (GET_CONSUMER_CONNECTION_LIST).
         """
 
         def parse(answer: RemotingCommand) -> frozenset[str]:
@@ -236,33 +191,8 @@ class BrokerAdmin:
             accept=(command.SUCCESS, command.CONSUMER_NOT_ONLINE),
         )
 
-    def consume_stats(self, group: str, topic: str | None = None) -> dict[tuple[str, int], QueueConsumption]:
-        """Return how far a group is, by topic and queue id (GET_CONSUME_STATS).
-
-        :param topic: one topic only; None: every topic of which the broker knows an offset of the group.
-        :return: empty for a group that never committed an offset.
-        :raises NotOnBrokerError: the broker has neither such a group nor offsets of one, or not the topic.
-        """
-        found = self._read(
-            command.GET_CONSUME_STATS,
-            lambda answer: answers.consume_stats(answer.body),
-            {"consumerGroup": group} | ({} if topic is None else {"topic": topic}),
-        )
-        if not found:
-            if topic is not None:
-                self.topic_config(topic)
-            if group not in self.groups():
-                raise NotOnBrokerError(
-                    f"{self.address}: expected consumer group {group!r}, found no such group and no "
-                    "offset of one. Check the name."
-                )
-        return found
-
     def consumer_offsets(self) -> pa.Table:
-        """Every committed offset, those in light message queues included (GET_ALL_CONSUMER_OFFSET).
-
-        :return: as ``rocketmq.consumer_offsets.consumer_offsets`` gives them.
-        """
+        """Every committed offset, light message queues' too, as in files (GET_ALL_CONSUMER_OFFSET)."""
 
         def parse(answer: RemotingCommand) -> pa.Table:
             try:
@@ -271,56 +201,6 @@ class BrokerAdmin:
                 raise AnswerError(f"expected offsets by topic@group and queue, found {error}") from error
 
         return self._read(command.GET_ALL_CONSUMER_OFFSET, parse, max_bytes=MAX_OFFSETS_BYTES)
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """First queue offset that is still served (GET_MIN_OFFSET).
-
-        :raises NotOnBrokerError: the broker doesn't have the topic, or not that many queues of it.
-        """
-        return self._of_queue(command.GET_MIN_OFFSET, topic, queue_id, "offset")
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """The next message's queue offset (GET_MAX_OFFSET).
-
-        :raises NotOnBrokerError: the broker doesn't have the topic, or not that many queues of it.
-        """
-        return self._of_queue(command.GET_MAX_OFFSET, topic, queue_id, "offset")
-
-    def earliest_message_timestamp_ms(self, topic: str, queue_id: int) -> int | None:
-        """Store time of a queue's first message; None when it has none (GET_EARLIEST_MSG_STORETIME).
-
-        :raises NotOnBrokerError: the broker doesn't have the topic, or not that many queues of it.
-        """
-        code = command.GET_EARLIEST_MESSAGE_STORE_TIME
-        return answers.known_time(self._of_queue(code, topic, queue_id, "timestamp"))
-
-    def pull(
-        self, topic: str, queue_id: int, offset: int, *, max_messages: int = 32, group: str = READER_GROUP
-    ) -> PullResult:
-        """Frames from a queue offset on; doesn't wait for new ones and commits nothing (PULL_MESSAGE).
-
-        :param group: a group that exists: brokers create one that doesn't.
-        :raises NotOnBrokerError: the broker doesn't have the topic.
-        """
-        return self._read(
-            command.PULL_MESSAGE,
-            lambda answer: answers.pull_result(answer.code, answer.fields, answer.body),
-            {
-                "consumerGroup": group,
-                "topic": topic,
-                "queueId": queue_id,
-                "queueOffset": offset,
-                "maxMsgNums": max_messages,
-                "sysFlag": _PULL_WITH_SUBSCRIPTION,
-                "commitOffset": 0,
-                "suspendTimeoutMillis": 0,
-                "subscription": "*",
-                "subVersion": 0,
-                "expressionType": "TAG",
-            },
-            accept=tuple(status.value for status in PullStatus),
-            topic=topic,
-        )
 
     def view_message(self, physical_offset: int) -> bytes | None:
         """The frame at a physical offset; None where the log has none (VIEW_MESSAGE_BY_ID).
@@ -338,18 +218,6 @@ class BrokerAdmin:
                 return None
             raise
 
-    def _of_queue(self, code: int, topic: str, queue_id: int, field: str) -> int:
-        # Asked for a queue that it doesn't have, a broker says 0 and makes one (findOrCreateConsumeQueue).
-        config = self.topic_config(topic)
-        queues = max(config.read_queues, config.write_queues)
-        if not 0 <= queue_id < queues:
-            raise NotOnBrokerError(
-                f"{self.address}: expected queue {queue_id} of topic {topic!r}, found {queues} queues. Check "
-                "the queue id."
-            )
-        fields = {"topic": topic, "queueId": queue_id}
-        return self._read(code, lambda answer: answers.offset(answer.fields, field), fields)
-
     def _read(
         self,
         code: int,
@@ -358,11 +226,7 @@ class BrokerAdmin:
         *,
         accept: tuple[int, ...] = (command.SUCCESS,),
         max_bytes: int = MAX_FRAME_BYTES,
-        topic: str | None = None,
     ) -> _T:
-        """
-        :param topic: what is asked about: that the broker doesn't have it is an answer.
-        """
         try:
             answer = self._connection.read(code, fields, accept=accept, max_bytes=max_bytes)
             return answers.checked(lambda: parse(answer))
@@ -370,11 +234,4 @@ class BrokerAdmin:
             raise BrokerProtocolError(
                 f"{self.address}, request {code} ({command.NAMES[code]}): {error}. Check that a broker of "
                 "RocketMQ 4.9 or 5 listens there."
-            ) from error
-        except BrokerRefusedError as error:
-            if topic is None or error.code != command.TOPIC_NOT_EXIST:
-                raise
-            raise NotOnBrokerError(
-                f"{self.address}: expected topic {topic!r}, found that the broker doesn't have it. "
-                "Check the name, and by its route which brokers have it."
             ) from error

@@ -10,15 +10,12 @@ import math
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Final, TypeVar
 
 from storage_engine.core.untrusted import MALFORMED
 from storage_engine.rocketmq.codec.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES, PHYSICAL_OFFSET_AT
 from storage_engine.rocketmq.format import fastjson
-from storage_engine.rocketmq.format.config_files import TopicConfig
 from storage_engine.rocketmq.format.releases import has_timers
-from storage_engine.rocketmq.remoting import command
 
 MASTER_ID: Final = 0
 """Broker id of a master (MixAll.MASTER_ID); slaves have higher ones."""
@@ -34,15 +31,11 @@ SECRET_SETTINGS: Final = frozenset({"initAuthenticationUser", "innerClientAuthen
 class RuntimeInfo:
     """A broker's state (DefaultMessageStore#getRuntimeInfo, AdminBrokerProcessor#prepareRuntimeInfo).
 
-    :param version: the broker's release, as in ``V5_3_3``.
     :param boot_timestamp_ms: when this process started: another one is another process.
-    :param commitlog_max_offset: where the next message will begin.
     :param commitlog_used_percent: of each commitlog path's partition, 0 to 100; None where it
         can't tell.
     :param earliest_message_timestamp_ms: store time of the first message; None for an empty log.
-    :param dispatch_behind_bytes: how far consume queues and index are behind the log.
     :param timer_behind_messages: timer messages that are in the log, and not yet in the timer's.
-    :param values: everything that the broker said.
     """
 
     version: str
@@ -58,65 +51,8 @@ class RuntimeInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueStats:
-    """A queue's offsets (TopicOffset).
-
-    :param max_offset: the next message's.
-    :param last_update_timestamp_ms: store time of its newest message; None when there is none.
-    """
-
-    min_offset: int
-    max_offset: int
-    last_update_timestamp_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class QueueConsumption:
-    """How far a group is in a queue (OffsetWrapper).
-
-    :param broker_offset: the queue's max offset.
-    :param consumer_offset: the group's; 0 also where it never committed one: all consumer offsets tell which.
-    :param last_timestamp_ms: store time of the newest message that it has consumed; None when it isn't there.
-    """
-
-    broker_offset: int
-    consumer_offset: int
-    pull_offset: int
-    last_timestamp_ms: int | None
-
-
-class PullStatus(Enum):
-    """What became of a pull (PullMessageProcessor)."""
-
-    FOUND = command.SUCCESS
-    NOT_FOUND = command.PULL_NOT_FOUND
-    """Nothing at this offset yet."""
-    RETRY = command.PULL_RETRY_IMMEDIATELY
-    """Nothing that matches; go on at the next offset."""
-    OFFSET_MOVED = command.PULL_OFFSET_MOVED
-    """The offset lies outside the queue: what was there is deleted, or was never there."""
-
-
-@dataclass(frozen=True, slots=True)
-class PullResult:
-    """Answer to a pull.
-
-    :param frames: commitlog frames, byte for byte; their queue offsets follow each other.
-    """
-
-    status: PullStatus
-    min_offset: int
-    max_offset: int
-    next_offset: int
-    frames: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class BrokerMembers:
-    """The brokers of one name: a master and its slaves.
-
-    :param addresses: broker id → ``host:port``; id 0 is the master.
-    """
+    """The brokers of one name, as ``host:port`` by broker id: a master, whose id is 0, and its slaves."""
 
     cluster: str
     name: str
@@ -127,39 +63,13 @@ class BrokerMembers:
         """The master's address; None while there is none."""
         return self.addresses.get(MASTER_ID)
 
-    @property
-    def slaves(self) -> tuple[str, ...]:
-        return tuple(address for number, address in sorted(self.addresses.items()) if number != MASTER_ID)
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """What one name server knows.
-
-    :param clusters: cluster → names of its brokers.
-    :param brokers: broker name → its members.
-    """
+    """What one name server knows: brokers' names by cluster, and their members by name."""
 
     clusters: Mapping[str, tuple[str, ...]]
     brokers: Mapping[str, BrokerMembers]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueCounts:
-    """How many queues of a topic a broker has, and what is allowed there (QueueData)."""
-
-    read_queues: int
-    write_queues: int
-    permission: int
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRoute:
-    """Where a topic lies: its brokers, and its queues on each by broker name."""
-
-    topic: str
-    brokers: tuple[BrokerMembers, ...]
-    queues: Mapping[str, QueueCounts]
 
 
 class AnswerError(ValueError):
@@ -167,10 +77,7 @@ class AnswerError(ValueError):
 
 
 def checked(parse: Callable[[], Parsed]) -> Parsed:
-    """Return what ``parse`` makes of an answer.
-
-    :raises AnswerError: whatever is wrong with the answer.
-    """
+    """Return what ``parse`` makes of an answer, or raise AnswerError whatever is wrong with it."""
     try:
         return parse()
     except AnswerError:
@@ -180,10 +87,7 @@ def checked(parse: Callable[[], Parsed]) -> Parsed:
 
 
 def runtime_info(body: bytes, release: str = "") -> RuntimeInfo:
-    """Read what a broker says of itself.
-
-    :param release: of the broker; "": it isn't known, then it has to say all that a newer one does.
-    """
+    """Read what a broker of a release says of itself; of an unknown one, "", all that a newer one does."""
     table = {str(key): str(value) for key, value in _table(_object(body), "table").items()}
     prefix = "commitLogDiskRatio_"
     return RuntimeInfo(
@@ -243,16 +147,6 @@ def config(body: bytes) -> dict[str, str]:
     return settings
 
 
-def topic_config(body: bytes) -> TopicConfig:
-    found = _object(body)
-    return TopicConfig(
-        _required(found, "topicName"),
-        _integer(found, "readQueueNums"),
-        _integer(found, "writeQueueNums"),
-        _integer(found, "perm"),
-    )
-
-
 def groups(body: bytes) -> frozenset[str]:
     """Names of the consumer groups that a broker has."""
     return frozenset(map(str, _table(_object(body), "subscriptionGroupTable")))
@@ -266,30 +160,6 @@ def clustering_subscriptions(body: bytes) -> frozenset[str]:
     return frozenset(map(str, _table(found, "subscriptionTable")))
 
 
-def topic_stats(body: bytes) -> dict[int, QueueStats]:
-    return {
-        queue_id: QueueStats(
-            _integer(stats, "minOffset"),
-            _integer(stats, "maxOffset"),
-            # 0 for a queue that has no message
-            known_time(_integer(stats, "lastUpdateTimestamp") or UNKNOWN_TIME),
-        )
-        for (_, queue_id), stats in _by_queue(body)
-    }
-
-
-def consume_stats(body: bytes) -> dict[tuple[str, int], QueueConsumption]:
-    return {
-        queue: QueueConsumption(
-            _integer(stats, "brokerOffset"),
-            _integer(stats, "consumerOffset"),
-            _integer(stats, "pullOffset"),
-            known_time(_integer(stats, "lastTimestamp") or UNKNOWN_TIME),
-        )
-        for queue, stats in _by_queue(body)
-    }
-
-
 def cluster_info(body: bytes) -> ClusterInfo:
     found = _object(body)
     # A name server that knows nobody leaves the tables out.
@@ -299,45 +169,6 @@ def cluster_info(body: bytes) -> ClusterInfo:
         {str(name): tuple(sorted(map(str, _list(members, name)))) for name, members in clusters.items()},
         {str(name): _members(data) for name, data in brokers.items()},
     )
-
-
-def topic_route(topic: str, body: bytes) -> TopicRoute:
-    found = _object(body)
-    return TopicRoute(
-        topic,
-        tuple(_members(data) for data in _list(found.get("brokerDatas"), "brokerDatas")),
-        {
-            _required(data, "brokerName"): QueueCounts(
-                _integer(data, "readQueueNums"), _integer(data, "writeQueueNums"), _integer(data, "perm")
-            )
-            for data in _list(found.get("queueDatas"), "queueDatas")
-        },
-    )
-
-
-def pull_result(code: int, fields: Mapping[str, str], body: bytes) -> PullResult:
-    status = PullStatus(code)
-    return PullResult(
-        status,
-        _integer(fields, "minOffset"),
-        _integer(fields, "maxOffset"),
-        _integer(fields, "nextBeginOffset"),
-        split_frames(body) if status is PullStatus.FOUND else (),
-    )
-
-
-def split_frames(body: bytes) -> tuple[bytes, ...]:
-    """Cut commitlog frames that stand back to back."""
-    frames, position = [], 0
-    while position < len(body):
-        if position + MIN_MESSAGE_BYTES > len(body):
-            raise AnswerError(f"expected whole frames, found {len(body) - position} bytes behind the last")
-        size, magic = struct.unpack_from(">iI", body, position)
-        if magic not in (MAGIC_V1, MAGIC_V2) or not MIN_MESSAGE_BYTES <= size <= len(body) - position:
-            raise AnswerError(f"expected a frame at byte {position}, found size {size} and magic {magic:#x}")
-        frames.append(body[position : position + size])
-        position += size
-    return tuple(frames)
 
 
 def message_at(body: bytes, physical_offset: int) -> bytes | None:
@@ -352,11 +183,6 @@ def message_at(body: bytes, physical_offset: int) -> bytes | None:
     return body if size == len(body) and magic in (MAGIC_V1, MAGIC_V2) and found == physical_offset else None
 
 
-def offset(fields: Mapping[str, str], name: str) -> int:
-    """A number among an answer's fields."""
-    return _integer(fields, name)
-
-
 def known_time(timestamp_ms: int) -> int | None:
     return None if timestamp_ms == UNKNOWN_TIME else timestamp_ms
 
@@ -367,17 +193,6 @@ def _members(data: Any) -> BrokerMembers:
         addresses[_number(number, "broker id")] = str(address)
     # Old releases say nothing of the cluster.
     return BrokerMembers(str(data.get("cluster") or ""), _required(data, "brokerName"), addresses)
-
-
-def _by_queue(body: bytes) -> list[tuple[tuple[str, int], Any]]:
-    """Entries of an offset table: their keys are queues, written as objects (MessageQueue)."""
-    entries = []
-    for key, value in _table(_object(body), "offsetTable").items():
-        if not isinstance(key, tuple):
-            raise AnswerError(f"expected queues as keys of offsetTable, found {str(key)[:40]!r}")
-        queue = dict(key)
-        entries.append(((_required(queue, "topic"), _integer(queue, "queueId")), value))
-    return entries
 
 
 def _decoded(body: bytes) -> str:

@@ -14,7 +14,7 @@ from storage_engine.exceptions import (
 )
 from storage_engine.rocketmq.remoting import answers, command
 from storage_engine.rocketmq.remoting.access import Access, split_address
-from storage_engine.rocketmq.remoting.answers import AnswerError, BrokerMembers, ClusterInfo, TopicRoute
+from storage_engine.rocketmq.remoting.answers import AnswerError, BrokerMembers, ClusterInfo
 from storage_engine.rocketmq.remoting.connection import Connection
 
 SEPARATOR = ";"
@@ -62,31 +62,6 @@ class NameServers:
                 f"{', '.join(sorted(known)) or 'none'}. Check the name, that it runs, and its namesrvAddr."
             )
         return known[name]
-
-    def route(self, topic: str) -> TopicRoute:
-        """Return where a topic lies (GET_ROUTEINFO_BY_TOPIC).
-
-        Where slaves may act as masters (enableActingMaster), it names one as master while there is none.
-        Ask ``broker`` for the real one.
-
-        :raises NotOnBrokerError: no registered broker has the topic.
-        :raises BrokerUnavailableError: no name server can be asked.
-        """
-
-        def ask(connection: Connection) -> TopicRoute:
-            answer = connection.read(
-                command.GET_ROUTE_INFO_BY_TOPIC,
-                {"topic": topic},
-                accept=(command.SUCCESS, command.TOPIC_NOT_EXIST),
-            )
-            if answer.code == command.TOPIC_NOT_EXIST:
-                raise NotOnBrokerError(
-                    f"Name server {connection.address}: expected topic {topic!r}, found that no registered "
-                    "broker has it. Check the name, and that its brokers run."
-                )
-            return answers.checked(lambda: answers.topic_route(topic, answer.body))
-
-        return self._first(ask)
 
     def _first(self, ask: Callable[[Connection], _T]) -> _T:
         errors: list[BrokerError] = []

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from demo.brokers import reading
 from storage_engine.rocketmq.remoting import answers
 from storage_engine.rocketmq.remoting.answers import AnswerError
 
@@ -32,18 +33,18 @@ READERS: dict[Callable[[bytes], Any], bytes] = {
         }
     ).encode(),
     answers.config: b"a=1\nb=c=d\n",
-    answers.topic_config: b'{"topicName":"t","readQueueNums":4,"writeQueueNums":8,"perm":6}',
+    reading.topic_config: b'{"topicName":"t","readQueueNums":4,"writeQueueNums":8,"perm":6}',
     answers.confirmed_offset: (
         b'{"haConnectionInfo":[{"addr":"h:1","inSync":true,"slaveAckOffset":70},'
         b'{"addr":"h:2","inSync":false,"slaveAckOffset":5}],'
         b'"inSyncSlaveNums":1,"master":true,"masterCommitLogMaxOffset":90}'
     ),
     answers.groups: b'{"subscriptionGroupTable":{"g":{"groupName":"g"}}}',
-    answers.topic_stats: (
+    reading.topic_stats: (
         b'{"offsetTable":{{"brokerName":"b","queueId":3,"topic":"t"}:'
         b'{"lastUpdateTimestamp":0,"maxOffset":4,"minOffset":1}}}'
     ),
-    answers.consume_stats: (
+    reading.consume_stats: (
         b'{"consumeTps":0.0,"offsetTable":{{"brokerName":"b","queueId":3,"topic":"t"}:'
         b'{"brokerOffset":9,"consumerOffset":4,"lastTimestamp":5,"pullOffset":4}}}'
     ),
@@ -51,11 +52,11 @@ READERS: dict[Callable[[bytes], Any], bytes] = {
         b'{"brokerAddrTable":{"b":{"brokerAddrs":{0:"h:1",1:"h:2"},"brokerName":"b","cluster":"c"}},'
         b'"clusterAddrTable":{"c":["b"]}}'
     ),
-    lambda body: answers.topic_route("t", body): (
+    lambda body: reading.topic_route("t", body): (
         b'{"brokerDatas":[{"brokerAddrs":{1:"h:2"},"brokerName":"b","cluster":"c"}],'
         b'"queueDatas":[{"brokerName":"b","perm":6,"readQueueNums":4,"writeQueueNums":8}]}'
     ),
-    answers.split_frames: b"",
+    reading.split_frames: b"",
     answers.in_sync: b'{"syncStateSet":[1,2],"syncStateSetEpoch":2}',
     answers.has_slaves: b'{"haConnectionInfo":[],"inSyncSlaveNums":0,"master":true}',
 }
@@ -91,7 +92,7 @@ def test_what_a_broker_does_not_know_is_none() -> None:
     info = answers.runtime_info(READERS[answers.runtime_info])
     assert info.commitlog_used_percent == {"/a": 61.0, "/b": None}
     assert info.earliest_message_timestamp_ms is None
-    assert answers.topic_stats(READERS[answers.topic_stats])[3].last_update_timestamp_ms is None
+    assert reading.topic_stats(READERS[reading.topic_stats])[3].last_update_timestamp_ms is None
 
 
 @pytest.mark.parametrize(
@@ -128,12 +129,12 @@ def test_passwords_among_the_settings_are_left_out() -> None:
 
 def test_master_is_the_broker_with_id_0() -> None:
     members = answers.cluster_info(READERS[answers.cluster_info]).brokers["b"]
-    assert (members.master, members.slaves) == ("h:1", ("h:2",))
+    assert (members.master, reading.slaves_of(members)) == ("h:1", ("h:2",))
 
 
 def test_brokers_without_a_master_have_none() -> None:
-    (members,) = answers.topic_route("t", list(READERS.values())[8]).brokers
-    assert (members.master, members.slaves) == (None, ("h:2",))
+    (members,) = reading.topic_route("t", list(READERS.values())[8]).brokers
+    assert (members.master, reading.slaves_of(members)) == (None, ("h:2",))
 
 
 def test_another_releases_runtime_info_is_refused_by_the_missing_key() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from demo.brokers.reading import route
 from storage_engine.exceptions import (
     BadInputError,
     BrokerProtocolError,
@@ -56,7 +57,7 @@ def test_unknown_broker_and_topic_are_told_from_a_failure() -> None:
         with pytest.raises(NotOnBrokerError, match="expected broker 'a', found b"):
             servers.broker("a")
         with pytest.raises(NotOnBrokerError, match="expected topic 't'"):
-            servers.route("t")
+            route(servers, "t")
 
 
 def test_name_server_that_knows_nobody_says_so() -> None:

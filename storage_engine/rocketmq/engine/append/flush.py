@@ -55,10 +55,7 @@ class StoreCheckpoint:
             self.values = replace(self.values, confirm_phy_offset=offset)
 
     def recovery_time_ms(self, *, with_index: bool) -> int:
-        """Return the store time at which a recovery may begin (StoreCheckpoint#getMinTimestamp).
-
-        :param with_index: the index has to be complete as well (#getMinTimestampIndex).
-        """
+        """Return the store time at which a recovery, of the index too, may begin (#getMinTimestamp)."""
         values = self.values
         earliest = min(values.physic_msg_timestamp_ms, values.logics_msg_timestamp_ms) - _MARGIN_MS
         earliest = max(0, earliest)
@@ -158,10 +155,7 @@ class GroupCommit:
         return me.is_flushed and time.monotonic() <= deadline
 
     def _flush_for_all(self, leader: _Waiting) -> None:
-        """Flush, and wake the puts whose bytes are on disk; all of them where the disk refuses.
-
-        :param leader: the put that flushes; it waits no more, whatever became of its bytes.
-        """
+        """Flush, and wake the puts whose bytes are on disk, the leader, and all if the disk refuses."""
         refused = True
         try:
             with suppress(OSError):
@@ -253,10 +247,7 @@ class LogFlusher:
         return self._commits.wait_for(offset, self._settings.sync_flush_timeout_ms / 1000)
 
     def flush(self) -> None:
-        """Commit and flush all that is written.
-
-        :raises OSError: the disk refuses, or has refused before.
-        """
+        """Commit and flush all that is written."""
         wrote = self._files.wrote_offset
         try:
             while self._files.committed_where < wrote and not self._files.commit(0):
@@ -327,10 +318,7 @@ class QueueFlusher:
         self._service.stop()
 
     def flush(self) -> None:
-        """Flush all queues, then note in the checkpoint up to which time.
-
-        :raises OSError: the disk refuses, or has refused before.
-        """
+        """Flush all queues, then note in the checkpoint up to which time."""
         with self._guard.flushing():
             dispatched_ms = self._dispatched_ms()
             self._queues.flush(0)

@@ -58,12 +58,7 @@ class FrameReader:
         self._state = np.empty(2, np.int64)
 
     def read(self, data: Bytes, position: int, end: int, limit: int, *, check_crc: bool) -> Walk:
-        """Read the frames from a position on, at most :data:`ROWS_AT_ONCE`.
-
-        :param end: of what may be read.
-        :param limit: no frame may reach beyond it.
-        :return: rows that stay valid until the next call.
-        """
+        """Read at most :data:`ROWS_AT_ONCE` frames, up to ``limit``; rows stay valid until the next call."""
         crc = crc_engine()
         count = kernels.read_frames(
             address_of(data),
@@ -89,7 +84,6 @@ class _Groups:
 
     :param order: their numbers; only of those that have an entry.
     :param begins: where in it each queue begins, and where the last ends.
-    :param marks: all marks of all rows together.
     :param last: the last row that has an entry; -1: none has.
     """
 
@@ -111,11 +105,7 @@ class _Sorter:
         ]
 
     def sort(self, base: int, rows: int, count: int) -> _Groups:
-        """Sort so many rows; what is returned stays valid until the next call.
-
-        :param base: address of the buffer.
-        :param rows: address of the rows, at most :data:`ROWS_AT_ONCE`.
-        """
+        """Sort at most :data:`ROWS_AT_ONCE` rows of a buffer; the result stays valid until the next call."""
         table, of_rows, order, begins = self._addresses
         slots = 1 << count.bit_length()
         queues, marks, last = group_by_queue(base, rows, count, table, slots, of_rows, order, begins)
@@ -141,11 +131,7 @@ class Dispatcher:
         """Store time of the newest message that has an entry."""
 
     def dispatch(self, data: Bytes, rows: Rows) -> None:
-        """Write what queues and index need of these messages, in their order.
-
-        :param rows: of :class:`FrameReader`, contiguous.
-        :raises OSError: an entry can't be written.
-        """
+        """Write what queues and index need of a :class:`FrameReader`'s contiguous rows, in their order."""
         if not len(rows):
             return
         address = address_of(rows)
@@ -192,7 +178,6 @@ class Dispatcher:
 
 
 def _append(writer: QueueWriter | BatchQueueWriter, rows: Rows) -> None:
-    """Write entries of one queue."""
     if isinstance(writer, BatchQueueWriter):
         writer.append(
             rows[:, kernels.PHYSICAL_OFFSET],
