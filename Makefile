@@ -109,15 +109,15 @@ bench: install  ## Run the benchmarks; prints ratios and writes benchmarks/resul
 	$(BIN)/python -m benchmarks
 
 .PHONY: matrix
-matrix: install  ## Run the DAGs with each Python and Airflow, and print the table of docs/runbooks/upgrade.md; needs uv
+matrix: install  ## Run the DAGs with each Python and Airflow, and print the table of docs/upgrade.md; needs uv
 	$(BIN)/python -m tests.integration.airflow_matrix $(PAIRS)
 
 .PHONY: matrix-spark
-matrix-spark: install  ## Run both jobs on a local cluster of every Spark line, and print the table of docs/spark.md
+matrix-spark: install  ## Run both jobs on a local cluster of every Spark line, and print the table of docs/upgrade.md
 	$(BIN)/python -m tests.integration.spark_matrix
 
 .PHONY: matrix-rocketmq
-matrix-rocketmq: install  ## A round with each version and layout of RocketMQ's broker, or ROWS=5.5.1; the table of docs/live.md
+matrix-rocketmq: install  ## A round with each version and layout of RocketMQ's broker, or ROWS=5.5.1; the table of docs/upgrade.md
 	$(BIN)/python -m tests.integration.rocketmq_matrix $(ROWS)
 
 .PHONY: fuzz

@@ -2,7 +2,7 @@
 
 ``query-bytes``: what a question about one topic reads, in MiB, of as many messages in 10 and in 200 topics;
 1.2 times those of the older lake may be read. The figures also have other questions.
-``query-NAME``: processor time of each query that docs/query.md and docs/query-kafka.md document for PyIceberg
+``query-NAME``: processor time of each query that docs/query.md and docs/kafka-read.md document for PyIceberg
 and DuckDB, as they stand there, in turns. Both lakes have the tests' stores, many times over.
 """
 
@@ -127,7 +127,7 @@ def documented(
     :param connection: gets a view of the table's files.
     """
     table_name, headings = _PAGES[page]
-    document = ROOT / "docs" / f"{page}.md"
+    document = ROOT / "docs" / {"query": "query.md", "query-kafka": "kafka-read.md"}[page]
     catalog = load_catalog("storage_engine", type="sql", uri=f"sqlite:///{lake}/catalog.db")
     table = catalog.load_table(f"storage_engine.{table_name}")
     connection.execute("SET TimeZone = 'UTC'")

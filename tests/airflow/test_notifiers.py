@@ -1,4 +1,4 @@
-"""What docs/airflow.md shows of notifiers that are told once: Slack's and apprise's, in a real task."""
+"""What docs/alert.md shows of notifiers that are told once: Slack's and apprise's, in a real task."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 
 HERE = "tests/airflow/test_notifiers.py"
 MODULE, OPTION = [
-    block for block in blocks_of(ROOT / "docs" / "airflow.md") if block.said.get("tested by") == HERE
+    block for block in blocks_of(ROOT / "docs" / "alert.md") if block.said.get("tested by") == HERE
 ]
 STORE = "storage_engine_default"
 BEHIND = "archive lag: expected at most 2.0 MiB sealed and not proven in the lake, found 7.0 MiB"

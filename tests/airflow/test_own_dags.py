@@ -1,4 +1,4 @@
-"""What docs/airflow.md shows to teams: a DAG of their own that waits for segments, and a notifier."""
+"""A DAG of a team's own that waits for segments, of docs/airflow.md, and a notifier, of docs/alert.md."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ from tests.docs.code_blocks import ROOT, blocks_of
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 
 HERE = "tests/airflow/test_own_dags.py"
-PAGE = ROOT / "docs" / "airflow.md"
-OWN_DAG, NOTIFIER, OPTION = [block for block in blocks_of(PAGE) if block.said.get("tested by") == HERE]
+PAGES = [ROOT / "docs" / name for name in ("airflow.md", "alert.md")]
+OWN_DAG, NOTIFIER, OPTION = [
+    block for page in PAGES for block in blocks_of(page) if block.said.get("tested by") == HERE
+]
 STORE = "storage_engine_default"
 
 

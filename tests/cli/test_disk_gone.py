@@ -1,5 +1,4 @@
-"""A store whose disk is gone is restored to its old place and goes on, as docs/restore.md and
-runbooks/host-lost.md show it."""
+"""A store whose disk is gone is restored to its old place and goes on, as docs/restore.md shows it."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ KEY = "ORD-1200006"
 OPENING = blocks_under(DOCS / "query.md", "Opening it")
 BLOCKS = blocks_under(DOCS / "query.md", "Where a deleted message is, and why it went")
 VIEW = BLOCKS["sql"]
-OF_KAFKA = blocks_under(DOCS / "query-kafka.md", "Where a deleted record is, and why it went")["sql duckdb"]
+OF_KAFKA = blocks_under(DOCS / "kafka-read.md", "Where a deleted record is, and why it went")["sql duckdb"]
 
 
 @pytest.fixture(scope="module")

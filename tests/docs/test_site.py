@@ -131,7 +131,7 @@ def test_the_shell_says_where_a_page_is(site: Path, monkeypatch: pytest.MonkeyPa
     assert run_command("docs").out == f"{(site / 'index.html').as_uri()}\n"
     assert run_command("docs", "query.md").out == f"{(site / 'query.html').as_uri()}\n"
     assert run_command("docs", "query", "--text").out.startswith("# Query\n")
-    assert run_command("docs", "runbooks/disk-full", "--text").out.startswith("# Disk full\n")
+    assert run_command("docs", "disk", "--text").out.startswith("# The disk is full\n")
     wrong = run_command("docs", "retension")
     assert (wrong.exit_code, wrong.out) == (2, "")
     assert "Did you mean retention?" in wrong.err

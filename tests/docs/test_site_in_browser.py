@@ -70,7 +70,7 @@ def test_the_list_of_pages_is_folded_on_a_phone(page: Page, site: Path) -> None:
     for width, shown in ((1280, True), (390, False)):
         page.set_viewport_size({"width": width, "height": 800})
         page.goto((site / "query.html").as_uri())
-        assert page.get_by_role("link", name="Architecture").is_visible() is shown
+        assert page.get_by_role("link", name="Architecture", exact=True).is_visible() is shown
 
 
 def test_search_finds_a_section_from_a_disk(page: Page, site: Path) -> None:

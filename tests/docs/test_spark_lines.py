@@ -10,7 +10,7 @@ from tests.integration.spark_matrix import HEAD, LINES
 
 
 def test_the_docs_have_a_row_of_each_line() -> None:
-    page = (ROOT / "docs" / "spark.md").read_text()
+    page = (ROOT / "docs" / "upgrade.md").read_text()
     rows = page.partition(HEAD + "\n")[2].partition("\n\n")[0].splitlines()
     row = r"\| (\d+\.\d+)\.\d+ \| 3\.11\.\d+ \| (17|21)\.[\d.]+ \| 7 segments proven \| 5 groups \| \d+ \|"
     found = [re.fullmatch(row, one) for one in rows]
@@ -18,7 +18,7 @@ def test_the_docs_have_a_row_of_each_line() -> None:
 
 
 def test_the_docs_have_a_cell_of_each_python_and_airflow() -> None:
-    page = (ROOT / "docs" / "runbooks" / "upgrade.md").read_text()
+    page = (ROOT / "docs" / "upgrade.md").read_text()
     rows = page.partition(airflow_matrix.HEAD + "\n")[2].partition("\n\n")[0].splitlines()
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     assert [python for python, *_ in cells] == list(airflow_matrix.PYTHONS)

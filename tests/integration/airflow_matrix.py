@@ -1,4 +1,4 @@
-"""A run of the retention DAG with each Python and each line of Airflow: a table of docs/runbooks/upgrade.md.
+"""A run of the retention DAG with each Python and each line of Airflow: a table of docs/upgrade.md.
 
 Each pair gets an environment of its own with this package and that line's newest Airflow. Needs a network
 and uv, which brings the interpreters. Ends with 1 where a pair that resolves doesn't run.

@@ -1,4 +1,4 @@
-"""Brokers of each version and layout on what we leave and give back: the table of docs/live.md.
+"""Brokers of each version and layout on what we leave and give back: the table of docs/upgrade.md.
 
 A row writes a store with the real broker, archives and cleans it, and starts that broker on the rest and
 on what comes back from the lake. Beside the running one it holds, has a rival delete, releases and

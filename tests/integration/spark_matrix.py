@@ -1,4 +1,4 @@
-"""Both jobs on a local cluster of every Spark line, by the provider's operator: the table of docs/spark.md.
+"""Both jobs on a local cluster of every Spark line, by the provider's operator: the table of docs/upgrade.md.
 
 Each line gets an environment of its own with this package and its newest PySpark, without Airflow. Needs a
 network, uv, and an Airflow in this interpreter. Ends with 1 where a line fails.

@@ -247,7 +247,7 @@ def test_a_log_under_a_rule_goes_without_a_copy_and_its_broker_goes_on(
 
 
 def test_the_lines_of_the_docs_delete_one_after_the_other(kafka: Kafka, version: str, tmp_path: Path) -> None:
-    """As they stand in docs/kafka.md, but for places and for how long two of the broker's rounds take."""
+    """As they stand in docs/kafka-delete.md, but for places and for how long two rounds take."""
     lasts_ms, away = 48 * HOUR_MS + 60_000, Path(tempfile.mkdtemp(dir="/dev/shm"))
     make_topics(kafka.address, "orders", retention_ms=lasts_ms, **small(version))
     old(kafka, "orders", 0, 40, 48 * HOUR_MS)
@@ -256,7 +256,8 @@ def test_the_lines_of_the_docs_delete_one_after_the_other(kafka: Kafka, version:
     lake = away / "lake"
     assert run_command("init-lake", "--broker-type", "kafka", "--lake", lake).exit_code == 0
     mine = Path(__file__).name
-    (block,) = [one for one in blocks_of(ROOT / "docs/kafka.md") if mine in one.said.get("tested by", "")]
+    page = ROOT / "docs/kafka-delete.md"
+    (block,) = [one for one in blocks_of(page) if mine in one.said.get("tested by", "")]
     places = {
         "/etc/kafka/server.properties": str(kafka.server_properties),
         "kafka-1:9092": kafka.address,

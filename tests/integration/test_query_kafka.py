@@ -1,4 +1,4 @@
-"""Every query in docs/query-kafka.md gives the true answer, in Spark, DuckDB and PyIceberg."""
+"""Every query in docs/kafka-read.md gives the true answer, in Spark, DuckDB and PyIceberg."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kafka_fixture import unpack
 
 pytestmark = pytest.mark.integration
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "query-kafka.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "kafka-read.md"
 OPENING = blocks_under(DOCUMENT, "Opening it")
 
 Rows = list[dict[str, Any]]

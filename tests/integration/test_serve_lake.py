@@ -38,7 +38,7 @@ from tests.services.command_line import run_command
 
 pytestmark = pytest.mark.integration
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "read-on.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "kafka-read.md"
 COMMAND = str(Path(sys.executable).with_name("storage-engine"))
 LEVELS = ("read_uncommitted", "read_committed")
 SERVED = re.compile(
@@ -435,7 +435,7 @@ def test_what_is_produced_is_refused(address: str) -> None:
 
 
 def test_it_is_served_as_the_page_says(lake: Lake, base: Path, tmp_path: Path) -> None:
-    """The commands of docs/read-on.md, with this lake and a free port."""
+    """The commands of docs/kafka-read.md, with this lake and a free port."""
     users = tmp_path / "users.json"
     set_user(users, "analyst", "secret", ["hdrs", "tx-*"])
     server_pem, server_key = certificate(tmp_path)

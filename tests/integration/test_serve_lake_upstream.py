@@ -84,7 +84,7 @@ def lake(tmp_path: Path) -> Lake:
 def onward(
     directory: Path, kafka: Kafka | Cluster, *options: str
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Serve the lake in a directory with the cluster behind it, as docs/read-on.md says."""
+    """Serve the lake in a directory with the cluster behind it, as docs/kafka-read.md says."""
     (block,) = (one.text for one in blocks_of(PAGE) if "--upstream" in one.text)
     words = at_a_free_port(shlex.split(block.removeprefix("$ "))[4:])
     words[words.index("--upstream") + 1] = kafka.address

@@ -47,7 +47,7 @@ def test_an_own_airflow_comes_to_its_first_proven_deletion(tmp_path: Path, wheel
     engineer.seconds.clear()
 
     engineer.reads(PAGE)
-    (install,) = commands(PAGE, "pip install")
+    (install,) = commands(PAGE, "pip install airflow-provider")
     engineer.installs(*re.findall(r"airflow-provider-storage-engine", install))
     (init,) = (line for line in commands(PAGE, "init --airflow") if "--edge" not in line)
     init = init.replace("/data/rocketmq/store", str(sample.root))
