@@ -35,7 +35,12 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class OpenInLogs:
-    """What is open in logs, why that can't be told, and which active segments would take too long to read."""
+    """What is open in a node's logs.
+
+    :param by_log: only of logs that leave one open.
+    :param unread: logs whose active segments would take too long to be read.
+    :param faults: by log, why it can't be told.
+    """
 
     by_log: Mapping[str, tuple[OpenTransaction, ...]]
     unread: tuple[str, ...]
@@ -48,7 +53,11 @@ class OpenInLogs:
 
 
 def find_open(node: Node, ends: Mapping[str, int], max_bytes: int = _MOST_BYTES) -> OpenInLogs:
-    """Look for open transactions in all logs of a node, smaller ones first, up to so many bytes."""
+    """Look for open transactions in all logs of a node.
+
+    :param ends: of logs, by name.
+    :param max_bytes: to be read behind snapshots in all; the smaller ones first.
+    """
     by_log: dict[str, tuple[OpenTransaction, ...]] = {}
     faults: dict[str, str] = {}
     unread: list[str] = []
@@ -98,7 +107,11 @@ def _bytes_behind(log: PartitionLog, end: int) -> int:
 
 
 def transaction_findings(found: OpenInLogs, node: Mapping[str, str], at_ms: int) -> Iterator[Finding]:
-    """Yield transactions that hang now, or when a stopped node last did something."""
+    """Yield transactions that hang.
+
+    :param node: its settings.
+    :param at_ms: now; of a stopped node when it last did something.
+    """
     text = node.get("transaction.max.timeout.ms", "").strip()
     longest_ms = (int(text) if text.isdecimal() else _LONGEST_MS) + _GRACE_MS
     for name, transactions in sorted(found.by_log.items()):
@@ -134,7 +147,11 @@ def _hanging(name: str, one: OpenTransaction) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction without a marker; its newest records' time in ms since the epoch, or -1."""
+    """A transaction without a marker.
+
+    :param first_offset: of its first record.
+    :param written_ms: time of its newest records, in milliseconds since the epoch; -1: they have none.
+    """
 
     producer_id: int
     first_offset: int
@@ -209,7 +226,7 @@ def _between(log: PartitionLog, begin: int, end: int) -> Iterator[SegmentFiles]:
 
 
 def _check_whole(segment: SegmentFiles, damages: Sequence[Damage], size_bytes: int, *, active: bool) -> None:
-    """:raises CorruptFileError: of damage that may have a marker, but an active segment's torn end."""
+    """:raises CorruptFileError: of damage that may have a marker; a broker may just write an active one's end."""
     for damage in damages:
         if not (active and damage.offset + damage.size_bytes == size_bytes):
             raise corrupt(segment.log.path, damage.offset, damage.expected, damage.found, _REMEDY)

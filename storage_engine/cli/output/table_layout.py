@@ -40,7 +40,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """:param shown: indexes of the columns that are shown."""
+    """:param shown: indexes of the columns that are shown.
+    :param name_width: of the columns that have names.
+    """
 
     shown: tuple[int, ...]
     name_width: int
@@ -67,6 +69,7 @@ def table_lines(
 ) -> list[list[str]]:
     """Return the lines of each row: one, or more where its last cell is wrapped.
 
+    :param rows: cells of the columns that are shown.
     :param width: that lines should have at most, in characters of a terminal.
     :param toned: returns a cell with its colour, which takes no width.
     """

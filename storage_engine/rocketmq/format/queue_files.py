@@ -158,6 +158,7 @@ class EntryFormat:
         It is that of the entry to come when there is none (ConsumeQueue#correctMinOffset: the min offset
         of a queue without valid entries is its max offset). By bisection: entries ascend.
 
+        :param files: at least one.
         :param last: their :meth:`last_position` where it is known already.
         """
 
@@ -177,7 +178,10 @@ class EntryFormat:
         return file, position
 
     def first_left(self, files: tuple[MappedFile, ...], minimum: int) -> tuple[MappedFile, int]:
-        """Return the same as :meth:`first_at_or_above`, without asking where the queue ends."""
+        """Return the same as :meth:`first_at_or_above`, without asking where the queue ends.
+
+        :param files: at least one.
+        """
 
         def is_gone(entry: Mapping[str, int]) -> bool:
             return bool(self.in_use(entry)) and physical_offset(entry) < minimum
@@ -192,7 +196,9 @@ class EntryFormat:
     def _bisect(
         self, fd: int, file: MappedFile, count: int, holds: Callable[[Mapping[str, int]], Any]
     ) -> int:
-        """Return for how many of the first ``count`` entries, which come first, something holds."""
+        """Return how many of the first ``count`` entries something holds for; it does for those that come
+        first.
+        """
         low, high = 0, count
         while low < high:
             middle = (low + high) // 2

@@ -34,7 +34,9 @@ def dispatched_offset(
     all queues, until one proves it; behind the highest entry a segment without messages for a consume
     queue counts as dispatched too.
 
+    :param segments: the commitlog's files, oldest first.
     :param sealed_end: where the active segment begins; more than that needs no proof.
+    :param max_offset: the logical end of the log.
     :return: at most ``max_offset``; the log's min offset when nothing is proven. An entry that points behind
         ``max_offset`` proves nothing.
     """
