@@ -242,7 +242,9 @@ def _called(row: StoreRow) -> str:
 def _store(
     journal: str, stores: Sequence[StoreRow], which: str | None, base: ManagedStore | None
 ) -> StoreRow:
-    """:param journal: what it is called.
+    """Return the store of a journal that is meant: the one that is named, or its only one.
+
+    :param journal: what it is called.
     :raises BadInputError: no store of the journal is called so, or there are several and none is named.
     """
     wanted = which or (None if base is None else base.real_root)

@@ -241,10 +241,10 @@ def _lag(managed: ManagedStore, cleanup: cycle.Cleanup, asked: LagQuestion) -> C
 
 @dataclass(frozen=True, slots=True)
 class DiskRoom:
-    """What became free on a disk.
+    """Free bytes of a disk, before and after a run.
 
-    :param free_bytes: after the run; None: it isn't known, like what was free before.
-    :param wanted_bytes: that were asked for; None: the disk's size isn't known.
+    :param free_bytes_before: None: not known; ``free_bytes`` after the run likewise.
+    :param wanted_bytes: that were to be free; None: the disk's size isn't known.
     """
 
     path: str

@@ -104,7 +104,9 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """:param enough: the looks tell something; otherwise ``why`` says why they don't.
+    """How fast a store fills, by looks at its logs and its disk, and when it reaches a level.
+
+    :param enough: the looks tell something; otherwise ``why`` says why they don't.
     :param why: no-samples, too-short or another-log; "" where they do.
     :param span_ms: from the first to the last look that counts.
     :param samples: number of looks that count.

@@ -48,7 +48,9 @@ _NOT_NOW = (ProblemKind.NEVER_LOOKED, ProblemKind.STALE, ProblemKind.FUTURE)
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """:param metric: one of :data:`METRICS`.
+    """A figure of a store, or of one of its disks, as metrics show it.
+
+    :param metric: one of :data:`METRICS`.
     :param path: of a disk; "": it is about the store.
     """
 

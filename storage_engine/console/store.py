@@ -113,7 +113,9 @@ class FoundLine:
 
 @dataclass(frozen=True, slots=True)
 class StoreAnswer:
-    """:param rules: None: nobody has recorded them.
+    """What the page of a store shows.
+
+    :param rules: None: nobody has recorded them.
     :param ranges: None likewise. Of many logs those of the worst and largest ones.
     :param totals: of all ranges, by place.
     :param logs: how many logs have ranges.

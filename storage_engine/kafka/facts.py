@@ -119,7 +119,9 @@ def _segment_facts(
     following: SegmentFiles | None,
     end: LogEnd,
 ) -> _Found:
-    """:param following: None: it is the active one.
+    """Return what is known of a segment: times, end, and what is wrong with it.
+
+    :param following: None: it is the active one.
     :param end: of the log.
     :raises OSError: a file of it can't be read.
     """

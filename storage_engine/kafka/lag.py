@@ -45,10 +45,11 @@ _UnreadPlace = tuple[Place, bool, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """Who consumes of a node's logs.
+    """Consumer groups that read a node's logs, and how far they have read.
 
-    :param committed: the next offset of each group; None: it reads there, and its position isn't known.
-    :param logs: those whose consumers are all known; None: all of the node's.
+    :param committed: next offset by group, topic and partition; None: the group reads there, and its
+        position isn't known.
+    :param logs: names of the logs whose consumers are all known; None: all of the node's logs.
     """
 
     committed: Mapping[Place, int | None]
@@ -259,7 +260,8 @@ def _row(
 class _Batch:
     """The batch that holds an offset, or the first one behind it.
 
-    :param newest_ms: its largest timestamp; None: it has none.
+    :param position: of its first byte in the segment; ``end_position`` is behind its last.
+    :param is_decoded: it has to be decoded to tell the time of the record.
     """
 
     path: str
@@ -350,10 +352,11 @@ def _loads(batches: Sequence[_Batch]) -> Iterator[list[tuple[_Batch, bytes]]]:
 def _record_times(
     load: Sequence[tuple[_Batch, bytes]], wanted: Mapping[_Batch, Sequence[tuple[str, int]]]
 ) -> dict[tuple[str, int], int]:
-    """Decode batches of any logs together.
+    """Return the timestamps of records, by decoding batches of any logs together.
 
     :param wanted: the offsets that each batch holds, or is the first one behind.
-    :return: in ms the timestamp of the first record at or behind each offset, where it has one.
+    :return: by log and offset, the timestamp in ms of the first record at or behind it; none where that has
+        none.
     """
     # The kernels take longer to load than many a store takes to be looked at.
     from storage_engine.kafka.codec.codec import CODEC
@@ -379,10 +382,10 @@ def _record_times(
 
 @dataclass(slots=True)
 class _OfGroup:
-    """Of the partitions of a topic in which a group's position is known, or of those in which it isn't.
+    """Unread records of a group in a topic: of partitions in which its position is known, or of the others.
 
-    :param messages: None: it isn't known.
-    :param from_ms: when the first one was written; None: it can't be told.
+    :param messages: number of unread records; None: it isn't known.
+    :param from_ms: when the first of them was written, in ms since the epoch; None: it can't be told.
     """
 
     messages: int | None = None

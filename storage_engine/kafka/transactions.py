@@ -226,7 +226,11 @@ def _between(log: PartitionLog, begin: int, end: int) -> Iterator[SegmentFiles]:
 
 
 def _check_whole(segment: SegmentFiles, damages: Sequence[Damage], size_bytes: int, *, active: bool) -> None:
-    """:raises CorruptFileError: of damage that may have a marker; a broker may just write an active one's end."""
+    """Check that a segment has no damage in which a marker may have been.
+
+    :param active: the broker may be writing the segment: damage at its end is no error.
+    :raises CorruptFileError: there is such damage.
+    """
     for damage in damages:
         if not (active and damage.offset + damage.size_bytes == size_bytes):
             raise corrupt(segment.log.path, damage.offset, damage.expected, damage.found, _REMEDY)

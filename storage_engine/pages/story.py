@@ -444,7 +444,9 @@ def _checked(report: Mapping[str, Any]) -> Answer | None:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """:param tone: bad or warn.
+    """Something that needs a person, or a reader's attention.
+
+    :param tone: bad or warn.
     :param what: what was expected and found.
     :param remedy: what to do; "" where ``what`` says it.
     """

@@ -602,7 +602,10 @@ def _heads_before(store: ManagedStore, journal: Journal, record: StoreRecord) ->
 
 
 def _check_unknown(store: ManagedStore, journal: Journal) -> None:
-    """:raises StoreIdentityError: the journal has a store at this place, or the directories are those of one."""
+    """Check that a journal doesn't know a store at its place, or by its stamp.
+
+    :raises StoreIdentityError: it knows a store there, or the stamp is one of a known store.
+    """
     here = journal.find_store(store.real_root, store.host)
     if here is not None:
         raise StoreIdentityError(

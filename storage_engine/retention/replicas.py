@@ -5,8 +5,8 @@ for. That the bytes are the same was seen once, and is recorded; that the receip
 seen at each look. For a deletion that is never enough: receipts are read, and bytes hashed, while the
 store is ours.
 
-Replicas of a log have equal batches. Where they have not, one of them lost records or is damaged, and
-the lake must not take both for the same log without a person's word. A log that was adopted has a
+Replicas of a log have equal batches. Where they have not, one of them lost records or is damaged. The
+lake must not take both for the same log without a person's word. A log that was adopted has a
 lineage of its own: it may differ from now on, and only what is equal is credited.
 """
 

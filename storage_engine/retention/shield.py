@@ -208,9 +208,11 @@ def _record_drop(context: Context, run: Run, phase: Phase, link: Link, receipt: 
 
 @dataclass(frozen=True, slots=True)
 class ShieldedLog:
-    """:param sealed: its sealed segments, oldest first.
+    """The sealed segments of a log that has a shield.
+
+    :param sealed: its sealed segments, oldest first.
     :param is_whole: nothing is missing between them; otherwise some may not be listed.
-    :param is_known: it could be looked at.
+    :param is_known: the log could be looked at.
     """
 
     sealed: tuple[Segment, ...] = ()
@@ -299,7 +301,9 @@ _TOGETHER = 2
 
 @dataclass(frozen=True, slots=True)
 class ShieldResult:
-    """:param links: that there are now.
+    """What a look after a shield did, and what the shield has now.
+
+    :param links: that there are now.
     :param gone: base offsets of segments that only the shield has, and no lake provably; another file may
         have its name in the log.
     :param archived: base offsets that were archived from their links now.

@@ -1,7 +1,7 @@
 """How a store fills and what its broker deletes over days, pass by pass (CleanCommitLogService). Pure.
 
 Only the passes are computed at which something could be decided otherwise: the level reaches another whole
-percent, a window opens or closes, a segment expires, the batch was full, or a segment was rolled that may go.
+percent; a window opens or closes; a segment expires; the batch was full; or a segment was rolled that may go.
 Each lies on the broker's own grid of cleanResourceInterval. The passes in between find what the one before
 them found. Why a pass cleans, and which segment goes, say the rules of the real cleanup.
 

@@ -284,7 +284,7 @@ class OwedEntries:
 
 
 def entries_from(queue: Path, queue_offset: int, position: Path) -> OwedEntries:
-    """The entries at and behind a queue offset.
+    """Return the entries at and behind a queue offset.
 
     :param queue: the directory consumequeue/<topic>/<queue id>.
     :param queue_offset: of the reader's next message; below the first one that is left counts as that.
@@ -364,9 +364,10 @@ _RESTORE = "Restore the file from a replica or a backup, or start the broker and
 
 
 def waiting_timers(layout: StoreLayout, log: Sequence[LogFile]) -> tuple[Longs, Longs]:
-    """Physical offset of each waiting timer, and when it is due, in ms (:data:`UNKNOWN_DUE`: not known).
+    """Return the physical offset of each waiting timer, and when it is due, in ms since the epoch.
 
-    For one that lies beyond the wheel's window that is when it comes up to be written again.
+    That is :data:`UNKNOWN_DUE` where it isn't known. For one that lies beyond the wheel's window that is when
+    it comes up to be written again.
 
     :param log: the commitlog's files, oldest first.
     :raises CorruptFileError: one of the files is missing, or can't be read as what it is.
@@ -396,7 +397,7 @@ def waiting_timers(layout: StoreLayout, log: Sequence[LogFile]) -> tuple[Longs, 
 def _records(
     files: Sequence[MappedFile], position: int, read_time_ms: int, timer_log: Path
 ) -> Iterator[np.ndarray]:
-    """The records that are not due before a time, file by file (TimerMessageStore#recoverAndRevise).
+    """Yield the records that are not due before a time, file by file (TimerMessageStore#recoverAndRevise).
 
     :param position: the log must not end before it.
     """
@@ -456,7 +457,7 @@ def _due_of_messages(log: Sequence[LogFile], offsets: Longs) -> Longs:
 
 
 def undecided(layout: StoreLayout, log: Sequence[LogFile]) -> Longs:
-    """Physical offset of each undecided half message.
+    """Return the physical offset of each undecided half message.
 
     :param log: the commitlog's files, oldest first.
     :raises CorruptFileError: the offsets, a queue or an operation message can't be read as what it is.

@@ -160,7 +160,10 @@ def restore(
 def _print_restored(
     chosen: ChosenSegments, restored: Sequence[RestoredSegment], to_dir: Path, is_named: bool
 ) -> None:
-    """:param is_named: see ``_print_settings``."""
+    """Print what was restored, its settings, what is missing, and what to type next.
+
+    :param is_named: see ``_print_settings``.
+    """
     from storage_engine.brokers import find_broker, kind_option
     from storage_engine.lake.restore.filled import read_filled
     from storage_engine.lake.restore.restore_span import expired_line

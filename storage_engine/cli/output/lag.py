@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 def in_process_lag(managed: ManagedStore, going: Sequence[SegmentId]) -> LagInProcess:
-    """One row a :class:`~storage_engine.model.lag.QueueLag` of the store, in tables of whole queues.
+    """Return how to measure a store's lag in this process, without Spark.
+
+    It gives one row a :class:`~storage_engine.model.lag.QueueLag`, in tables of whole queues.
 
     :param going: the segments that are about to go.
     """
@@ -44,9 +46,9 @@ def only_group(table: pa.Table, group: str | None) -> pa.Table:
 class GroupAtRisk:
     """A consumer group, and what a deletion would mean for it.
 
-    :param lag_messages: that it has not read, in the queues where its position is known.
-    :param unknown_queues: where it isn't.
-    :param losing_queues: where its next message goes.
+    :param lag_messages: messages that it has not read, in queues where its position is known.
+    :param unknown_queues: number of queues where its position isn't known.
+    :param losing_queues: number of queues of which its next message would be deleted.
     """
 
     group: str

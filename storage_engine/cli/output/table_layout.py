@@ -40,8 +40,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """:param shown: indexes of the columns that are shown.
-    :param name_width: of the columns that have names.
+    """What of a table's columns fits into the width of a terminal.
+
+    :param shown: indexes of the columns that are shown.
+    :param name_width: most width of a column of names, in characters of a terminal.
     """
 
     shown: tuple[int, ...]

@@ -49,10 +49,10 @@ Fault = tuple[Reason, str]
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What a disk lacks.
+    """Free space that a disk lacks.
 
-    :param wanted_bytes: that are to be free on it; None: its size isn't known.
-    :param lacking_bytes: of these; None: how full it is isn't known.
+    :param wanted_bytes: bytes that are to be free on it; None: its size isn't known.
+    :param lacking_bytes: how many of these aren't free; None: the disk's level isn't known.
     """
 
     wanted_bytes: int | None
@@ -296,7 +296,7 @@ def _told(plan: LogPlan, said: Callable[[Decision], str]) -> LogPlan:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A ground that holds now.
+    """The ground on which a log may lose its first segments now.
 
     :param said: the ground, as a clause.
     :param leader: node that leads the log; None: none does.

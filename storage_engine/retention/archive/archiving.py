@@ -84,7 +84,9 @@ from storage_engine.same_bytes.settling import settle
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """:param segments: planned ones that are still there, as they are now.
+    """Planned segments that may be archived now, and what became of the others.
+
+    :param segments: planned ones that are still there, as they are now.
     :param gone: what became of the others.
     :param waiting: which of them stay for a later plan, and why, as sentences.
     """

@@ -65,7 +65,9 @@ class GoneResult:
 
 @dataclass(frozen=True, slots=True)
 class PresentSegments:
-    """:param segments: by log, oldest first.
+    """The segments that a store has now, and which logs they are of.
+
+    :param segments: by log, oldest first.
     :param log_ids: identities of logs by name; "", or none: it can't be told.
     """
 
@@ -123,9 +125,10 @@ def settle_gone(
 ) -> GoneResult:
     """Record which planned segments went by none of our runs, and say which logs that concerns.
 
-    A log goes on where its oldest segments went, as brokers delete, and a lake proves them, whose files are
-    read for it, or they were its broker's to delete. What a lake has that can't be asked, or of which lakes
-    disagree, refuses its log. In front of what went nothing may be left: that would be a hole.
+    A log goes on where its oldest segments went, as brokers delete from the beginning. A lake has to prove
+    them, whose files are read for it, or they were its broker's to delete. What a lake has that can't be
+    asked, or of which lakes disagree, refuses its log. In front of what went nothing may be left: that would
+    be a hole.
 
     :param is_left: tells whether a planned segment is there.
     :param is_ours: tells of one that isn't whether one of our runs meant to delete it.
@@ -332,7 +335,7 @@ def _refused(context: Context, segment: Segment, nothing: str) -> Refusal:
 def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> bool:
     """Return whether a running broker is left to its own rules with a log; unknown counts as no.
 
-    :param is_over: one may have run until a run began.
+    :param is_over: ask about a broker that may have run until the run began.
     """
     store, broker = context.store, context.broker
     if store.live is not None and store.live.deletes == WE_DELETE:

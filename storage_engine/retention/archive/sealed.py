@@ -234,7 +234,7 @@ class _Listing:
 
 
 def record_archive_lag(store: AnyStore, run_key: str) -> ArchiveLag | None:
-    """Measure the archive lag and take it down, as a sample and for the run's report.
+    """Measure the archive lag and record it, as a sample and for the run's report.
 
     :return: None under the policy archive: off.
     """
@@ -306,7 +306,7 @@ def archive_lag_of_store(context: Context) -> ArchiveLag:
 
 
 def archive_lag(store: ManagedStore) -> ArchiveLag:
-    """Measure the archive lag without taking it down, or giving the store an identity if it has none.
+    """Measure the archive lag without recording it, or giving the store an identity if it has none.
 
     :raises LakeUnavailableError: no lake can be read.
     """

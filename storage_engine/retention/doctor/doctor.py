@@ -80,7 +80,9 @@ _READINGS = 500
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """:param said: what the broker's package says.
+    """What a look at a store, its lakes and its journal found.
+
+    :param said: what the broker's package says.
     :param figures: None: the store can't be opened, and a finding says why.
     :param lakes: those that were named.
     :param unproven: sealed segments that no lake proves; None: no lake was named, or it can't be asked.

@@ -67,7 +67,9 @@ def clock_findings(
 
 @dataclass(frozen=True, slots=True)
 class AccessRights:
-    """:param user: who runs this process.
+    """What the account of this process may do with a store's directories.
+
+    :param user: who runs this process.
     :param owner: of the store's root.
     :param unwritable: directories in which it may delete no file.
     :param unreadable: directories that it may not list.

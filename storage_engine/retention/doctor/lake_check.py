@@ -39,7 +39,9 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class CheckedLake:
-    """:param title: lake or second lake.
+    """A lake of a store, as a look at it found it.
+
+    :param title: lake or second lake.
     :param refused: why no command works with it; "" where they do.
     :param copy_of: UUID of the lake that it is a read-only copy of; None: it is none.
     :param broker: whose segments it has; "": those of the first store; None: it can't be read.

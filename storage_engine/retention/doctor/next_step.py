@@ -37,7 +37,9 @@ def unknown_proof_finding(why: UnknownProof, sealed_count: int) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """:param command: of this shell, or another as it is typed; "" where there is none to type now.
+    """What to type next, and why.
+
+    :param command: of this shell, or another as it is typed; "" where there is none to type now.
     :param why: what it does, or what to wait for.
     :param options: as typed, which follow those of the store.
     """
@@ -49,7 +51,9 @@ class NextStep:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """:param refused: no command works with the store before something is put right.
+    """What decides the next step for a store.
+
+    :param refused: no command works with the store before something is put right.
     :param cleans_up: a cleanup may delete from it as it is now, so that it isn't archived alone.
     :param has_lake: a lake was named.
     :param lake_refused: none of the named lakes can be used.

@@ -57,7 +57,9 @@ class ArchivedPart:
 
 @dataclass(frozen=True, slots=True)
 class ManagedOverview:
-    """:param on_disk: None: the files can't be seen from here, and ``not_seen`` says why.
+    """A store that a journal or a lake knows.
+
+    :param on_disk: None: the files can't be seen from here, and ``not_seen`` says why.
     :param last_run: None: none has begun.
     :param standing: None: only a lake knows the store.
     :param filled: which segments that are there were restored with filler.

@@ -34,7 +34,9 @@ class DagRunFacts:
 
 @dataclass(frozen=True, slots=True)
 class DagFacts:
-    """:param needed: without it nothing is archived or deleted by itself.
+    """A DAG of a store, as Airflow's database has it.
+
+    :param needed: without it nothing is archived or deleted by itself.
     :param known: Airflow has parsed it, and its file is still there.
     :param last: None: it never ran.
     :param waits: task ids that wait, each with the moment since which it does, or None.
@@ -79,7 +81,9 @@ class QueueFacts:
 
 @dataclass(frozen=True, slots=True)
 class PipelineFacts:
-    """:param import_errors: by file, the first line of why it can't be parsed.
+    """What Airflow's database says of a store's DAGs and of what runs them.
+
+    :param import_errors: by file, the first line of why it can't be parsed.
     :param error: why Airflow's database couldn't be read; "" where it could.
     :param approval: why nobody can approve plans of the store, as a clause; "": somebody can, or need not.
     :param unknown_approvers: ids of approvers whom Airflow doesn't know.

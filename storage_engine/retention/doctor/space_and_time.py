@@ -56,7 +56,9 @@ class GrowthFrom(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """:param bytes_per_day: that the logs grew lately.
+    """How fast the logs grow.
+
+    :param bytes_per_day: that the logs grew lately.
     :param source: what tells it.
     """
 
@@ -144,7 +146,9 @@ _FAR_MS = 365 * DAY_MS
 
 @dataclass(frozen=True)
 class Figures:
-    """:param full_percent: level above which the broker takes no message; None: none.
+    """What a look at an open store measured.
+
+    :param full_percent: level above which the broker takes no message; None: none.
     :param deletes_at_ms: by sealed segment, when the broker's rules may delete it for its age; None: never.
     :param going: segments that the broker's rules delete at this moment.
     :param replicas_elsewhere: how many expired ones stay since other nodes have replicas of their log.

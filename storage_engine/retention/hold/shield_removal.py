@@ -72,7 +72,10 @@ def make_removable(context: Context) -> None:
 
 
 def _refuse_written(root: str, written: Sequence[SeenLink]) -> None:
-    """:raises GateRefusedError: there are clones of what was written to in the log since; nothing was deleted."""
+    """Refuse to remove a shield whose segments in the log were written to since they were linked.
+
+    :raises GateRefusedError: there are such segments, of which the shield has clones; nothing was deleted.
+    """
     if written:
         raise GateRefusedError(
             f"{root}: expected segments in the log as they were when they were linked, found "

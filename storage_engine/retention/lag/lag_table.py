@@ -140,12 +140,12 @@ def lag_part(table: pa.Table) -> LagPart:
 def merge(
     parts: Iterable[LagPart], source: LagSource | None = None, logs: Sequence[str] | None = None
 ) -> tuple[LagSummary, tuple[QueueLag, ...]]:
-    """The summary of a whole table, and its first rows at risk.
+    """Return the summary of a whole table, and its first rows at risk.
 
     :param parts: of all its shares.
     :param source: where its positions are from; None: the files of a stopped broker's store.
     :param logs: those that were measured; None: all of the store's.
-    :return: of each log the row that decides what the lag policy keeps is among the rows.
+    :return: the rows have, of each log, the one that decides what the lag policy keeps.
     """
     parts = list(parts)
     risky = frozenset[str]().union(*(part.at_risk_groups for part in parts))
@@ -191,7 +191,7 @@ def _first(
     limit: int,
     log: Longs | None = None,
 ) -> tuple[QueueLag, ...]:
-    """The first of the chosen rows by some keys, the last of which counts most.
+    """Return the first of the chosen rows by some keys, the last of which counts most.
 
     :param log: of each row; the first one of each log is there, too.
     """

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShieldedUnread:
-    """:param rows: most messages first.
+    """What consumer groups have not read of segments that only the shield has.
+
+    :param rows: most messages first.
     :param error: why it isn't known, or not wholly; "" where it is.
     :param notices: what a person should know of the groups' positions.
     """

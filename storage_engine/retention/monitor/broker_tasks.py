@@ -92,9 +92,12 @@ def open_removals(context: Context, tasks: Collection[str]) -> tuple[Event, ...]
 
 
 def settle_removals(context: Context, run: Run, tasks: Collection[str], lease: Lease) -> Notes:
-    """Record of what is gone that it is, durably. Called while the store is held.
+    """Record, durably, that files are gone which an open removal meant to remove.
 
-    :param run: the one that settles; of another one's removals it says so itself.
+    The store is held meanwhile. Who removed the files is unknown. A removal stays open where it can't be made
+    certain on disk that they are gone.
+
+    :param run: the run that records it. Of a removal that another run left open, a note says so.
     """
     lacking = missing_stamps(context.store.real_root)
     notes: dict[str, list[str]] = {}
@@ -177,7 +180,9 @@ def _depth(path: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """:param name: the broker's of the task.
+    """What one task of a broker found and removed.
+
+    :param name: the broker's of the task.
     :param found: clauses of what was found.
     :param alarms: sentences of what a person should know at once.
     :param removed_files: that the broker had left, without directories.

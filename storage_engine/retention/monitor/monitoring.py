@@ -166,7 +166,9 @@ def _shield(context: Context) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class MonitorResult:
-    """:param hold: after it was renewed; None where no broker runs, or the hold was refused.
+    """What a look of the monitor found.
+
+    :param hold: after it was renewed; None where no broker runs, or the hold was refused.
     :param alarms: all that a person should know at once.
     :param lag_error: why it isn't known how far consumer groups are behind; "" where it is.
     :param archive_lag: what is sealed and in no lake; None where nothing is archived, or that isn't known.

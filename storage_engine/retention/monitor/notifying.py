@@ -57,7 +57,10 @@ class AlarmState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """:param since_ms: when a look found it first."""
+    """Something that a person should know at once, until it ends.
+
+    :param since_ms: when a look found it first.
+    """
 
     what: str
     since_ms: int
@@ -91,7 +94,7 @@ class Notification:
 
 
 class Means(Protocol):
-    """How somebody is told.
+    """A means by which a person is told of alarms.
 
     :param key: tells it from others, in all processes.
     :param name: what a notice calls it; has no secret in it.
@@ -216,7 +219,9 @@ def means_of(text: str) -> Means:
 def within(seconds: float, work: Callable[[], Any]) -> Any:
     """Do something that may hang, and return what it returns.
 
-    :raises StorageEngineError: it takes longer. It is left to itself, and ends with the process.
+    :param seconds: how long to wait for it.
+    :raises StorageEngineError: it takes longer. It goes on in a thread of its own, which ends with the
+        process.
     """
     done = Future[Any]()
 

@@ -127,7 +127,7 @@ def apply_minimum_retention(
 ) -> Plan:
     """Cut each log of a plan before the first segment whose last write is less than ``hours`` ago.
 
-    The last write is that of the broker: a time that a hold has given the file doesn't count, and one that
+    The last write is that of the broker: a time that a hold has given the file doesn't count. One that
     anybody else has given it makes it no older than its messages. A write in the future is younger than any
     age.
 

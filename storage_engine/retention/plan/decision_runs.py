@@ -14,7 +14,9 @@ _PLACE = "\N{NULL}"
 
 @dataclass(frozen=True, slots=True)
 class DecisionRun:
-    """:param decisions: the same but for moments, oldest segment first.
+    """Decisions on neighbours in a log, which differ in moments alone.
+
+    :param decisions: the same but for moments, oldest segment first.
     :param detail: of all of them: where moments differ, from which to which.
     """
 

@@ -33,7 +33,9 @@ from storage_engine.retention.store.context import AnyStore, Context, open_conte
 
 @dataclass(frozen=True, slots=True)
 class SenseResult:
-    """:param levels: every disk of the log, then the dependents' disk.
+    """The causes for a cleanup that hold at one moment, and the state of the disks.
+
+    :param levels: every disk of the log, then the dependents' disk.
     :param progress: None where no broker runs.
     :param hold: as it is found, without renewing it; None where no broker runs.
     :param alarms: drift found on the hold, and how far the broker is behind beyond the policy's limits.

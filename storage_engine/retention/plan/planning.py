@@ -77,8 +77,8 @@ def make_plan(
     :param now_ms: the moment to decide for; None: this machine's clock.
     :param starter: who begins the run; None: the account whose process this is.
     :raises RunStateError: the run was begun with another request.
-    :raises BadInputError: a store that is archived alone, can't be planned, couldn't be cleaned up behind its
-        segments, or whose files can't be set aside though the policy wants it.
+    :raises BadInputError: the store is only archived, or can't be planned; what points into its segments
+        couldn't be cleaned up; or its files can't be set aside though the policy wants it.
     :raises StoreBusyError: a broker that wasn't named, or another run, has the store.
     :raises GateRefusedError: beside a running broker the store can't be held; says why, and the remedy.
     :raises LakeMissingError: no lake of the store is there: nothing that is planned could be archived.
@@ -170,7 +170,7 @@ def _refuse_missing_directories(context: Context, snapshot: StoreSnapshot) -> No
 
 
 def recorded_plan(store: AnyStore, run_key: str) -> Plan:
-    """The whole plan of a run.
+    """Return the whole plan of a run.
 
     :raises RunStateError: no such run, or it has none.
     """

@@ -35,10 +35,11 @@ class IngestFrom(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a person asks for.
+    """What a person wants to change in a simulation; what is None stays as it is.
 
-    :param settings: of the broker, as texts.
-    :param bytes_per_day: instead of what is known; of both courses where nothing is.
+    :param settings: of the broker, by name, as texts.
+    :param ingest_factor: multiplies the ingest that is known.
+    :param bytes_per_day: ingest in place of the known one. Where none is known, both courses have it.
     """
 
     settings: Mapping[str, str]

@@ -80,7 +80,7 @@ def segment_subject(log: str, base_offset: int) -> str:
 
 
 def releases(events: Iterable[Event]) -> tuple[dict[str, SegmentRelease], dict[str, SegmentRelease]]:
-    """The segments that release events say are gone, and those that were meant to go without a result.
+    """Return the segments that release events say are gone, and those that were meant to go without a result.
 
     :param events: of the release step, oldest first.
     :return: (done, open), each by subject. An error after an intent withdraws it.

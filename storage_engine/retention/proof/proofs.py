@@ -125,7 +125,9 @@ class LakeProofs:
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """:param asked: the lakes that answered, in the order of the store's settings.
+    """What a store's lakes say of some segments.
+
+    :param asked: the lakes that answered, in the order of the store's settings.
     :param unreachable: the others, each with the reason.
     :param acts: what we did ourselves to the store's files.
     :param wrong_lakes: reasons of those of ``unreachable`` that aren't what they should be, such as a copy:
@@ -171,7 +173,7 @@ class Proofs:
         return replace(self, permits=NO_PERMITS).unproven(of_rules) if of_rules else []
 
     def touched(self, unproven: Sequence[Segment]) -> list[Segment]:
-        """Those that were proven as long as they are, and whose files somebody touched since.
+        """Return the segments that were proven at their present length, and whose files were touched since.
 
         A hash tells whether their bytes are the same; until then they permit no deletion.
 
@@ -418,7 +420,7 @@ def none_reachable(reasons: Sequence[str]) -> LakeUnavailableError:
 
 
 def _refuse_same(lake: Lake, others: Sequence[Lake]) -> None:
-    """A lake that is named twice is no second place.
+    """Refuse a lake that is named twice: it is no second place.
 
     :raises LakeIdentityError: it is one of the others.
     """
@@ -431,9 +433,9 @@ def _refuse_same(lake: Lake, others: Sequence[Lake]) -> None:
 
 
 def _refuse_copy(lake: Lake) -> None:
-    """A copy is made to outlive its lake: it is no second place for what the lake has, and takes nothing.
+    """Refuse a copy of a lake: it is no second place for what the lake has, and takes nothing.
 
-    :raises LakeIdentityError: it is one.
+    :raises LakeIdentityError: the lake is a copy.
     """
     original = copy_of(lake.segments())
     if original is not None:

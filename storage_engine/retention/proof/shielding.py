@@ -96,7 +96,9 @@ class AskedGone:
 
 @dataclass(frozen=True, slots=True)
 class ShieldSummary:
-    """:param links: how many segments have a second name.
+    """What a store's shield has.
+
+    :param links: how many segments have a second name.
     :param gone: base offsets of those that are gone from the log; no lake was asked for them.
     """
 

@@ -28,7 +28,9 @@ RENEW_SECONDS: Final = 30.0
 
 
 def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None) -> dict[str, str]:
-    """Return why a write to a segment may not show, or nobody can tell, by path; without those where it does.
+    """Return, by path, why the times of a segment's file may not show a write, or why that can't be told.
+
+    A file whose times show each write is left out.
 
     :param root: the store's.
     :param broker_pid: of the running broker that is held, which has its files mapped; None: none is known.

@@ -164,7 +164,9 @@ _LONGEST_MANIFEST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class QuarantineLook:
-    """:param run_key: as its manifest says; "" where that can't be read.
+    """A quarantine of a run as it lies on disk.
+
+    :param run_key: as its manifest says; "" where that can't be read.
     :param until_ms: when its window is over, likewise None.
     :param error: why it can't be looked at; "" where it can.
     """

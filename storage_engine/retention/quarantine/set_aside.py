@@ -121,7 +121,10 @@ def remover(
 
 
 def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
-    """:raises BadInputError: an undo would fit only before the broker starts, and nothing tells whether it has."""
+    """Return the files by which it shows later that the broker has run, as they are now.
+
+    :raises BadInputError: an undo fits only before the broker starts, and nothing tells whether it has.
+    """
     process, kind = context.broker.process, find_broker(context.store.broker)
     if process is None and kind.aside is Aside.OUTSIDE:
         raise BadInputError(

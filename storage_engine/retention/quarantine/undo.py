@@ -45,7 +45,9 @@ _ELSEWHERE = Text("What is archived comes back into another directory by ", Comm
 
 @dataclass(frozen=True, slots=True)
 class UndoResult:
-    """:param segments: number that came back, dependents likewise.
+    """What an undo of a run brought back.
+
+    :param segments: number that came back, dependents likewise.
     :param min_offset: where the log begins now; of several logs the lowest.
     :param min_offsets: where each log begins now that got segments back.
     :param notices: what could not be checked while the store was taken.

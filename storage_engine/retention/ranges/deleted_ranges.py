@@ -247,7 +247,9 @@ class Absence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AbsentRun:
-    """:param digests: what witnessed the run; at least one.
+    """A run that witnesses know of, and that the journal lacks.
+
+    :param digests: what witnessed the run; at least one.
     :param rows: the lakes' rows of it.
     """
 
@@ -315,8 +317,8 @@ def explain_absence(
 ) -> ExplainedAbsence:
     """Return why a journal lacks a run.
 
-    Numbers of events grow with time. A copy that was put back uses again the numbers that it lacks, so that
-    an event of a lower number is newer than the run; where it hasn't gone on, none has a higher number.
+    Numbers of events grow with time. A copy that was put back uses again the numbers that it lacks. Then an
+    event of a lower number is newer than the run. Where it hasn't gone on, no event has a higher number.
 
     :param histories: of runs of the journal that may be it.
     :param around: the events before and after the last one that was witnessed.

@@ -35,7 +35,9 @@ from storage_engine.retention.store.context import AnyStore, Context, open_conte
 
 @dataclass(frozen=True, slots=True)
 class CheckpointResult:
-    """:param checkpoint: its values as they are, by name.
+    """What flushing a store came to.
+
+    :param checkpoint: its values as they are, by name.
     :param flushed: number of files and directories that were flushed.
     :param notices: values that a person should look at.
     :param progress: how far a running broker is with its own work; None where none runs.

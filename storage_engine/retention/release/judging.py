@@ -152,7 +152,9 @@ def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lea
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """:param verdicts: of the logs that pass, oldest first in each.
+    """What the gate says of all logs of a plan.
+
+    :param verdicts: of the logs that pass, oldest first in each.
     :param refusals: of the other logs.
     """
 

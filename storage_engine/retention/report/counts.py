@@ -128,7 +128,9 @@ def _receipts(context: Context, wanted: Collection[tuple[str, int]]) -> Mapping[
 def _counts(
     segments: Collection[tuple[str, int, int, int]], receipts: Collection[Receipt], lake: str
 ) -> Counts:
-    """:param segments: each one's log, first offset, end offset and size.
+    """Count segments and the messages that their receipts have, with the spans of their offsets.
+
+    :param segments: each one's log, first offset, end offset and size.
     :param receipts: of all of them, or none.
     """
     logs = sorted({log for log, *_ in segments})

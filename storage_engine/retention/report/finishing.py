@@ -122,7 +122,7 @@ def reasons_digest(report: Report) -> str:
 
 
 def report_of_stored(stored: StoredReport) -> Report:
-    """Make it.
+    """Return the report that a journal has stored.
 
     :raises BadInputError: it is of a release whose reports have other fields.
     """
@@ -150,7 +150,9 @@ _ENDED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FinishResult:
-    """:param ok: nothing failed and nothing was refused.
+    """How a run ended.
+
+    :param ok: nothing failed and nothing was refused.
     :param finished: the run is over; otherwise the same run key goes on with it.
     :param unread: what consumers lost by the run, and how to get it back, in words.
     :param refused: the error with which the run has to end, since logs of it were refused; "" if none was, or

@@ -259,7 +259,9 @@ InLakes = tuple[tuple[ArchivedSegment, ...], tuple[SegmentId, ...], tuple[str, .
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """:param unproven: base offsets that the run wanted in the lake and that have no receipt.
+    """What a run did and why, with all that its page, mail and JSON form show.
+
+    :param unproven: base offsets that the run wanted in the lake and that have no receipt.
     :param unproven_logs: the log of each; empty in reports of before there was this field.
     :param archived_ahead: number of segments that the run archived though they don't go yet.
     :param archive_lag: what was sealed and not proven at the run's end; None when it was not measured.

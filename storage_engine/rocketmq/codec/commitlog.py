@@ -62,14 +62,10 @@ class FrameKind(IntEnum):
 class FrameTable:
     """Frames of a segment as they lie, one array element each.
 
-    :param physical_offset: int64, offset of the first byte in the log.
-    :param size_bytes: int32.
+    :param physical_offset: offset of the first byte in the log.
     :param kind: uint8, a FrameKind. Blank and undecodable runs come in pieces of at most 1 MiB.
     :param topic: int32, index into ``topics``; -1 where there is no message.
-    :param queue_id: int32.
-    :param queue_offset: int64.
-    :param sys_flag: int32.
-    :param store_timestamp_ms: int64.
+    :param store_timestamp_ms: milliseconds since the epoch.
     :param topics: names, decoded with U+FFFD for bytes that are no UTF-8.
     :param damages: what is no frame and why.
 
@@ -118,7 +114,7 @@ class FrameChunk:
 
 
 def as_array(data: SegmentBytes) -> npt.NDArray[np.uint8]:
-    """The bytes as an array, without a copy.
+    """Return the bytes as an array, without a copy.
 
     :raises ValueError: when they aren't contiguous single bytes.
     """
@@ -236,7 +232,7 @@ def iterate_frames(
 def scan_segment(
     data: SegmentBytes, base_offset: int, *, start: int = 0, check_crc: bool = True
 ) -> FrameTable:
-    """Every frame of a sealed segment, with what a check of queues, index and time needs of it.
+    """Return every frame of a sealed segment, with what a check of queues, index and time needs of it.
 
     :param data: the whole segment file.
     :param base_offset: physical offset of its first byte.
@@ -299,7 +295,7 @@ def scan_segment(
 
 
 def find_logical_end(data: SegmentBytes, base_offset: int, *, start: int = 0, check_crc: bool = True) -> int:
-    """Position in a segment where its frames end, as recovery walks it (CommitLog#recoverNormally).
+    """Return where in a segment its frames end, as recovery walks it (CommitLog#recoverNormally).
 
     :param data: the whole segment file.
     :param start: position of a frame to begin with.
@@ -335,7 +331,7 @@ def has_dispatchable_frame(data: SegmentBytes, base_offset: int, start: int) -> 
 
 
 def read_store_timestamp(path: str | os.PathLike[str], position: int, base_offset: int) -> int:
-    """Store timestamp of the message at ``position`` of a segment file, from its header alone.
+    """Return the store timestamp of the message at ``position`` of a segment, from its header alone.
 
     :param base_offset: physical offset of the file's first byte.
     :return: milliseconds since the epoch.

@@ -61,7 +61,7 @@ class StoredMessage(NamedTuple):
 
 
 def stored_messages(files: Sequence[LogFile], offsets: Longs) -> Iterator[StoredMessage]:
-    """The messages that begin at some physical offsets.
+    """Yield the messages that begin at some physical offsets.
 
     :param files: the commitlog's, oldest first.
     :param offsets: in ascending order, none below the log's min offset.
@@ -132,7 +132,7 @@ class LogFile:
 def store_timestamps(
     files: Sequence[LogFile], offsets: npt.NDArray[np.int64], *, may_go: bool = False
 ) -> npt.NDArray[np.int64]:
-    """Store timestamp, in milliseconds, of the message that begins at each physical offset.
+    """Return the store timestamp, in ms since the epoch, of the message that begins at each physical offset.
 
     :param files: the commitlog's, oldest first.
     :param offsets: in ascending order.
@@ -182,7 +182,9 @@ def oldest_message_ms(snapshot: StoreSnapshot) -> int | None:
 
 
 def newest_message_ms(layout: StoreLayout, max_offset: int) -> int | None:
-    """Store time of the last message before ``max_offset``; None where its file has none or is gone.
+    """Return the store time, in ms since the epoch, of the last message before ``max_offset``.
+
+    None where its file has none or is gone.
 
     :param max_offset: the broker's; nothing behind it is looked at, as it may be half written.
     :raises OSError: the file can't be read.

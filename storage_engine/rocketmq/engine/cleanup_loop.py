@@ -59,7 +59,9 @@ class CleanupLoop:
         measure: Callable[[Path], DiskUsage] = disk_usage,
         pause: Callable[[int], object] | None = None,
     ) -> None:
-        """:param zone: in which deleteWhen is meant.
+        """Make a loop that cleans a store up as its broker does; :meth:`start` begins it.
+
+        :param zone: in which deleteWhen is meant.
         :param release: deletes in place of this loop; None: it deletes all that the rules let it.
         :param clock: in ms since the epoch.
         :param pause: waits so many ms; None: until the loop is stopped at most.

@@ -60,7 +60,7 @@ class ServedStore(RocketMQBrokerStore):
             self.session.close()
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Sealed is what is on disk, by the word of who writes it.
+        """Return the store's snapshot. Sealed is what is on disk, by the word of the process that writes it.
 
         :raises BrokerError: that process doesn't answer.
         """

@@ -38,9 +38,9 @@ MAX_CONF_BYTES = 4 << 20
 
 
 def named(key: str, default: Any = MISSING) -> Any:
-    """A field with what the broker's settings say.
+    """Make a field that has the value of a setting of the broker.
 
-    :param key: the broker's name of it.
+    :param key: the broker's name of the setting.
     """
     return field(default=default, metadata={"key": key})
 

@@ -36,7 +36,7 @@ class ExtUnits:
 
 
 def list_files(queue: Path, *, size_bytes: int | None = None) -> tuple[MappedFile, ...]:
-    """A queue's extension files, oldest first.
+    """List a queue's extension files, oldest first.
 
     :param queue: the directory consumequeue_ext/<topic>/<queue id>.
     :raises CorruptFileError: a wrong name or size, or a hole.
@@ -45,7 +45,7 @@ def list_files(queue: Path, *, size_bytes: int | None = None) -> tuple[MappedFil
 
 
 def unit_offset(tags_code: int) -> int | None:
-    """The offset of the unit that an entry's tags code points to (ConsumeQueueExt#unDecorate).
+    """Return the offset of the unit that an entry's tags code points to (ConsumeQueueExt#unDecorate).
 
     :return: None when it is a tags code and no address (ConsumeQueueExt#isExtAddr).
     """

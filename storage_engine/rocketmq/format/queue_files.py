@@ -153,12 +153,13 @@ class EntryFormat:
     def first_at_or_above(
         self, files: tuple[MappedFile, ...], minimum: int, last: tuple[MappedFile, int] | None = None
     ) -> tuple[MappedFile, int]:
-        """Position of the first entry in use whose message lies at or above the physical offset ``minimum``.
+        """Return the position of the first entry in use whose message lies at ``minimum`` or above.
 
         It is that of the entry to come when there is none (ConsumeQueue#correctMinOffset: the min offset
         of a queue without valid entries is its max offset). By bisection: entries ascend.
 
         :param files: at least one.
+        :param minimum: a physical offset of the log.
         :param last: their :meth:`last_position` where it is known already.
         """
 

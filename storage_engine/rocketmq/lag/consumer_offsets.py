@@ -135,7 +135,7 @@ def _repeated(names: Names, counts: npt.NDArray[np.int64]) -> Names:
 
 
 def _lowest(table: pa.Table) -> pa.Table:
-    """One row for each topic, queue and group: the one with the lowest offset.
+    """Return one row for each topic, queue and group: the one with the lowest offset.
 
     :param table: in queue order, of known offsets.
     """
@@ -161,7 +161,7 @@ def from_rows(rows: Sequence[tuple[str, int, str, int | None]]) -> pa.Table:
 
 
 def in_queue_order(table: pa.Table) -> pa.Table:
-    """Rows by topic, queue and group: those of one queue together, in one chunk.
+    """Return the rows by topic, queue and group: those of one queue together, in one chunk.
 
     :param table: of :data:`POSITIONS_SCHEMA`.
     """

@@ -28,7 +28,7 @@ _FRAMES_TO_PROBE = 64
 def dispatched_offset(
     layout: StoreLayout, segments: Sequence[MappedFile], sealed_end: int, max_offset: int
 ) -> int:
-    """Offset below which every message is in its consume queue.
+    """Return the offset below which every message is in its consume queue.
 
     Asks the consume queue of the first message behind the sealed segments; without an answer the ends of
     all queues, until one proves it; behind the highest entry a segment without messages for a consume

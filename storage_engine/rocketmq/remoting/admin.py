@@ -99,7 +99,7 @@ class BrokerAdmin:
             return error.code != command.REQUEST_CODE_NOT_SUPPORTED
 
     def config(self) -> dict[str, str]:
-        """Every setting as it works now, but passwords; broker.conf may differ (GET_BROKER_CONFIG).
+        """Return every setting in effect, but passwords; broker.conf may differ (GET_BROKER_CONFIG).
 
         :return: with the broker's release as :data:`RELEASE`.
         """
@@ -178,7 +178,7 @@ class BrokerAdmin:
         )
 
     def clustering_subscriptions(self, group: str) -> frozenset[str]:
-        """Topics that a group's members subscribe to, as they said (GET_CONSUMER_CONNECTION_LIST).
+        """Return the topics that a group's members subscribe to, as they said (GET_CONSUMER_CONNECTION_LIST).
 
         :return: none for a group without members now, or whose members each take every message.
         """
@@ -196,9 +196,9 @@ class BrokerAdmin:
         )
 
     def consumer_offsets(self) -> pa.Table:
-        """Every committed offset, those in light message queues included (GET_ALL_CONSUMER_OFFSET).
+        """Return every committed offset, light message queues included (GET_ALL_CONSUMER_OFFSET).
 
-        :return: as ``rocketmq.consumer_offsets.consumer_offsets`` gives them.
+        :return: as ``rocketmq.lag.consumer_offsets.consumer_offsets`` returns them.
         """
 
         def parse(answer: RemotingCommand) -> pa.Table:

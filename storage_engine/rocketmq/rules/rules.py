@@ -38,8 +38,9 @@ def triggers(
     zone: ZoneInfo,
     request: PlanRequest,
 ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
-    """The causes that hold now, each with its urgency, and notices that change nothing
-    (CleanCommitLogService#deleteExpiredFiles).
+    """Return the causes that hold now, each with its urgency, and notices that change nothing.
+
+    The rule is that of CleanCommitLogService#deleteExpiredFiles.
 
     :param zone: in which deleteWhen is meant.
     :param request: its ``manual`` and ``forced`` are a cause of their own. Forced without
