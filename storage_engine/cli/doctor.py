@@ -323,7 +323,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def diagnosis_json(found: Diagnosis, said: Arguments) -> dict[str, Any]:
-    """Return the same for programs.
+    """Return a diagnosis for programs.
 
     :param said: as of :func:`print_diagnosis`.
     """

@@ -68,9 +68,11 @@ class RuleLine:
 
 @dataclass(frozen=True, slots=True)
 class DriftMark:
-    """What somebody else did to the store; see :class:`storage_engine.journal.reading.answers.DriftRow`.
+    """What others did to the store: one thing, or several that are told as one.
 
-    :param what: the last thing.
+    See :class:`storage_engine.journal.reading.answers.DriftRow`.
+
+    :param what: the last of these things.
     """
 
     at_ms: int

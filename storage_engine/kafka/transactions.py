@@ -35,11 +35,11 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class OpenInLogs:
-    """What is open in a node's logs.
+    """Open transactions in a node's logs.
 
-    :param by_log: only of logs that leave one open.
+    :param by_log: the open transactions of each log that has some.
     :param unread: logs whose active segments would take too long to be read.
-    :param faults: by log, why it can't be told.
+    :param faults: by log, why its open transactions can't be told.
     """
 
     by_log: Mapping[str, tuple[OpenTransaction, ...]]
@@ -55,8 +55,8 @@ class OpenInLogs:
 def find_open(node: Node, ends: Mapping[str, int], max_bytes: int = _MOST_BYTES) -> OpenInLogs:
     """Look for open transactions in all logs of a node.
 
-    :param ends: of logs, by name.
-    :param max_bytes: to be read behind snapshots in all; the smaller ones first.
+    :param ends: end offsets of logs, by name.
+    :param max_bytes: most bytes to read behind snapshots, in all logs together; smaller logs come first.
     """
     by_log: dict[str, tuple[OpenTransaction, ...]] = {}
     faults: dict[str, str] = {}

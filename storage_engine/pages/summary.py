@@ -40,7 +40,7 @@ def summary_text(report: Mapping[str, Any], *, link: str = "") -> str:
 
 
 def summary_html(report: Mapping[str, Any], *, link: str = "") -> str:
-    """Return the same as a small HTML page: inline styles and tables, no image, nothing from a network.
+    """Return a run as a small HTML page: inline styles and tables, no image, nothing from a network.
 
     :param report: as JSON, of this release or an older one.
     :param link: address of the whole report; "" for none.

@@ -602,9 +602,10 @@ def _heads_before(store: ManagedStore, journal: Journal, record: StoreRecord) ->
 
 
 def _check_unknown(store: ManagedStore, journal: Journal) -> None:
-    """Check that a journal doesn't know a store at its place, or by its stamp.
+    """Make sure that a directory may become a new store.
 
-    :raises StoreIdentityError: it knows a store there, or the stamp is one of a known store.
+    :raises StoreIdentityError: the journal has a store at this place, or by its stamp the directory is a
+        known one.
     """
     here = journal.find_store(store.real_root, store.host)
     if here is not None:

@@ -160,7 +160,7 @@ def look_at_mounts(data_paths: Sequence[Path], root: str) -> tuple[Place, ...]:
 def mount_findings(
     places: Sequence[Place], segments: Sequence[Segment], *, needs_shield: bool
 ) -> Iterator[Finding]:
-    """Judge them. Pure.
+    """Judge the mounts of a store's directories. Pure.
 
     :param places: the first one has the store's root.
     :param needs_shield: a broker runs beside which a shield keeps what is unproven.

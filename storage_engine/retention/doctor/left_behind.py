@@ -108,7 +108,7 @@ def look_at_remains(
     running: bool | None,
     quarantines: Iterable[str] | None = None,
 ) -> tuple[tuple[Finding, ...], Stamp | None]:
-    """Look at all of it, and return the stamp as well; None: there is none that can be read.
+    """Look at all that runs have left, and return the stamp as well; None: none can be read.
 
     :param quarantines: as ``known`` of :func:`quarantine_findings`.
     """

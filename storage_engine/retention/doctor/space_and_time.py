@@ -370,9 +370,10 @@ def _filling(found: Figures, what: str) -> Iterator[Finding]:
 
 
 def retention_findings(found: Figures, age_setting: str) -> Iterator[Finding]:
-    """Yield a time that segments are to stay, and that the disk has no room for at the present growth.
+    """Yield that the disk has no room, at the present growth, for all that its broker is to keep.
 
-    :param age_setting: the broker's setting that says how long.
+    :param age_setting: the broker's setting that says how long segments stay, as ``KEY=VALUE``; "": none
+        does.
     """
     kept_ms = _kept_ms(found)
     level = found.levels.forces_percent or found.full_percent

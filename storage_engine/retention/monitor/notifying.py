@@ -424,7 +424,7 @@ class Teller(threading.Thread):
         self._said: tuple[str, ...] = ()
 
     def add(self, store: ManagedStore, alarms: Sequence[str] | None, happened: Sequence[str]) -> None:
-        """Have it told soon that these stand, and what happened; never waits.
+        """Have it told soon which alarms stand, and what happened; never waits.
 
         :param alarms: None: another process tells what stands.
         """

@@ -78,7 +78,7 @@ def kept_ranges(journal_url: str, store_id: str) -> RangeMemory:
 
 
 def keep_ranges(journal_url: str, store_id: str, memory: RangeMemory) -> None:
-    """Keep it for the next look, in place of what was kept.
+    """Keep what a look found for the next one, in place of what was kept.
 
     :raises StorageEngineError: the journal can't be written.
     """

@@ -47,7 +47,7 @@ SPACE = "space was the cause of a run"
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """What ending a store's quarantines takes.
+    """What it takes to end a store's quarantines.
 
     :param lakes: those whose receipts may prove what lies there.
     """

@@ -266,7 +266,7 @@ def ranges_of_drift(one: Drift, ranges: Sequence[RangeStatus]) -> list[RangeStat
 
 
 def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple[str, ...]:
-    """Return each as a sentence; of what others deleted, what became of it.
+    """Return each drift as a sentence; of what others deleted, what became of it.
 
     :param ranges: by :func:`gone_ranges`.
     """

@@ -100,7 +100,7 @@ def kept_logs(journal_url: str, store_id: str) -> tuple[SeenLog, ...] | None:
 
 
 def keep_logs(journal_url: str, store_id: str, logs: Sequence[SeenLog]) -> None:
-    """Keep them, in place of what was kept.
+    """Keep a store's logs as they were seen, in place of what was kept.
 
     :raises StorageEngineError: the journal can't be written.
     """

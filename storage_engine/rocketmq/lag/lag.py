@@ -249,7 +249,7 @@ def read_files(
     last: Position = None,
     is_batch: bool = False,
 ) -> tuple[consume_queue.QueueBounds, Longs]:
-    """Do the same for a queue whose files are listed.
+    """Return the same as :func:`read_queue`, of a queue whose files are listed.
 
     :param last: where its last entry is, where that is known already.
     """
