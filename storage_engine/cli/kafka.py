@@ -244,7 +244,7 @@ class DiskRoom:
     """Free bytes of a disk, before and after a run.
 
     :param free_bytes_before: None: not known; ``free_bytes`` after the run likewise.
-    :param wanted_bytes: that were to be free; None: the disk's size isn't known.
+    :param wanted_bytes: bytes that were to be free; None: the disk's size isn't known.
     """
 
     path: str

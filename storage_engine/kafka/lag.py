@@ -261,7 +261,7 @@ class _Batch:
     """The batch that holds an offset, or the first one behind it.
 
     :param position: of its first byte in the segment; ``end_position`` is behind its last.
-    :param is_decoded: it has to be decoded to tell the time of the record.
+    :param is_decoded: it is decoded, to tell the time of the record at the offset.
     """
 
     path: str

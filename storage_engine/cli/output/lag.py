@@ -48,7 +48,7 @@ class GroupAtRisk:
 
     :param lag_messages: messages that it has not read, in queues where its position is known.
     :param unknown_queues: number of queues where its position isn't known.
-    :param losing_queues: number of queues of which its next message would be deleted.
+    :param losing_queues: number of queues where its next message would be deleted.
     """
 
     group: str

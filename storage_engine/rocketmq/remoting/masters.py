@@ -66,7 +66,7 @@ class Replicas:
         return ""
 
     def check_only_master(self, root: Path) -> None:
-        """Check that a broker is the only master of its name, so that its log is the only one.
+        """Check that a broker is the only master of its name.
 
         :param root: of the broker's store.
         :raises GateRefusedError: it may not be.
