@@ -114,7 +114,10 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """Run the command line and exit; None takes the words from ``sys.argv``."""
+    """Run the command line and exit.
+
+    :param arguments: the words after the program's name; None takes them from ``sys.argv``.
+    """
     # Else the interpreter ends with a look at every object for garbage: 0.4 s where a lake was opened.
     atexit.register(gc.freeze)
     words = sys.argv[1:] if arguments is None else arguments

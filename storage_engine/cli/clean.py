@@ -86,6 +86,7 @@ def clean(
 
 
 def _dry_run(managed: ManagedStore, request: PlanRequest, as_json: bool) -> None:
+    """Show what a run would do now and what consumers would lose by it; nothing is changed."""
     from storage_engine.brokers import find_broker
     from storage_engine.retention.plan.preview import preview
 

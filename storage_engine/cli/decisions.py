@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 def _digest(context: click.Context, parameter: click.Parameter, digest: str | None) -> str | None:
+    """Make sure that a plan's digest looks like one; a click callback."""
     if digest is not None and not re.fullmatch("[0-9a-f]{64}", digest):
         raise click.BadParameter(
             Text(

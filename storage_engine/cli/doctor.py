@@ -113,6 +113,7 @@ def doctor(managed: ManagedStore | None, as_json: bool) -> int:
 
 
 def _without_lake(found: Diagnosis, lake_dir: str) -> Diagnosis:
+    """Return a diagnosis that says that there is no lake where one was named."""
     where = where_to_make(Path(lake_dir), found.store.broker)
     finding = Finding.warning(
         "no-lake",
@@ -126,7 +127,10 @@ def _without_lake(found: Diagnosis, lake_dir: str) -> Diagnosis:
 
 
 def _call_for(name: str, context: click.Context) -> int:
-    """Call a context's command for a store of the file of stores; return its exit code."""
+    """Call a context's command for a store of the file of stores.
+
+    :return: its exit code.
+    """
     try:
         with context.command.make_context(context.info_name, [name], parent=context.parent) as own:
             return int(context.command.invoke(own) or 0)
@@ -136,7 +140,10 @@ def _call_for(name: str, context: click.Context) -> int:
 
 
 def print_diagnosis(found: Diagnosis, said: Arguments) -> None:
-    """Print what a store is, its settings, what is wrong, and what to type next."""
+    """Print what a store is, its settings, what is wrong, and what to type next.
+
+    :param said: what this call was given.
+    """
     width = min(terminal_width() or 80, _MOST_COLUMNS)
     say_styled(click.style(printable(store_head(found.store)), bold=True))
     for label, text in _about(found):
@@ -196,6 +203,7 @@ def _about_figures(figures: Figures, newest_ms: int | None) -> Iterator[tuple[st
 
 
 def _full(figures: Figures) -> str:
+    """Say when nothing more fits, by what comes and by what goes for its age."""
     if figures.full_in_ms is None:
         return ""
     if figures.full_in_ms > _LONG_MS:
@@ -250,6 +258,7 @@ def _print_settings(found: Diagnosis, width: int) -> None:
 
 
 def _is_telling(one: SettingInEffect) -> bool:
+    """Return whether a setting has to be shown although it is the default."""
     always = ("deleteWhen", "fileReservedTime", "diskMaxUsedSpaceRatio", "cleanFileForciblyEnable")
     return one.source is not SettingFrom.DEFAULT or one.name in always
 
@@ -291,6 +300,7 @@ def _print_next(found: Diagnosis, said: Arguments) -> None:
 
 
 def _next_command(found: Diagnosis, said: Arguments) -> str:
+    """Return the command to type next, with all that this call was told of the store."""
     step = found.next.command
     if isinstance(step, Command) and step.given.startswith("STORE") and said.store is not None:
         given = f"{shlex.quote(said.store)}{step.given.removeprefix('STORE')}"
@@ -313,7 +323,10 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def diagnosis_json(found: Diagnosis, said: Arguments) -> dict[str, Any]:
-    """Return the same for programs."""
+    """Return a diagnosis for programs.
+
+    :param said: as of :func:`print_diagnosis`.
+    """
     figures = found.figures
     return {
         "store": found.store.root,
@@ -342,7 +355,10 @@ def diagnosis_json(found: Diagnosis, said: Arguments) -> dict[str, Any]:
 def _elsewhere_json(
     store: ManagedStore, pipeline: PipelineFacts, error: Exception, said: Arguments, now_ms: int
 ) -> dict[str, Any]:
-    """Return what Airflow knows of a store that isn't here, with the keys of a store that is."""
+    """Return what Airflow knows of a store that isn't here, with the keys of a store that is.
+
+    :param error: that it isn't.
+    """
     findings = by_severity([Finding.warning("not-here", Text(error)), *pipeline_findings(pipeline, now_ms)])
     return {
         "store": store.root,

@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
 
 def _base(lake_dir: Path | None, second_lake_dir: Path | None, conn_id: str | None) -> ManagedStore:
-    """:raises click.UsageError: a call names both or none of a lake and a connection."""
+    """Return a store with the journal and lakes that a call names.
+
+    :raises click.UsageError: both are given, or neither.
+    """
     if (lake_dir is None) == (conn_id is None):
         raise click.UsageError(
             "Expected either --lake DIRECTORY or --conn-id ID, or one of STORAGE_ENGINE_LAKE and "
@@ -217,6 +220,7 @@ def runs(
 
 
 def _left_aside(store: ManagedStore, row: StoreRow) -> tuple[str, ...]:
+    """Return what lies in a store's quarantines, if it is here, without the journal's knowing."""
     from storage_engine.journal.journal import Journal
     from storage_engine.retention.quarantine.places import unknown_notices
     from storage_engine.retention.quarantine.records import known_directories
@@ -238,7 +242,11 @@ def _called(row: StoreRow) -> str:
 def _store(
     journal: str, stores: Sequence[StoreRow], which: str | None, base: ManagedStore | None
 ) -> StoreRow:
-    """:raises BadInputError: no store of the journal is called so, or there are several and none is named."""
+    """Return the store of a journal that is meant: the one that is named, or its only one.
+
+    :param journal: what it is called.
+    :raises BadInputError: no store of the journal is called so, or there are several and none is named.
+    """
     wanted = which or (None if base is None else base.real_root)
     called = [_called(row) for row in stores]
     by_word = {name: row for name, row in zip(called, stores, strict=True) if called.count(name) == 1}
@@ -365,6 +373,7 @@ def _run(run: RunRow) -> str:
 
 
 def _outcome(run: RunRow) -> str:
+    """Return how a run ended; of one without a report, how far it came."""
     return run.outcome or ("no cleanup" if run.state == RunState.OPEN else run.state)
 
 

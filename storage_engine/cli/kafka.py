@@ -153,7 +153,10 @@ def _memory(managed: ManagedStore) -> HoldMemory | None:
 
 
 def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
-    """:raises BadInputError: lake, journal or reports lie on a disk that is to get room."""
+    """Make sure that nothing is written to the disks that are to get room.
+
+    :raises BadInputError: lake, journal or reports lie on one of them.
+    """
     from storage_engine.retention.store.broker_disks import shared_disks
 
     if managed.live is not None and managed.live.allow_same_disk:
@@ -238,7 +241,11 @@ def _lag(managed: ManagedStore, cleanup: cycle.Cleanup, asked: LagQuestion) -> C
 
 @dataclass(frozen=True, slots=True)
 class DiskRoom:
-    """What became free on a disk, before and after the run and as asked for, as far as that is known."""
+    """Free bytes of a disk, before and after a run.
+
+    :param free_bytes_before: None: not known; ``free_bytes`` after the run likewise.
+    :param wanted_bytes: bytes that were to be free; None: the disk's size isn't known.
+    """
 
     path: str
     free_bytes_before: int | None
@@ -333,7 +340,10 @@ def run_tasks(
 
 
 def _clean(cleanup: cycle.Cleanup) -> tuple[str, bool]:
-    """Take every step of a cleanup; return what it came to, as a clause, and whether it ended well."""
+    """Take every step of a cleanup.
+
+    :return: what it came to, as a clause; whether it ended well.
+    """
     for step in cycle.CLEANUP[:-1]:
         step(cleanup)
     finished = cycle.report(cleanup)

@@ -79,6 +79,7 @@ def metrics(
 
 
 def _readers(lake_dir: Path | None, conn_id: str | None) -> tuple[JournalReader, ...]:
+    """Return readers of the journals that a call is about, each once."""
     from storage_engine.journal.reading.queries import JournalReader
 
     if lake_dir is None and conn_id is None and (named := named_stores()):
@@ -95,7 +96,10 @@ def _readers(lake_dir: Path | None, conn_id: str | None) -> tuple[JournalReader,
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Answers Prometheus' library at each scrape; no names stand for all stores of the journals."""
+    """What Prometheus' library asks at each scrape.
+
+    :param stores: names; empty: all stores of the journals.
+    """
 
     readers: tuple[JournalReader, ...]
     stores: tuple[str, ...]

@@ -164,6 +164,7 @@ def init(directory: Path | None, into_airflow: bool, name: str | None, **said: A
 
 
 def _check_paths(*paths: Path | None) -> None:
+    """Make sure that what is named is there; of another host nobody can tell."""
     for option, path in zip(("--store", "--broker-conf"), paths, strict=True):
         if path is not None and not path.exists():
             raise click.BadParameter(f"Path '{path}' does not exist.", param_hint=option)
@@ -212,6 +213,7 @@ def _set_up(
     yes: bool,
     older_dag_ids: bool,
 ) -> None:
+    """Show what changes in an Airflow, make it, and say what comes next."""
     _check_names(conn_id, edge)
     if add_connection and store is None:
         raise click.UsageError("--add-connection: expected --store DIRECTORY with it.")

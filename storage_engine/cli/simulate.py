@@ -146,7 +146,10 @@ def _exists(path: Path) -> BadInputError:
 
 
 def _write_new(path: Path, data: bytes) -> None:
-    """Write a new file; nothing is ever overwritten: BadInputError."""
+    """Write a new file; nothing is ever overwritten.
+
+    :raises BadInputError: something has its name by now.
+    """
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with new_file(path.name, ".tmp", dir_fd=directory) as new:

@@ -151,6 +151,7 @@ def plan(
 
 
 def _touched(managed: ManagedStore) -> tuple[str, ...]:
+    """Say which archived segments a run would hash again, or why that isn't known; (): none."""
     if not has_lake(managed):
         return ()
     try:

@@ -76,6 +76,7 @@ def validate(
 def _validate_rows(
     managed: ManagedStore, spark_master: str | None, output_dir: Path | None
 ) -> ValidationResult:
+    """Check the rows of a store's lakes in a Spark that starts for it, and ends with it."""
     from storage_engine.spark.job_io import run_in_session
     from storage_engine.spark.session import LOCAL_MASTER, spark_session
     from storage_engine.spark.validate_rows import (

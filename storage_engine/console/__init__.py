@@ -1,6 +1,5 @@
 """Answers of the pages about stores, from journals alone: plain functions of a reader and the time of now.
 
 A web server that also serves the tasks' heartbeats imports this: nothing here imports Airflow, or a library
-that reads segments or lakes. A name is the id of a store's connection. Each raises JournalUnavailableError
-where the journal can't be read, and BadInputError where it is of another version.
+that reads segments or lakes.
 """

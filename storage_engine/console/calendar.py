@@ -26,7 +26,11 @@ _GONE = frozenset({"segment-gone", "given-up"})
 
 @dataclass(frozen=True, slots=True)
 class DayRun:
-    """A run that a day has to show; its validation: passed, failed, not-run or unknown."""
+    """A run that a day has to show.
+
+    :param outcome: of the run.
+    :param validation: passed, failed, not-run or unknown.
+    """
 
     run_key: str
     dag_id: str | None
@@ -41,8 +45,10 @@ class DayRun:
 class Day:
     """A day in UTC on which something was validated, was to be, or was lost.
 
+    :param day: as in 2026-11-24.
     :param passed: runs whose validation found no fault; ``failed`` those in which it did.
     :param not_run: runs that deleted something, or failed, and have no validation.
+    :param unknown: runs of which nobody can tell.
     :param gaps: ranges that validations found nowhere, and ranges that others deleted.
     :param losses: ranges that a person accepted as lost on this day.
     """
@@ -71,6 +77,7 @@ def validation_calendar(reader: JournalReader, name: str, year: int) -> Calendar
 
     :param name: the id of its connection; a store that the journal doesn't know has no day.
     :raises BadInputError: there is no such year, or the journal is of another version.
+    :raises JournalUnavailableError: the journal can't be read.
     """
     if not _FIRST_YEAR <= year <= _LAST_YEAR:
         raise BadInputError(f"year: expected {_FIRST_YEAR} to {_LAST_YEAR}, found {year}.")

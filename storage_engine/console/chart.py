@@ -68,7 +68,12 @@ class RuleLine:
 
 @dataclass(frozen=True, slots=True)
 class DriftMark:
-    """The last thing that others did; see :class:`storage_engine.journal.reading.answers.DriftRow`."""
+    """What others did to the store: one thing, or several that are told as one.
+
+    See :class:`storage_engine.journal.reading.answers.DriftRow`.
+
+    :param what: the last of these things.
+    """
 
     at_ms: int
     what: str
@@ -80,6 +85,7 @@ class DriftMark:
 class ChartAnswer:
     """Columns have a value for each moment; None: there was none.
 
+    :param levels: whole percent, by path.
     :param windows: spans in which the broker deletes what has expired.
     :param refused: spans in which the broker took no message, as a disk had been too full.
     """
@@ -103,6 +109,8 @@ def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> Chart
     """Return the chart of a store from a moment to another, which is not included.
 
     :param name: the id of its connection; of a store that the journal doesn't know the chart is empty.
+    :raises JournalUnavailableError: the journal can't be read.
+    :raises BadInputError: it is of another version.
     """
     start_ms = max(start_ms, end_ms - LONGEST_MS)
     store_id = reader.store_id(name)
@@ -163,7 +171,10 @@ def _columns(
 
 
 def _archive_lags(moments: Sequence[Moment | None], holds_ms: int) -> Iterator[int | None]:
-    """Yield the archive lag at each moment: where it was not measured, as up to ``holds_ms`` before."""
+    """Yield the archive lag at each moment: where it was not measured, as shortly before.
+
+    :param holds_ms: for so long.
+    """
     last: Moment | None = None
     for one in moments:
         if one is None or one.archive_lag_bytes is not None:
@@ -261,7 +272,10 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredColumns:
-    """What was measured, aligned by time; ``buckets`` None: no looks were left out."""
+    """What was measured, aligned by time.
+
+    :param buckets: by which looks were chosen; None: each look is there.
+    """
 
     times_ms: tuple[int, ...]
     retention_ms: Column
@@ -271,7 +285,10 @@ class MeasuredColumns:
 
 
 def refused_spans(columns: MeasuredColumns, rules: Sequence[Rules], before: Collection[str] = ()) -> Spans:
-    """Return the spans in which writes were refused; ``before``: the disks that refused at the first look."""
+    """Return the spans in which writes were refused.
+
+    :param before: paths of the disks for which they were refused when the first look came.
+    """
     spans: list[tuple[int, int]] = []
     refusing, begun = set(before), None
     last_ms = columns.times_ms[0] if columns.times_ms else 0

@@ -66,7 +66,10 @@ class TimeBand:
 
 @dataclass(frozen=True, slots=True)
 class TimeToLevel:
-    """In how long a disk is above notice, cleans, forces, refuses or full; None: never, at that pace."""
+    """In how long a disk is above a level; None: never, at that pace.
+
+    :param name: of the level: notice, cleans, forces, refuses or full.
+    """
 
     name: str
     level_percent: int
@@ -77,7 +80,10 @@ class TimeToLevel:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The disk that is fullest, and what the logs hold of it."""
+    """The disk that is fullest.
+
+    :param log_bytes: what the logs hold of it.
+    """
 
     total_bytes: int
     usable_bytes: int
@@ -98,9 +104,14 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """:param enough: the looks tell something; otherwise ``why`` says why they don't.
+    """How fast a store fills, by looks at its logs and its disk, and when it reaches a level.
+
+    :param enough: the looks tell something; otherwise ``why`` says why they don't.
     :param why: no-samples, too-short or another-log; "" where they do.
+    :param span_ms: from the first to the last look that counts.
+    :param samples: number of looks that count.
     :param ingest: None: not told by these looks; ``reclaim`` likewise.
+    :param net: what the disk fills up by.
     """
 
     enough: bool
@@ -123,7 +134,11 @@ class _Day:
 
 
 def forecast_of(moments: Sequence[Moment], room: Room | None, levels: RecordedLevels) -> Forecast:
-    """Return what is to be expected by looks that know where logs end, and by a disk of known level."""
+    """Return what is to be expected at the rates of the last days.
+
+    :param moments: looks that know where the logs begin and end, by time.
+    :param room: None: the disk's level isn't known, and so is no time to a level.
+    """
     known = [one for one in moments if one.min_offset is not None and one.max_offset is not None]
     span_ms = known[-1].at_ms - known[0].at_ms if known else 0
     if not known:
@@ -150,7 +165,12 @@ def forecast_of(moments: Sequence[Moment], room: Room | None, levels: RecordedLe
 def forecast_of_disk(
     looks: Sequence[Filled], moments: Sequence[Moment], room: Room | None, levels: RecordedLevels
 ) -> Forecast:
-    """Return what is to be expected where only the fullest disk, by its looks, tells what comes and goes."""
+    """Return what is to be expected where only the disk tells how much comes and goes.
+
+    :param looks: at the fullest disk, by time.
+    :param moments: looks at the logs, by time.
+    :param room: of that disk; None: its level isn't known now.
+    """
     span_ms = looks[-1].at_ms - looks[0].at_ms if looks else 0
     if not looks or room is None:
         return Forecast(False, "no-samples", 0, 0)
@@ -245,6 +265,8 @@ def store_forecast(reader: JournalReader, name: str, now_ms: int) -> Forecast:
     """Return what is to be expected of a store at the rates of the last days.
 
     :param name: the id of its connection; of a store that the journal doesn't know nothing is told.
+    :raises JournalUnavailableError: the journal can't be read.
+    :raises BadInputError: it is of another version.
     """
     summary = next(iter(reader.summaries((name,), now_ms)), None)
     if summary is None:
@@ -264,6 +286,7 @@ def hourly_moments(reader: JournalReader, store_id: str, days: int, now_ms: int)
 
 
 def _hourly_looks(reader: JournalReader, summary: StoreSummary, now_ms: int) -> tuple[Filled, ...]:
+    """Return the last look of each hour at the fullest disk."""
     fullest = _fullest(summary)
     if fullest is None:
         return ()

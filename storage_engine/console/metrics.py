@@ -48,7 +48,11 @@ _NOT_NOW = (ProblemKind.NEVER_LOOKED, ProblemKind.STALE, ProblemKind.FUTURE)
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """A figure of :data:`METRICS`, of a store or of one of its disks."""
+    """A figure of a store, or of one of its disks, as metrics show it.
+
+    :param metric: one of :data:`METRICS`.
+    :param path: of a disk; "": it is about the store.
+    """
 
     metric: str
     store: str
@@ -57,7 +61,11 @@ class MetricSample:
 
 
 def read_samples(reader: JournalReader, names: Iterable[str] | None, now_ms: int) -> Iterator[MetricSample]:
-    """Yield what a journal knows of all stores, or some by :func:`name_of`, in a fixed number of queries."""
+    """Yield what the journal knows of stores, by a fixed number of queries.
+
+    :param names: of these stores alone, by :func:`name_of`; None: of all.
+    :raises JournalUnavailableError: the journal can't be read.
+    """
     wanted = None if names is None else tuple(names)
 
     def read(connection: Connection) -> list[tuple[StoreSummary, HoldRow | None, VerifiedRow | None]]:

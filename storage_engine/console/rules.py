@@ -55,7 +55,12 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules that held from a moment on; ``unsupported``: why they can't be simulated, or ""."""
+    """The rules that held from a moment on.
+
+    :param settings: by the broker's own names, as text.
+    :param windows: None: the broker has none.
+    :param unsupported: why a store with these settings can't be simulated; "": it can.
+    """
 
     at_ms: int
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -77,12 +82,18 @@ def rules_of(row: RulesRow) -> Rules:
 
 
 def rules_at(rules: Sequence[Rules], at_ms: int) -> Rules | None:
-    """Return the rules, of some by time, that held at a moment; None: nobody had recorded them yet."""
+    """Return the rules that held at a moment; None: nobody had recorded them yet.
+
+    :param rules: by time.
+    """
     return next((one for one in reversed(rules) if one.at_ms <= at_ms), None)
 
 
 def level_state(used_percent: int | None, rules: Rules | None) -> LevelState:
-    """Return what a broker does at a level, a whole percent that is rounded up; None: not known."""
+    """Return what a broker does at a level.
+
+    :param used_percent: a whole percent, rounded up; None: not known.
+    """
     if used_percent is None or rules is None:
         return LevelState.UNKNOWN
     levels = rules.levels

@@ -33,7 +33,11 @@ MOST_RUNS = 200
 
 @dataclass(frozen=True, slots=True)
 class RangeLine:
-    """Offsets [start_offset, end_offset) of a log that share a :class:`Place` and a reason."""
+    """Offsets [start_offset, end_offset) of a log that share a place and a reason.
+
+    :param where: a word of :class:`Place`.
+    :param detail: of its first segment.
+    """
 
     log: str
     lineage: int
@@ -56,7 +60,10 @@ _WORST_FIRST = {
 
 @dataclass(frozen=True, slots=True)
 class PlaceTotal:
-    """All ranges that share a place; ``accepted``: losses that a person has accepted."""
+    """All ranges that share a place.
+
+    :param place: as ``where`` of a range; accepted, for a loss that a person has accepted.
+    """
 
     place: str
     ranges: int
@@ -66,7 +73,12 @@ class PlaceTotal:
 
 @dataclass(frozen=True, slots=True)
 class ShieldLine:
-    """What a store's shield keeps of what no lake proves yet; ``gone_segments`` are in it alone."""
+    """What the shield of a store keeps: second names of segments that no lake proves yet.
+
+    :param mode: of the policy, on or off.
+    :param gone_segments: of ``segments``, those that are gone from the log: only the shield has them.
+    :param foreign_files: in its directory, and put there by somebody else.
+    """
 
     mode: str
     segments: int
@@ -78,7 +90,11 @@ class ShieldLine:
 
 @dataclass(frozen=True, slots=True)
 class StandingLine(Standing):
-    """What stands for a store now; see :class:`storage_engine.journal.reading.answers.Standing`."""
+    """What stands for a store now; see :class:`storage_engine.journal.reading.answers.Standing`.
+
+    :param shield: None: nobody has recorded one.
+    :param has_shield: stores of this kind of broker can have one.
+    """
 
     shield: ShieldLine | None
     has_shield: bool = True
@@ -97,7 +113,13 @@ class FoundLine:
 
 @dataclass(frozen=True, slots=True)
 class StoreAnswer:
-    """:param ranges: None: nobody has recorded them. Of many logs those of the worst and largest ones."""
+    """What the page of a store shows.
+
+    :param rules: None: nobody has recorded them.
+    :param ranges: None likewise. Of many logs those of the worst and largest ones.
+    :param totals: of all ranges, by place.
+    :param logs: how many logs have ranges.
+    """
 
     now_ms: int
     row: StoreLine
@@ -123,7 +145,12 @@ class RunsAnswer:
 
 
 def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
-    """Return what the page of a store shows. Of one that the journal doesn't know, only its line."""
+    """Return what the page of a store shows. Of one that the journal doesn't know, only its line.
+
+    :param name: the id of its connection.
+    :raises JournalUnavailableError: the journal can't be read.
+    :raises BadInputError: it is of another version.
+    """
     row = line_of(reader, name, now_ms)
     if row.store_id is None:
         return StoreAnswer(now_ms, row)
@@ -145,7 +172,10 @@ def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
 
 
 def runs_page(reader: JournalReader, name: str, before_id: int | None = None) -> RunsAnswer:
-    """Return one page of a store's runs, of those begun before one."""
+    """Return one page of a store's runs.
+
+    :param before_id: only those begun before this one.
+    """
     store_id = reader.store_id(name)
     if store_id is None:
         return RunsAnswer(())

@@ -64,7 +64,10 @@ _LEAST_SPAN_MS = HOUR_MS
 
 @dataclass(frozen=True, slots=True)
 class AskedJournal:
-    """A journal, and the stores of it that are asked for, by ids of connections."""
+    """A journal, and the stores of it that are asked for.
+
+    :param names: ids of their connections.
+    """
 
     reader: JournalReader
     names: Collection[str]
@@ -97,7 +100,11 @@ def all_stores(journals: Sequence[AskedJournal], now_ms: int) -> StoresAnswer:
 
 
 def line_of(reader: JournalReader, name: str, now_ms: int) -> StoreLine:
-    """Return one store."""
+    """Return one store.
+
+    :raises JournalUnavailableError: the journal can't be read.
+    :raises BadInputError: it is of another version.
+    """
     (line,) = _of_journal(AskedJournal(reader, (name,)), now_ms)
     return line
 
@@ -186,7 +193,10 @@ class FindingLine:
 
 @dataclass(frozen=True, slots=True)
 class LevelLine:
-    """How full the disk under a path is; where that isn't known, the error says why."""
+    """How full the disk under a path is.
+
+    :param used_percent: None: not known, and ``error`` says why.
+    """
 
     path: str
     used_percent: int | None
@@ -200,6 +210,7 @@ class LevelLine:
 class StoreLine:
     """One store; None where something isn't known.
 
+    :param store: the id of its connection.
     :param urgent: the most urgent thing that doctor found; None: nothing that anybody has to act on.
     :param retention_ms: age of its oldest message at the last look.
     :param filling: of its disks: unknown where one is not known, and none of the others fills.
@@ -239,7 +250,10 @@ def finding_lines(doctor: Iterable[Mapping[str, Any]]) -> tuple[FindingLine, ...
 
 
 def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
-    """Return a store as a page lists it, under the id of its connection."""
+    """Return a store as a page lists it.
+
+    :param name: the id of its connection.
+    """
     rules = None if summary.rules is None else rules_of(summary.rules)
     levels = tuple(
         filled(LevelLine, one, state=level_state(one.used_percent, rules)) for one in summary.levels
@@ -282,7 +296,11 @@ def with_forecast(line: StoreLine, found: Forecast) -> StoreLine:
 
 
 def without_monitor(line: StoreLine, dag_id: str, kind: ProblemKind) -> StoreLine:
-    """Return the line of a store at which a DAG doesn't look any more: what it says gets older and older."""
+    """Return the line of a store at which nobody looks any more: what it says gets older and older.
+
+    :param dag_id: of the DAG that looked.
+    :param kind: why it doesn't.
+    """
     if line.problem_kind not in _LOOKED_FOR:
         return line
     if kind is ProblemKind.MONITOR_PAUSED:
@@ -307,6 +325,7 @@ def worst_first(lines: Iterable[StoreLine]) -> tuple[StoreLine, ...]:
 
 
 def _of_look(summary: StoreSummary) -> Iterator[FindingLine]:
+    """Yield what the last look found lost, and its alarms."""
     if summary.lost:
         yield FindingLine("urgent", "lost", f"Lost: {summary.lost}.", _LOOK)
     yield from (FindingLine("urgent", "alarm", what, "") for what in summary.alarms)

@@ -88,7 +88,10 @@ class AskedIngest:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfQuestion:
-    """What is to be changed, as text; what is left out is as today."""
+    """What is to be changed; what is left out is as today.
+
+    :param values: of settings, as text.
+    """
 
     values: Mapping[str, str] = field(default_factory=dict)
     disk_bytes: int | None = None
@@ -106,7 +109,10 @@ class BothLevels:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfAnswer:
-    """Both courses from the same moment on, and what follows from the changed figures."""
+    """Both courses from the same moment on, and what follows from the changed figures.
+
+    :param windows: spans in which the broker would delete what has expired, by the changed settings.
+    """
 
     today: Course
     changed: Course
@@ -126,7 +132,12 @@ class _Known:
 
 
 def what_if_settings(reader: JournalReader, name: str, now_ms: int) -> WhatIfSettings:
-    """Return what can be changed of a store, with its values today."""
+    """Return what can be changed of a store, with its values today.
+
+    :param name: the id of its connection.
+    :raises JournalUnavailableError: the journal can't be read.
+    :raises BadInputError: it is of another version.
+    """
     known = _known(reader, name, now_ms)
     if isinstance(known, str):
         return WhatIfSettings(why=known)
@@ -142,7 +153,11 @@ def what_if_settings(reader: JournalReader, name: str, now_ms: int) -> WhatIfSet
 
 
 def question_of(body: Any) -> WhatIfQuestion:
-    """Return the question that a page sends as JSON, or name what is wrong with it by a BadInputError."""
+    """Return the question that a page sends.
+
+    :param body: as JSON.
+    :raises BadInputError: it is none; names what is wrong.
+    """
     asked = from_jsonable(WhatIfQuestion, body, "what-if")
     if not 1 <= asked.days <= MOST_DAYS:
         raise BadInputError(f"what-if.days: expected 1 to {MOST_DAYS}, found {asked.days}.")
@@ -159,8 +174,11 @@ def what_if(
 ) -> WhatIfAnswer:
     """Return the course of a store by today's settings and by others.
 
+    :param name: the id of its connection.
+    :param limit_seconds: of processor time for each course.
     :raises BadInputError: a value that the broker would not work with, or no course can be computed.
     :raises SimulationTooLongError: a course takes more than the limit.
+    :raises JournalUnavailableError: the journal can't be read.
     """
     began = time.monotonic()
     known = _known(reader, name, now_ms)

@@ -69,7 +69,10 @@ _ADVICE = {
 def diagnose(
     settings: StoreSettings, now_ms: int, look: Callable[[Path], Node] = read_node
 ) -> BrokerDiagnosis:
-    """See :meth:`storage_engine.model.broker.kind.Inspecting.diagnose`; ``look`` looks at the node."""
+    """See :meth:`storage_engine.model.broker.kind.Inspecting.diagnose`.
+
+    :param look: by which the node is looked at, such as beside its running cluster.
+    """
     try:
         node = look(Path(settings.root))
     except (StoreNotFoundError, BrokerError, NotOnBrokerError):
@@ -209,7 +212,10 @@ def _settings(node: Node, topics: TopicSettings) -> Iterator[Finding]:
 def _logs(
     node: Node, topics: TopicSettings, ends: Mapping[str, int], now_ms: int, faulty: set[str]
 ) -> Iterator[Finding]:
-    """Yield what is wrong with logs; ``faulty`` gets the names of those that no archive takes as they are."""
+    """Yield what is wrong with logs.
+
+    :param faulty: receives the names of those that no archive takes as they are.
+    """
     for directory, log in node.logs:
         try:
             if log.name.log not in ends:
@@ -326,7 +332,10 @@ def _log(log: PartitionLog, topics: TopicSettings, now_ms: int) -> Iterator[Find
 
 
 def left_behind(node: Node, at_ms: int, *, running: bool) -> Iterator[Finding]:
-    """Yield what lies beside a node's logs, with bytes and since when, now or when it last did something."""
+    """Yield what lies in a node's directories beside its logs, with bytes and since when.
+
+    :param at_ms: now; of a stopped node when it last did something.
+    """
     for directory in node.directories:
         for state in _WORDS:
             logs = [log for log in directory.aside if log.name.state is state and not log.is_link]

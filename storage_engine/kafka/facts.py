@@ -119,7 +119,10 @@ def _segment_facts(
     following: SegmentFiles | None,
     end: LogEnd,
 ) -> _Found:
-    """:param following: None: it is the active one, of a log that ends at ``end``.
+    """Return what is known of a segment: times, end, and what is wrong with it.
+
+    :param following: None: it is the active one.
+    :param end: of the log.
     :raises OSError: a file of it can't be read.
     """
     name, found = log.name.log, _Found()
@@ -179,6 +182,7 @@ def _segment_fact(log: PartitionLog, files: SegmentFiles, end: int, *, cleaned: 
 
 
 def _batches(files: SegmentFiles) -> Batches:
+    """Read every batch, with its CRC."""
     # NumPy and the kernels, which a look at boundaries needs for nothing.
     from storage_engine.kafka.codec.record_batch import read_batches
 

@@ -45,7 +45,12 @@ _UnreadPlace = tuple[Place, bool, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """Who consumes of logs (None: all); None for the next offset of a group whose position isn't known."""
+    """Consumer groups that read a node's logs, and how far they have read.
+
+    :param committed: next offset by group, topic and partition; None: the group reads there, and its
+        position isn't known.
+    :param logs: names of the logs whose consumers are all known; None: all of the node's logs.
+    """
 
     committed: Mapping[Place, int | None]
     source: LagSource
@@ -132,7 +137,12 @@ def _in_all_partitions(
 
 @dataclass(frozen=True, slots=True)
 class SegmentOfLag:
-    """A segment that groups read, whether it goes, and in how long by age alone, if known."""
+    """A segment that groups read.
+
+    :param index_path: of its offset index; None: there is none.
+    :param going: it is in the plan that was asked about.
+    :param time_to_loss_ms: until age alone may take it; None: never, or not known.
+    """
 
     base_offset: int
     path: str
@@ -144,7 +154,13 @@ class SegmentOfLag:
 
 @dataclass(frozen=True, slots=True)
 class LogOfLag:
-    """A log that groups read, which ends at ``end``, or behind where its last segment can't be read."""
+    """A log that groups read.
+
+    :param begin: first offset that can be read.
+    :param end: offset behind the last that can be.
+    :param newest_ms: timestamp of its newest record; None: it has none.
+    :param is_end_known: its last segment can be read; otherwise it ends at ``end`` or behind.
+    """
 
     name: str
     begin: int
@@ -156,7 +172,10 @@ class LogOfLag:
 
 @dataclass(frozen=True, slots=True)
 class LagContext:
-    """What lag is measured against, by names of logs; picklable."""
+    """What lag is measured against; picklable.
+
+    :param logs: by name.
+    """
 
     logs: Mapping[str, LogOfLag] = field(default_factory=dict)
 
@@ -172,7 +191,12 @@ class LagContext:
 
 @dataclass(frozen=True, slots=True)
 class OffsetPlace:
-    """Where an offset lies in its log: in its segment, or the first behind where a cleaner took it."""
+    """Where an offset lies in its log.
+
+    :param segment: that holds it, or the first one behind it where a cleaner took it.
+    :param bytes_from_there: of the log from its batch on.
+    :param timestamp_ms: of the record; None: it has none.
+    """
 
     segment: SegmentOfLag
     bytes_from_there: int
@@ -234,7 +258,11 @@ def _row(
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """The batch that holds an offset, or the first one behind it; its largest timestamp, if it has any."""
+    """The batch that holds an offset, or the first one behind it.
+
+    :param position: of its first byte in the segment; ``end_position`` is behind its last.
+    :param is_decoded: it is decoded, to tell the time of the record at the offset.
+    """
 
     path: str
     position: int
@@ -324,7 +352,12 @@ def _loads(batches: Sequence[_Batch]) -> Iterator[list[tuple[_Batch, bytes]]]:
 def _record_times(
     load: Sequence[tuple[_Batch, bytes]], wanted: Mapping[_Batch, Sequence[tuple[str, int]]]
 ) -> dict[tuple[str, int], int]:
-    """Return ms of the first record at or behind each offset wanted of batches, where it has a time."""
+    """Return the timestamps of records, by decoding batches of any logs together.
+
+    :param wanted: the offsets that each batch holds, or is the first one behind.
+    :return: by log and offset, the timestamp in ms of the first record at or behind it; none where that has
+        none.
+    """
     # The kernels take longer to load than many a store takes to be looked at.
     from storage_engine.kafka.codec.codec import CODEC
 
@@ -349,7 +382,11 @@ def _record_times(
 
 @dataclass(slots=True)
 class _OfGroup:
-    """Of partitions in which a group's position is known, or isn't; since when, as far as can be told."""
+    """Unread records of a group in a topic: of partitions in which its position is known, or of the others.
+
+    :param messages: number of unread records; None: it isn't known.
+    :param from_ms: when the first of them was written, in ms since the epoch; None: it can't be told.
+    """
 
     messages: int | None = None
     partitions: int = 0
@@ -361,6 +398,7 @@ def unread_records(
 ) -> Unread:
     """Sum up by group and topic what is not read below offsets where logs are to begin.
 
+    :param context: of these logs.
     :param deleted: it is gone already: no log is looked into for when the first one was written.
     """
     unread = _unread_from(consumers, context, new_min_offsets, deleted=deleted)

@@ -83,7 +83,10 @@ def _opened(request: LagRequest) -> KafkaStore:
 
 
 def _check_plan(snapshot: StoreSnapshot, plan_segments: Collection[SegmentId]) -> None:
-    """:raises BadInputError: a segment isn't in the node, and didn't go meanwhile as its log's first."""
+    """Check that a plan's segments are those of a node, or went from the beginning of their log.
+
+    :raises BadInputError: a segment isn't in the node, and didn't go meanwhile.
+    """
     there = {segment.id for log in snapshot.logs for segment in log.segments}
     begins = {log.name: log.min_offset for log in snapshot.logs}
     went = {one for one in plan_segments if one.base_offset < begins.get(one.log, 0)}

@@ -51,7 +51,10 @@ def log_files(log: str) -> tuple[str, ...]:
 
 
 def files_of(receipts: Sequence[Receipt], nodes: ServingNodes) -> Mapping[str, bytes]:
-    """Return the files beside checked whole logs' segments and companions, by path below the directory."""
+    """Return the files beside segments and their companions, by path below the log directory.
+
+    :param receipts: of whole logs, which :func:`check_served` has let pass.
+    """
     files: dict[str, bytes] = {}
     starts, watermarks = [], []
     for name, rows in _by_log(receipts):
@@ -76,7 +79,10 @@ def files_of(receipts: Sequence[Receipt], nodes: ServingNodes) -> Mapping[str, b
 
 
 def check_served(receipts: Sequence[Receipt], nodes: ServingNodes) -> None:
-    """:raises RestoreError: the nodes would set a restored log aside, cut it off, or serve another one."""
+    """Make sure that the nodes serve what is restored, as it was.
+
+    :raises RestoreError: they would set a log aside, cut it off, or serve another one.
+    """
     for name, rows in _by_log(receipts):
         _check_topic(name, rows, nodes)
         _check_epochs(name, rows, nodes)
@@ -84,8 +90,9 @@ def check_served(receipts: Sequence[Receipt], nodes: ServingNodes) -> None:
 
 
 def epochs_of(rows: Sequence[Receipt]) -> tuple[LeaderEpoch, ...]:
-    """Return the epochs, oldest first, of a log that begins with these segments, in order and without a hole.
+    """Return the epochs of a log that begins with the first of these segments, oldest first.
 
+    :param rows: of one log, in order and without a hole.
     :raises RestoreError: receipts that don't say them, or contradict each other.
     """
     found: list[LeaderEpoch] = []
@@ -207,7 +214,10 @@ def _unsound(row: Receipt, expected: str) -> RestoreError:
 
 @dataclass(frozen=True, slots=True)
 class ServingNodes:
-    """What restoring has to know of the nodes, the restored directory's own first, and their logs."""
+    """What restoring has to know of the nodes. The first one is the restored directory's own.
+
+    :param logs: where each of a node's logs is, by node and name.
+    """
 
     path: Path
     cluster_id: str
@@ -219,6 +229,7 @@ class ServingNodes:
 def read_serving_nodes(paths: Sequence[Path]) -> ServingNodes:
     """Look at the nodes.
 
+    :param paths: their ``server.properties``.
     :raises RestoreError: one runs, they are of several clusters, or their cluster's topics aren't on disk.
     :raises StorageEngineError: the files of one can't be read.
     """

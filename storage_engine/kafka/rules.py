@@ -23,12 +23,14 @@ class RetentionSettings:
     """A topic's settings that decide what is deleted (LogConfig).
 
     :param delete: ``cleanup.policy`` contains delete.
+    :param compact: it contains compact.
     :param remote: ``remote.storage.enable`` is true: only its broker may delete of it, and raise its start.
     :param copy_disabled: ``remote.log.copy.disable`` is true: nothing more is copied there, and its broker
         deletes by the whole retention (UnifiedLog#remoteLogEnabledAndRemoteCopyEnabled).
     :param local_without_delete: the policy has no word; what is copied to remote storage goes by the local
         bounds all the same, since Kafka 4.3.
     :param segment_ms: from its first record on, until a newer record closes the active segment.
+    :param segment_bytes: size that closes it.
     """
 
     delete: bool = True
@@ -62,7 +64,12 @@ class RetentionSettings:
 
 
 class SegmentFacts(NamedTuple):
-    """What the rules ask of a segment, by the file's time if no record has one (#largestTimestamp)."""
+    """What the rules ask of a segment.
+
+    :param size_bytes: of its ``.log`` alone.
+    :param largest_timestamp_ms: of its records; where none has one, when the file was last written to
+        (LogSegment#largestTimestamp).
+    """
 
     base_offset: int
     size_bytes: int
@@ -122,7 +129,10 @@ class SegmentDeletion(NamedTuple):
 
 
 class Halt(NamedTuple):
-    """Where a rule stops: at the segment of this base offset; None: it looks at none."""
+    """Where a rule stops.
+
+    :param base_offset: of the segment that it stops at; None: it looks at none.
+    """
 
     rule: Rule
     stop: Stop
@@ -130,7 +140,11 @@ class Halt(NamedTuple):
 
 
 class RetentionPass(NamedTuple):
-    """What one pass does to a log: deletions, the active segment's only with all, and rules' halts."""
+    """What one pass does to a log.
+
+    :param deletions: oldest first. The active segment is among them only where all are.
+    :param halts: one for each rule, in their order.
+    """
 
     deletions: tuple[SegmentDeletion, ...]
     halts: tuple[Halt, ...]

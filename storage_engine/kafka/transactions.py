@@ -35,7 +35,12 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class OpenInLogs:
-    """What is open in logs, why that can't be told, and which active segments would take too long to read."""
+    """Open transactions in a node's logs.
+
+    :param by_log: the open transactions of each log that has some.
+    :param unread: logs whose active segments would take too long to be read.
+    :param faults: by log, why its open transactions can't be told.
+    """
 
     by_log: Mapping[str, tuple[OpenTransaction, ...]]
     unread: tuple[str, ...]
@@ -48,7 +53,11 @@ class OpenInLogs:
 
 
 def find_open(node: Node, ends: Mapping[str, int], max_bytes: int = _MOST_BYTES) -> OpenInLogs:
-    """Look for open transactions in all logs of a node, smaller ones first, up to so many bytes."""
+    """Look for open transactions in all logs of a node.
+
+    :param ends: end offsets of logs, by name.
+    :param max_bytes: most bytes to read behind snapshots, in all logs together; smaller logs come first.
+    """
     by_log: dict[str, tuple[OpenTransaction, ...]] = {}
     faults: dict[str, str] = {}
     unread: list[str] = []
@@ -98,7 +107,11 @@ def _bytes_behind(log: PartitionLog, end: int) -> int:
 
 
 def transaction_findings(found: OpenInLogs, node: Mapping[str, str], at_ms: int) -> Iterator[Finding]:
-    """Yield transactions that hang now, or when a stopped node last did something."""
+    """Yield transactions that hang.
+
+    :param node: its settings.
+    :param at_ms: now; of a stopped node when it last did something.
+    """
     text = node.get("transaction.max.timeout.ms", "").strip()
     longest_ms = (int(text) if text.isdecimal() else _LONGEST_MS) + _GRACE_MS
     for name, transactions in sorted(found.by_log.items()):
@@ -134,7 +147,11 @@ def _hanging(name: str, one: OpenTransaction) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction without a marker; its newest records' time in ms since the epoch, or -1."""
+    """A transaction without a marker.
+
+    :param first_offset: of its first record.
+    :param written_ms: time of its newest records, in milliseconds since the epoch; -1: they have none.
+    """
 
     producer_id: int
     first_offset: int
@@ -209,7 +226,11 @@ def _between(log: PartitionLog, begin: int, end: int) -> Iterator[SegmentFiles]:
 
 
 def _check_whole(segment: SegmentFiles, damages: Sequence[Damage], size_bytes: int, *, active: bool) -> None:
-    """:raises CorruptFileError: of damage that may have a marker, but an active segment's torn end."""
+    """Check that a segment has no damage in which a marker may have been.
+
+    :param active: the broker may be writing the segment: damage at its end is no error.
+    :raises CorruptFileError: there is such damage.
+    """
     for damage in damages:
         if not (active and damage.offset + damage.size_bytes == size_bytes):
             raise corrupt(segment.log.path, damage.offset, damage.expected, damage.found, _REMEDY)

@@ -253,17 +253,28 @@ CAUSES: Mapping[str, str] = {
 
 
 def error_advice(error: str, words: BrokerWords) -> str:
-    """Return what to do about an error, by the name of its class."""
+    """Return what to do about an error.
+
+    :param error: the name of its class.
+    :param words: of the store's broker.
+    """
     return words.errors.get(error) or ERRORS.get(error, OTHERWISE)
 
 
 def check_advice(expectation: str, words: BrokerWords) -> str:
-    """Return what to do about an expectation, by the name of its class, that rows break."""
+    """Return what to do about an expectation that rows break.
+
+    :param expectation: the name of its class.
+    :param words: of the store's broker.
+    """
     return words.checks.get(expectation) or CHECKS.get(expectation, CHECK_OTHERWISE)
 
 
 def cause_words(cause: str, words: BrokerWords) -> str:
-    """Return the cause of a run in words."""
+    """Return the cause of a run in words.
+
+    :param words: of the store's broker.
+    """
     return words.causes.get(cause) or CAUSES.get(cause, cause)
 
 

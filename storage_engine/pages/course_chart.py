@@ -93,7 +93,11 @@ class _Drawn:
 
 
 def course_svg(title: str, today: ChartCourse, changed: ChartCourse | None, zone: tzinfo) -> str:
-    """Return a picture of today's course, and of the changed one in front; days begin in the zone."""
+    """Return a picture of today's course, and of the changed one in front of it.
+
+    :param title: what is simulated.
+    :param zone: in which days begin; its name stands below the axis.
+    """
     shown = changed or today
     start_ms, end_ms = today.course.times_ms[0], today.course.times_ms[-1]
     courses = [today] if changed is None else [today, changed]
@@ -135,11 +139,13 @@ def _scale(panel: tuple[int, int], most: float) -> Callable[[float], float]:
 
 
 def _ticks(most_hours: int) -> list[int]:
+    """Return whole hours from 0 to the most or above, few enough to be read."""
     step = next((step for step in _HOUR_STEPS if most_hours <= step * _MOST_TICKS), _HOUR_STEPS[-1])
     return list(range(0, most_hours + step, step))
 
 
 def _days(start_ms: int, end_ms: int, zone: tzinfo, x: Callable[[int], float]) -> Iterator[tuple[float, str]]:
+    """Yield each day's beginning, with a label where there is room for one."""
     first = datetime.fromtimestamp(start_ms / 1000, UTC).astimezone(zone)
     every = max(1, -(-(end_ms - start_ms) // (24 * HOUR_MS * _MOST_DAY_LABELS)))
     midnight = first.replace(hour=0, minute=0, second=0, microsecond=0)

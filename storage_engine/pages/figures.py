@@ -92,7 +92,10 @@ def freed_bytes(report: Mapping[str, Any]) -> int:
 
 
 def unread_count(unread: Mapping[str, Any]) -> str:
-    """Return how many messages some group has not read, as far as that is known, by at least one row."""
+    """Return how many messages some group has not read, as far as that is known.
+
+    :param unread: what consumers lose, as JSON, with at least one row.
+    """
     known = sum(row["messages"] or 0 for row in unread["rows"])
     if not known:
         return "an unknown number of messages"
@@ -101,7 +104,10 @@ def unread_count(unread: Mapping[str, Any]) -> str:
 
 
 def words_of(broker: str) -> BrokerWords:
-    """Return the words of a kind of broker; those that fit any where its package isn't here."""
+    """Return the words of a kind of broker; those that fit any where its package isn't here.
+
+    :param broker: its name, as reports have it.
+    """
     try:
         return find_broker(broker).words
     except BadInputError:

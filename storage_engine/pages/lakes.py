@@ -21,7 +21,11 @@ class LakeForecast(NamedTuple):
 
 
 def keep_page(store: str, lakes: tuple[LakeForecast, ...], price: float | None = None) -> str:
-    """Return the page of what lakes keep as text; the price is that of 10⁹ bytes for a month."""
+    """Return the page of what lakes keep as text.
+
+    :param store: what people call it.
+    :param price: of 10⁹ bytes for a month.
+    """
     page = template("keep.html.j2")
     return page.render(store=store, lakes=lakes, price=price, days=_days, most_days=MOST_DAYS)
 
@@ -35,5 +39,8 @@ def _days(forecast: KeepForecast) -> list[tuple[int, int, int]]:
 
 
 def usage_page(store: str, report: RetentionReport) -> str:
-    """Return the page of a retention report as text."""
+    """Return the page of a retention report as text.
+
+    :param store: what people call it.
+    """
     return template("usage.html.j2").render(store=store, report=report)

@@ -45,7 +45,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class SegmentGroup:
-    """Neighbours in a log that the same became of, for the same reason; some are ``listed`` one by one."""
+    """Neighbours in a log that the same became of, for the same reason.
+
+    :param listed: those of them that are shown one by one.
+    """
 
     log: str
     fate: str
@@ -152,6 +155,7 @@ def render_page(
     """Return the page as text.
 
     :param report: the report's JSON form; None where no run asked for the validation.
+    :param validation: None where the run has none (yet).
     :param links: title → relative address of what lies beside the page.
     :param broker: of the store that was validated, where there is no report, which has it.
     """

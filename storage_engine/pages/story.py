@@ -67,7 +67,13 @@ SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """The first screen of a report, with what consumers lose, if anything."""
+    """The first screen of a report.
+
+    :param word: the outcome in a word or two.
+    :param tone: how it is shown: ok, warn, bad or dim.
+    :param headline: the outcome as a sentence.
+    :param loss: what consumers lose, as a sentence; "" where they lose nothing.
+    """
 
     word: str
     tone: str
@@ -83,7 +89,10 @@ def of_any_release(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tell(report: Mapping[str, Any]) -> Story:
-    """Say what a report with every field says; see :func:`of_any_release`."""
+    """Say what a report says.
+
+    :param report: with every field; see :func:`of_any_release`.
+    """
     word, tone = _verdict(report)
     return Story(
         word=word,
@@ -191,7 +200,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One question that a reader has of a run, and the answer, also in a few words."""
+    """One question that a reader has of a run, and the answer.
+
+    :param short: the answer in a few words, for where space is short.
+    """
 
     question: str
     lines: tuple[Line, ...]
@@ -200,7 +212,10 @@ class Answer:
 
 
 def answers(report: Mapping[str, Any]) -> tuple[Answer, ...]:
-    """Answer what a reader asks of a run by its report with every field; what doesn't arise is left out."""
+    """Answer what a reader asks of a run; what doesn't arise is left out.
+
+    :param report: with every field, as JSON.
+    """
     asked = (_went(report), _why(report), _where(report), _cost(report), _checked(report), _who(report))
     return tuple(answer for answer in asked if answer is not None)
 
@@ -247,6 +262,7 @@ def _it(rows: Sequence[object]) -> str:
 
 
 def _messages(report: Mapping[str, Any], deleted: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many messages were in it, and when they were stored, as far as receipts tell."""
     slots = {(row["log"], row["base_offset"]) for row in deleted}
     found = [row for row in report["archived"] if (row["log"], row["base_offset"]) in slots]
     if not found:
@@ -282,6 +298,7 @@ def _why(report: Mapping[str, Any]) -> Answer | None:
 
 
 def _reasons(report: Mapping[str, Any]) -> Iterator[str]:
+    """Return for how many segments each reason decided; what went comes first."""
     counts = Counter((row["fate"] == "kept", str(row["reason"])) for row in report["segments"])
     for (kept, reason), count in sorted(counts.items(), key=lambda item: (item[0][0], -item[1])):
         goes = "would go" if is_dry_run(report) else "goes" if count == 1 else "go"
@@ -324,6 +341,7 @@ def _where(report: Mapping[str, Any]) -> Answer | None:
 
 
 def _restore_command(report: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the command that brings segments back from the lake."""
     words = ["storage-engine", "restore", "--lake", str(report["lake_directory"]), "--to", "DIRECTORY"]
     words += ["--store-id", str(report["store_id"]), "--lineage", str(report["lineage"])]
     if len({row["log"] for row in rows}) == 1:
@@ -372,7 +390,10 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
 
 
 def _loss_text(row: Mapping[str, Any], unit: str) -> str:
-    """Return what one group misses of one topic, which is divided into units."""
+    """Return what one group misses of one topic.
+
+    :param unit: what its messages are divided into.
+    """
     group, topic = shortened(str(row["group"]), NAME_WIDTH), shortened(str(row["topic"]), NAME_WIDTH)
     queues = count_text(row["queues"], unit)
     since = f", stored from {time_text(row['from_ms'])} on" if row["from_ms"] is not None else ""
@@ -423,7 +444,12 @@ def _checked(report: Mapping[str, Any]) -> Answer | None:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """:param what: was expected and found; ``remedy`` is "" where this says it."""
+    """Something that needs a person, or a reader's attention.
+
+    :param tone: bad or warn.
+    :param what: what was expected and found.
+    :param remedy: what to do; "" where ``what`` says it.
+    """
 
     title: str
     tone: str
@@ -432,7 +458,10 @@ class Problem:
 
 
 def problems(report: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Return what needs a person, the worst first, by a report with every field."""
+    """Return what needs a person, the worst first.
+
+    :param report: with every field, as JSON.
+    """
     words = words_of(report["broker"])
     found = [Problem("A lake isn't what it should be", "bad", why, "") for why in report["wrong_lakes"]]
     found += [*_refused(report, words), *_errors(report, words)]
@@ -442,7 +471,11 @@ def problems(report: Mapping[str, Any]) -> tuple[Problem, ...]:
 
 
 def broken_checks(validation: Mapping[str, Any] | None, words: BrokerWords) -> Iterator[Problem]:
-    """Return the checks of a validation that don't hold."""
+    """Return the checks that don't hold.
+
+    :param validation: as JSON; None: there was none.
+    :param words: of the store's broker.
+    """
     for check in validation["checks"] if validation else ():
         if check["status"] == "OK":
             continue

@@ -19,13 +19,20 @@ _GREY = "#5a6474"
 
 
 def summary_subject(report: Mapping[str, Any]) -> str:
-    """Return the subject of a mail about a run, on one line, by a report of this release or an older one."""
+    """Return the subject of a mail about a run, on one line.
+
+    :param report: as JSON, of this release or an older one.
+    """
     story = tell(of_any_release(report))
     return printable(f"{story.word}: {shortened(str(report['store']), _NAME_WIDTH)}: {story.headline}")
 
 
 def summary_text(report: Mapping[str, Any], *, link: str = "") -> str:
-    """Return a run in at most :data:`LINES` lines of plain text."""
+    """Return a run in at most :data:`LINES` lines of plain text.
+
+    :param report: as JSON, of this release or an older one.
+    :param link: address of the whole report; "" for none.
+    """
     full = of_any_release(report)
     lines = [line for line in _lines(full, tell(full)) if line]
     end = [f"Report: {link}" if link else f"Run {full['run_key']}, begun {time_text(full['began_at_ms'])}"]
@@ -33,7 +40,11 @@ def summary_text(report: Mapping[str, Any], *, link: str = "") -> str:
 
 
 def summary_html(report: Mapping[str, Any], *, link: str = "") -> str:
-    """Return the same as a small HTML page: inline styles and tables, no image, nothing from a network."""
+    """Return a run as a small HTML page: inline styles and tables, no image, nothing from a network.
+
+    :param report: as JSON, of this release or an older one.
+    :param link: address of the whole report; "" for none.
+    """
     full = of_any_release(report)
     story = tell(full)
     return template("summary.html.j2").render(

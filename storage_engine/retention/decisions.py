@@ -156,7 +156,13 @@ def _ask_every_lake(context: Context) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """A range that is in no place that is known; ``gap``: what alone tells of it between store and lake."""
+    """A range that is in no place that is known.
+
+    :param gap: what is known of it, where nothing but a gap between store and lake tells that it is gone.
+    :param log_id: which log it is of; "": it isn't known.
+    :param is_other: another log has the name of that one by now.
+    :param is_accepted: a person has accepted it before.
+    """
 
     log: str
     start_offset: int
@@ -553,7 +559,12 @@ def _policy_before(store: ManagedStore, journal: Journal, ids: Sequence[str]) ->
 
 @dataclass(frozen=True, slots=True)
 class _AskedLake:
-    """A lake whose present state counts, by its ids and its originals', and the store's last receipt."""
+    """A lake whose present state counts.
+
+    :param place: location of its table of receipts.
+    :param lake_ids: its own, and of those that it is a copy of.
+    :param head: the last receipt of the store; None: it has none.
+    """
 
     location: str
     place: str
@@ -591,7 +602,11 @@ def _heads_before(store: ManagedStore, journal: Journal, record: StoreRecord) ->
 
 
 def _check_unknown(store: ManagedStore, journal: Journal) -> None:
-    """:raises StoreIdentityError: the journal has a store at this place, or of these directories."""
+    """Make sure that a directory may become a new store.
+
+    :raises StoreIdentityError: the journal has a store at this place, or by its stamp the directory is a
+        known one.
+    """
     here = journal.find_store(store.real_root, store.host)
     if here is not None:
         raise StoreIdentityError(

@@ -5,10 +5,9 @@ for. That the bytes are the same was seen once, and is recorded; that the receip
 seen at each look. For a deletion that is never enough: receipts are read, and bytes hashed, while the
 store is ours.
 
-Replicas of a log have equal batches. Where they have not, one of them lost records or is damaged, and the
-lake must not take both for the same log without a person's word. A log that was adopted has a lineage of its
-own: it may differ from now on, and only what is equal is credited. Each that asks a lake raises
-LakeUnavailableError where it can't be read.
+Replicas of a log have equal batches. Where they have not, one of them lost records or is damaged. The
+lake must not take both for the same log without a person's word. A log that was adopted has a
+lineage of its own: it may differ from now on, and only what is equal is credited.
 """
 
 from __future__ import annotations
@@ -64,7 +63,11 @@ _FIRST_LINEAGE = 1
 
 @dataclass(frozen=True, slots=True)
 class ComparedLog:
-    """A log, its broker's identity of it, what replicas archived, and what shows that it differs."""
+    """A log beside what other replicas have archived of it.
+
+    :param log_id: the broker's own identity of the log.
+    :param divergence: what shows that it isn't theirs; "": nothing does, or it may differ.
+    """
 
     log: str
     log_id: str
@@ -81,7 +84,13 @@ def compare_logs(
     compared: ComparedReceipts = frozenset,
     depth: Depth = Depth.SIZES,
 ) -> Iterator[ComparedLog]:
-    """Yield logs that other stores have archived, too, comparing bytes of the archivable segments there."""
+    """Yield the logs of some segments that other stores have archived in a lake, too.
+
+    :param there: all archivable segments of these logs, by which bytes are compared.
+    :param compared: receipts that were found equal before.
+    :param depth: to which their receipts' files are read.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
     replicas = broker.replicas
     if not segments or replicas is None:
         return
@@ -141,6 +150,7 @@ def _compare(
 def divergence(broker: BrokerStore, record: StoreRecord, log: str, rows: Sequence[Receipt]) -> str:
     """Return what else than bytes shows that a log isn't the one that other replicas archived.
 
+    :param rows: their receipts of bytes that this log has, too.
     :return: "": nothing does, or the log may differ, as a person adopted it.
     """
     if not rows or record.lineage_of(log) != _FIRST_LINEAGE:
@@ -179,8 +189,10 @@ def without_replicas_work(
 ) -> list[Segment]:
     """Return the segments that no other replica has archived either, and record which receipts cover others.
 
+    :param unproven: what no receipt of this store proves.
     :param there: all archivable segments of the store, by which bytes are compared.
     :param depth: to which the other replicas' files in the lake are read.
+    :raises LakeUnavailableError: a lake can't be read.
     :raises LakeConflictError: another replica archived other bytes of a log, or the same of other leaders.
     """
     covered: set[SegmentId] = set()
@@ -196,7 +208,11 @@ def without_replicas_work(
 
 
 def refuse_diverged(context: Context, by_replicas: Mapping[SegmentId, Sequence[Receipt]]) -> None:
-    """:raises LakeConflictError: a log isn't that of replicas' receipts: other leaders took its records."""
+    """Make sure that logs are still those whose replicas' receipts count for them.
+
+    :param by_replicas: receipts by the segment that they count for.
+    :raises LakeConflictError: one isn't: other leaders took its records.
+    """
     rows: dict[str, dict[str, Receipt]] = {}
     for segment_id, found in by_replicas.items():
         rows.setdefault(segment_id.log, {}).update({row.row_hash: row for row in found})
@@ -248,6 +264,8 @@ def archived_by_replicas(
     """Return which segments other replicas' receipts cover, as was recorded and still holds, with these.
 
     Of a lake that can't be asked the journal's word counts: enough not to archive again, never to delete.
+
+    :raises LakeUnavailableError: a lake can't be read.
     """
     by_subject = {segment_subject(*segment.id): segment for segment in segments}
     known = [
@@ -302,7 +320,10 @@ def with_replicas(
 ) -> Proofs:
     """Return proofs with other nodes' receipts, which cover segments that none of the store's own proves.
 
+    :param going: segments that are about to go, as they are now.
+    :param snapshot: of the store, which is ours.
     :param reading: how fast files may be read, and what keeps the store ours meanwhile.
+    :raises LakeUnavailableError: a lake can't be read.
     """
     if broker.replicas is None or not proofs.asked:
         return proofs
@@ -323,7 +344,11 @@ def with_replicas(
 def has_archived_replicas(
     broker: BrokerStore, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
 ) -> bool:
-    """Return whether a lake has receipts of another store's log of a log's identity, or name."""
+    """Return whether a lake has receipts of another store with a log of the same identity, or name.
+
+    :param segments: of one log.
+    :raises LakeUnavailableError: a lake can't be read.
+    """
     contexts = contexts_of(broker, segments[-1:])
     logs = {one.log_id: EVERY_RECORD for one in contexts.values() if one.log_id}
     return any(replica_receipts(one.lake, record.store_id, logs) for one in proofs.asked)
@@ -331,7 +356,10 @@ def has_archived_replicas(
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """A comparison of segments, ``unseen`` ones writable unnoticed, with what other nodes archived."""
+    """A comparison of segments with what other nodes have archived in a lake.
+
+    :param unseen: paths of files that may be written to without a trace.
+    """
 
     broker: BrokerStore
     record: StoreRecord
@@ -405,7 +433,11 @@ def _sound(lake: Lake, rows: Sequence[Receipt], looked: Callable[[], None]) -> s
 def replicas_prove(
     asked: Iterable[LakeProofs], store_id: str, release: SegmentRelease, looked: Callable[[], None]
 ) -> bool:
-    """Return whether other nodes' receipts, on which a deletion rested, hold; ``looked`` after each file."""
+    """Return whether receipts of other nodes, on which a deletion rested, hold still.
+
+    :param looked: called after each receipt whose files were read.
+    :raises LakeUnavailableError: a lake can't be read.
+    """
     if not release.replicas or not release.log_id:
         return False
     for one in asked:

@@ -62,7 +62,11 @@ from storage_engine.shield.size import Wanted, room_bytes, to_give_up, wanted, w
 
 @dataclass(frozen=True, slots=True)
 class JudgedLink:
-    """A link with the receipt that proves its bytes, if any, or why these can't be told from others."""
+    """A link, and what lakes say of its segment.
+
+    :param receipt: that counts and proves the very bytes of the link; None: none does.
+    :param problem: why its bytes can't be told from others; "" where they can.
+    """
 
     seen: SeenLink
     receipt: Receipt | None = None
@@ -181,6 +185,7 @@ def asked_notices(
 ) -> tuple[str, ...]:
     """Say what a person should know of a shield, once lakes and journal were asked.
 
+    :param going: segments that are to be deleted.
     :raises ShieldError: what is kept there is unknown.
     """
     return shield_notices(store.real_root, going, lambda shield: ask_of_gone(store, journal, record, shield))
@@ -195,6 +200,7 @@ def by_lineage(links: Sequence[SeenLink]) -> Mapping[int, list[SeenLink]]:
 
 
 def _record_drop(context: Context, run: Run, phase: Phase, link: Link, receipt: Receipt) -> None:
+    """Record that a link is about to be dropped, or was."""
     said = {"lineage": link.lineage, "sha256": receipt.sha256, "receipt_hash": receipt.row_hash}
     subject = segment_subject(link.log, link.base_offset)
     context.journal.record(run, Step.SHIELD, phase, [(subject, said)])
@@ -202,7 +208,12 @@ def _record_drop(context: Context, run: Run, phase: Phase, link: Link, receipt: 
 
 @dataclass(frozen=True, slots=True)
 class ShieldedLog:
-    """A log's sealed segments, oldest first, if it could be looked at, and whether some may not be listed."""
+    """The sealed segments of a log that has a shield.
+
+    :param sealed: its sealed segments, oldest first.
+    :param is_whole: nothing is missing between them; otherwise some may not be listed.
+    :param is_known: the log could be looked at.
+    """
 
     sealed: tuple[Segment, ...] = ()
     is_whole: bool = True
@@ -210,7 +221,10 @@ class ShieldedLog:
 
 
 def look_at_log(context: Context, notices: list[str]) -> ShieldedLog:
-    """Return a log's sealed segments, even where some were removed from its middle; add notices."""
+    """Return a log's sealed segments, even where somebody removed some from the middle of it.
+
+    :param notices: what a person should know is added.
+    """
     try:
         try:
             snapshot = context.snapshot(clock_ms())
@@ -236,6 +250,7 @@ def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: lis
 
     :param reasons: by name of a link that the caller has just tried to bring into a lake: why it is in none.
         Another link was deleted from the log since, and is tried first.
+    :param notices: what was given up is added.
     :return: base offsets.
     """
     root, percent = context.store.real_root, context.store.policy.shield_give_up_percent
@@ -286,12 +301,20 @@ _TOGETHER = 2
 
 @dataclass(frozen=True, slots=True)
 class ShieldResult:
-    """
+    """What a look after a shield did, and what the shield has now.
+
+    :param links: that there are now.
     :param gone: base offsets of segments that only the shield has, and no lake provably; another file may
         have its name in the log.
     :param archived: base offsets that were archived from their links now.
+    :param given_up: base offsets that were given up for space now.
+    :param linked_paths: of the segments in the log that have a link.
     :param next_segments: sealed and unproven, oldest first, without a link: the next ones to get one.
     :param room_bytes: for these; None: no limit.
+    :param lineage: the store's.
+    :param log_lineages: by name, of logs that have one of their own.
+    :param notices: what a person should know.
+    :param is_log_known: the log could be looked at.
     """
 
     links: int = 0
@@ -325,7 +348,11 @@ class ShieldResult:
 
 @dataclass(slots=True)
 class _Tending:
-    """One look at a shield, links archived now, and why others that were tried are in no lake."""
+    """One look at a shield, and what comes of it.
+
+    :param in_lake: names of links whose segments were archived now.
+    :param failed: by name of a link that was tried: why its segment is in no lake.
+    """
 
     context: Context
     run: Run
@@ -356,8 +383,9 @@ def _need(context: Context) -> ShieldNeed:
 def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
     """Link what isn't proven, archive what is gone, drop what is proven, and give up what has to be.
 
-    Beside a running broker a watch that is alive alone does it, which ``tends``.
+    Beside a running broker whose watch is alive only that watch does it.
 
+    :param tends: this process is the watch.
     :raises BadInputError: this kind of broker has no shields.
     :raises StorageEngineError: its broker can't be asked, or its shield not be read.
     """
@@ -460,6 +488,7 @@ def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tupl
 
 
 def _is_current(context: Context, seen: SeenLink) -> bool:
+    """Return whether a link is of the lineage that its log has now."""
     return seen.link.lineage == context.record.lineage_of(seen.link.log)
 
 
@@ -579,7 +608,10 @@ def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
 
 
 def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]:
-    """Drop links of segments that a run just deleted on these proofs, which frees space; return notices."""
+    """Drop the links of segments that a run has just deleted on these proofs: only then is their space free.
+
+    :return: what a person should know.
+    """
     root = context.store.real_root
     judged = [
         judge_link(root, seen, proofs)

@@ -1,8 +1,7 @@
 """The steps of a run. Each may be killed at any instant and run again; all they share is the journal.
 
 Their order stands in :mod:`storage_engine.cycle`. At any time beside it: sense; hold, which make_plan and
-release do by themselves, and unmanage; monitor; accept_loss. Each decides for the moment ``now_ms``, by
-default that of this machine's clock.
+release do by themselves, and unmanage; monitor; accept_loss.
 """
 
 from storage_engine.retention.archive.archiving import (

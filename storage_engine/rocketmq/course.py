@@ -1,7 +1,7 @@
 """How a store fills and what its broker deletes over days, pass by pass (CleanCommitLogService). Pure.
 
 Only the passes are computed at which something could be decided otherwise: the level reaches another whole
-percent, a window opens or closes, a segment expires, the batch was full, or a segment was rolled that may go.
+percent; a window opens or closes; a segment expires; the batch was full; or a segment was rolled that may go.
 Each lies on the broker's own grid of cleanResourceInterval. The passes in between find what the one before
 them found. Why a pass cleans, and which segment goes, say the rules of the real cleanup.
 
@@ -22,8 +22,6 @@ Its kinds, with their numbers:
 - ``force-is-off``: refuses_percent: where these hours don't fit, writes are refused.
 - ``window-too-short``: window_bytes (that passes can delete a day), day_bytes (that come).
 - ``trace-topic``: topic, size_bytes, share_percent, longest_hours (without it).
-
-Each that reads settings raises BrokerConfigError for a value that the broker would not work with.
 """
 
 from __future__ import annotations
@@ -338,6 +336,7 @@ class _Walk:
         self.came_bytes, self.now_ms = came, at_ms
 
     def _causes(self, percent: int) -> tuple[tuple[str, ...], bool]:
+        """Return the causes at a level and at this time of day, and whether they ignore age."""
         is_open = bisect_right(self.window_changes, self.now_ms) % 2 == 1
         found = self.causes.get((percent, is_open))
         if found is None:
@@ -372,7 +371,10 @@ class _Walk:
 
 
 def config_of(values: Mapping[str, str]) -> BrokerConfig:
-    """Return the settings in effect of which only those that decide a simulation are set."""
+    """Return the settings in effect of which only those that decide a simulation are set.
+
+    :raises BrokerConfigError: a value that the broker would not work with.
+    """
     known = {name: value for name, value in values.items() if name in _READ}
     interval = known.get(_INTERVAL, str(DEFAULT_INTERVAL_MS))
     if not (interval.isascii() and interval.isdigit() and 100 <= int(interval[:10]) <= _MOST_INTERVAL_MS):
@@ -383,7 +385,10 @@ def config_of(values: Mapping[str, str]) -> BrokerConfig:
 
 
 def values_of(config: Mapping[str, str]) -> dict[str, str]:
-    """Return the values in effect of all settings that can be changed."""
+    """Return the values in effect of all settings that can be changed.
+
+    :raises BrokerConfigError: a value that the broker would not work with.
+    """
     read = config_of(config)
     return {
         "fileReservedTime": str(read.file_reserved_time_hours),
@@ -446,6 +451,7 @@ def course_start(
 
 
 def _growth(log: LogSnapshot, oldest_message_ms: int, now_ms: int) -> list[tuple[int, int]]:
+    """Return the log's max offset over the last days, by the last writes of its segments."""
     ends = [(mtime_ms(segment), segment.end_offset) for segment in log.sealed]
     begin = [(oldest_message_ms, log.min_offset)] if len(ends) < 2 else []
     points = [*begin, *ends, (now_ms, log.max_offset)]
@@ -465,7 +471,10 @@ def _allocated(layout: StoreLayout) -> Iterator[int]:
 
 
 def advice(config: BrokerConfig, start: CourseStart, wished_hours: int | None) -> tuple[Advice, ...]:
-    """Return what follows for a store, and of hours that a person wishes; nothing where nothing comes."""
+    """Return what follows for a store; nothing where nothing comes.
+
+    :param wished_hours: how long messages should stay; None: nobody says.
+    """
     if start.ingest.day_bytes == 0:
         return ()
     limit = _limit_percent(config)
@@ -500,7 +509,10 @@ def advice(config: BrokerConfig, start: CourseStart, wished_hours: int | None) -
 
 
 def used_by_age(config: BrokerConfig, start: CourseStart, hours: int) -> int:
-    """Return the most that a disk is used at this ingest while each segment goes after so many hours."""
+    """Return the most that a disk is used at this ingest while each segment goes as soon as it has expired.
+
+    :param hours: instead of fileReservedTime.
+    """
     a_pass = start.ingest.hour_bytes(0)
     pass_bytes = max(a_pass) * interval_ms(config) // HOUR_MS
     log_bytes = most_bytes_within(start.ingest, hours) + start.segment_bytes + pass_bytes

@@ -136,6 +136,7 @@ class _Running:
 
 
 def _running(layout: StoreLayout, config: BrokerConfig) -> _Running:
+    """Find out whether a broker has the store's lock."""
     option = f"--broker HOST:{config.raw.get('listenPort', _LISTEN_PORT).strip()}"
     try:
         locked = is_locked(layout)
@@ -150,6 +151,7 @@ def _running(layout: StoreLayout, config: BrokerConfig) -> _Running:
 
 
 def _damage(layout: StoreLayout) -> Iterator[Finding]:
+    """Yield what is wrong with the files of the log."""
     try:
         files = list_raw_files(layout.log_paths)
     except StoreLayoutError as error:
@@ -311,7 +313,10 @@ def _urgent(kind: str, what: str, advice: str) -> Finding:
 
 
 def hold_remains(root: Path, memory: HoldMemory | None, now_ms: int) -> Iterator[Finding]:
-    """Look for what is left of holds, with the journal's memory of the store's hold, if one is named."""
+    """Look for what is left of holds.
+
+    :param memory: the journal's, of the store's hold; None: nobody named a journal.
+    """
     try:
         marker, local = read_marker(root), read_local(root)
         known = load_state(memory)
@@ -338,7 +343,13 @@ def judged_hold(
     knows_journal: bool,
     now_ms: int,
 ) -> Iterator[Finding]:
-    """Judge what is left of a hold. Pure."""
+    """Judge what is left of a hold. Pure.
+
+    :param marker: that says until when it stands.
+    :param local: the record of it that lies with the store.
+    :param known: what the journal remembers of it.
+    :param knows_journal: a journal was asked.
+    """
     if marker is not None and marker.ends_at_ms <= now_ms:
         yield Finding(
             Severity.WARNING,

@@ -51,7 +51,10 @@ _LMQ_PREFIX = "%LMQ%"
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogEnd:
-    """Where a running broker's log ends, by its word: what it has whole, and in consume queues."""
+    """Where a running broker's log ends, by its word: what it has written whole.
+
+    :param dispatched_offset: messages below it are in their consume queues.
+    """
 
     max_offset: int
     dispatched_offset: int
@@ -59,7 +62,11 @@ class BrokerLogEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogListing:
-    """The commitlog's files with sizes, whatever is wrong with them, and the well-named, filled ones."""
+    """The commitlog's files as they were listed, whatever is wrong with them.
+
+    :param files: (path, size) of all of them, in the order of their names.
+    :param named: the well-named ones that aren't empty, by base offset.
+    """
 
     files: tuple[tuple[Path, int], ...]
     named: tuple[MappedFile, ...]
@@ -84,7 +91,10 @@ class LogListing:
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """A listing, where the log ends in it, and up to where messages are to be in their consume queues."""
+    """A listing, and where the log ends in it.
+
+    :param dispatched_offset: messages below it are to be in their consume queues.
+    """
 
     listing: LogListing
     active: int
@@ -136,7 +146,11 @@ def list_log(layout: StoreLayout) -> LogListing:
 
 
 def find_log_files(listing: LogListing, end: BrokerLogEnd | None = None) -> LogFiles:
-    """Find the log's end, not behind what a broker said before: a message there may be half written."""
+    """Find the log's end.
+
+    :param end: what a running broker said before the files were listed: a message behind that may be half
+        written.
+    """
     active, max_offset = find_active(listing.named)
     if end is None:
         return LogFiles(listing, active, max_offset, max_offset)
@@ -206,7 +220,9 @@ def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> LogW
 
 
 def crash_notes(layout: StoreLayout, log: LogFiles) -> tuple[str, ...]:
-    """Return what a person should know of a crashed store, and where its log is torn."""
+    """Return what a person should know of a store that no broker stopped: it crashed, and where its log is
+    torn.
+    """
     if not layout.abort.exists():
         return ()
     crashed = (
@@ -311,6 +327,7 @@ def collect_queues(
     With ``full`` all entries of all queues are read, else those of the file that the min offset falls into
     and each queue's last one.
 
+    :param look: lists the log's files as they are now.
     :param patience: with a running broker, which deletes and appends meanwhile.
     """
     files: list[QueueFileFact] = []
@@ -385,6 +402,7 @@ def missing_entries(
     In a consume queue it has to be the entry of their queue offset; a topic with a batch consume queue has
     one entry a frame (BatchConsumeQueue#putMessagePositionInfoWrapper).
 
+    :param queue_offsets: ascending.
     :return: None when there is no such queue (its topic was deleted, or is no name of a directory).
     """
     if not has_directory(topic):

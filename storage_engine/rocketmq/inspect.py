@@ -78,8 +78,11 @@ class StoreInspection:
     """Everything that ``inspect`` shows.
 
     :param crashed: ``abort`` exists: the broker runs, or did not stop cleanly. ``holder`` tells which.
+    :param holder: the process that has the broker's lock.
     :param dispatched_offset: messages below it are in their consume queues; those behind it may be, too.
+    :param queue_count: consume queues of both kinds.
     :param queues: one entry a queue; empty when nobody asked.
+    :param config: settings in effect.
     :param unreadable: why files beside the log can't be read, of which nothing is known then.
     """
 
@@ -113,7 +116,9 @@ def inspect(
 ) -> StoreInspection:
     """Look at a store.
 
+    :param now_ms: the moment, in milliseconds since the epoch.
     :param messages: look at every frame of every segment (without checksums) for counts and timestamps.
+    :param queues: look up the bounds of every queue.
     :param snapshot: of the store beside its running broker; None: as its files alone have it.
     :raises BadInputError: the store is none, or a file of it can't be what its name says.
     """
@@ -213,7 +218,11 @@ def _queues(found: list[tuple[QueueDirectory, bool]], log_min_offset: int) -> It
 
 
 def described(found: StoreInspection, data_paths: tuple[Path, ...], *, messages: bool) -> Inspection:
-    """Describe a store for a person, and as data; without its messages their counts aren't known."""
+    """Describe a store for a person, and as data.
+
+    :param data_paths: directories that its broker writes to.
+    :param messages: every frame was read, so its counts are known.
+    """
     sections: list[Section] = [
         Paragraph(_state(found)),
         Disks((*found.log_disks, found.dependents_disk)),

@@ -58,6 +58,7 @@ def look_up(
 
 
 def _message_at(log: LogListing, offset: int) -> StoredMessage | None:
+    """Return the message that begins at a physical offset; None: none can be read there."""
     for file in log.named:
         if file.base_offset <= offset < file.end_offset:
             try:

@@ -26,7 +26,10 @@ from storage_engine.rocketmq.store.store import RocketMQStore
 
 @dataclass(frozen=True, slots=True)
 class RocketMQLagJob:
-    """What tasks measure against, the groups' positions by queue, and what of consumers can't be read."""
+    """What the tasks measure against, and the groups' positions, queue by queue.
+
+    :param unknown: what isn't known of who consumes, as a file can't be read.
+    """
 
     context: LagContext
     positions: pa.Table

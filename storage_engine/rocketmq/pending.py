@@ -284,8 +284,9 @@ class OwedEntries:
 
 
 def entries_from(queue: Path, queue_offset: int, position: Path) -> OwedEntries:
-    """The entries at and behind a queue offset.
+    """Return the entries at and behind a queue offset.
 
+    :param queue: the directory consumequeue/<topic>/<queue id>.
     :param queue_offset: of the reader's next message; below the first one that is left counts as that.
     :param position: the file that ``queue_offset`` is from, for the error.
     :raises CorruptFileError: the queue's files aren't a queue, or it ends before ``queue_offset``.
@@ -363,10 +364,12 @@ _RESTORE = "Restore the file from a replica or a backup, or start the broker and
 
 
 def waiting_timers(layout: StoreLayout, log: Sequence[LogFile]) -> tuple[Longs, Longs]:
-    """Physical offset of each waiting timer, and when it is due, in ms (:data:`UNKNOWN_DUE`: not known).
+    """Return the physical offset of each waiting timer, and when it is due, in ms since the epoch.
 
-    For one that lies beyond the wheel's window that is when it comes up to be written again.
+    That is :data:`UNKNOWN_DUE` where it isn't known. For one that lies beyond the wheel's window that is when
+    it comes up to be written again.
 
+    :param log: the commitlog's files, oldest first.
     :raises CorruptFileError: one of the files is missing, or can't be read as what it is.
     """
     path = layout.config / "timercheck"
@@ -394,8 +397,9 @@ def waiting_timers(layout: StoreLayout, log: Sequence[LogFile]) -> tuple[Longs, 
 def _records(
     files: Sequence[MappedFile], position: int, read_time_ms: int, timer_log: Path
 ) -> Iterator[np.ndarray]:
-    """Records not due before a time, file by file, of a log of timers that mustn't end before a position
-    (TimerMessageStore#recoverAndRevise).
+    """Yield the records that are not due before a time, file by file (TimerMessageStore#recoverAndRevise).
+
+    :param position: the log must not end before it.
     """
     end = 0
     for file in files:
@@ -453,8 +457,9 @@ def _due_of_messages(log: Sequence[LogFile], offsets: Longs) -> Longs:
 
 
 def undecided(layout: StoreLayout, log: Sequence[LogFile]) -> Longs:
-    """Physical offset of each undecided half message.
+    """Return the physical offset of each undecided half message.
 
+    :param log: the commitlog's files, oldest first.
     :raises CorruptFileError: the offsets, a queue or an operation message can't be read as what it is.
     """
     positions = _positions(layout)

@@ -123,7 +123,11 @@ class RestoredStore(RestoredConfig):
             check_goes_on(config, receipts, read_segment)
 
     def _check_filler(self, config: BrokerConfig, *, is_slave: bool) -> None:
-        """:raises RestoreError: the broker, or its master, would not take filler for gone messages."""
+        """Check that a broker would take filler in place of messages that are gone.
+
+        :param is_slave: of a master that may have what is filled here.
+        :raises RestoreError: it would not.
+        """
         for setting, is_set, why in (
             (f"{ROLE}={SLAVE}", is_slave, "its master has the messages themselves"),
             *(

@@ -108,7 +108,10 @@ def _configs(
 
 
 def _check_disks(store: ManagedStore) -> None:
-    """:raises BadInputError: a lake that isn't there yet would lie on a disk of its store's broker."""
+    """Refuse to make a lake on a disk of its store's broker. One that is there already stays where it is.
+
+    :raises BadInputError: a lake would lie there.
+    """
     from storage_engine.retention.store.broker_disks import check_new_lake
     from storage_engine.retention.store.brokers import open_store
 

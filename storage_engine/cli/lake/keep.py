@@ -308,6 +308,7 @@ def archive_text(rule: ArchiveRule) -> str:
 
 
 def _goes(topic: TopicForecast) -> str:
+    """Say when how much of a topic goes."""
     if topic.held_by:
         return f"held: {', '.join(map(_id_text, topic.held_by))}"
     if not topic.goes:

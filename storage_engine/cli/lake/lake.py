@@ -331,7 +331,10 @@ def print_verification(result: StoreVerification) -> None:
 def say_next_step(
     found: Sequence[StoreVerification], managed: ManagedStore | None, lake_dir: Path, level: VerifyLevel
 ) -> None:
-    """Say what to type after a verification of a lake alone, or with a store, by what it found."""
+    """Say what to type after a verification, by what it found.
+
+    :param managed: the store that the lake was compared with; None: there was none.
+    """
     from storage_engine.lake.catalog.catalog import open_lake
 
     lake = f"--lake {quote(str(lake_dir))}"

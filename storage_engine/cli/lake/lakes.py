@@ -202,7 +202,10 @@ def compact(
 
 
 def _lake_of(lake_dir: Path | None, conn_id: str | None) -> tuple[LakeConfig, str]:
-    """Return a lake, and the URL of the journal that belongs to it."""
+    """Return a lake, and the URL of the journal that belongs to it.
+
+    :raises click.UsageError: both are given, or neither.
+    """
     check_either(lake_dir, conn_id)
     if lake_dir is not None:
         return LakeConfig.local(lake_dir), journal_of(lake_dir)
@@ -506,6 +509,7 @@ def print_info(found: LakeInfo) -> None:
 
 
 def _mark(table: TableInfo, found: LakeInfo) -> str:
+    """Say what a table's mark says, as far as it isn't what it should be."""
     if table.mark is None:
         return "none"
     said = []

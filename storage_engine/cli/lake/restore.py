@@ -160,6 +160,10 @@ def restore(
 def _print_restored(
     chosen: ChosenSegments, restored: Sequence[RestoredSegment], to_dir: Path, is_named: bool
 ) -> None:
+    """Print what was restored, its settings, what is missing, and what to type next.
+
+    :param is_named: see ``_print_settings``.
+    """
     from storage_engine.brokers import find_broker, kind_option
     from storage_engine.lake.restore.filled import read_filled
     from storage_engine.lake.restore.restore_span import expired_line
@@ -235,6 +239,7 @@ def _print_settings(settings: Sequence[RestoredSetting], is_named: bool) -> None
 
 
 def _print_others(lineage: int, others: Sequence[LineageRange]) -> None:
+    """Say what the store's other lineages hold, which this restore has not brought back."""
     for number, ranges in groupby(others, key=lambda row: row.lineage):
         held = ", ".join(f"{row.log} [{row.start_offset}, {row.end_offset})" for row in ranges)
         say(
@@ -310,7 +315,10 @@ def _nothing_matched(selection: Selection, lake: Lake) -> str:
 
 
 def _format_of(target: Path, said: str | None) -> ExportFormat:
-    """:raises click.BadParameter: a file's name ends as that of another format than it is to have."""
+    """Return the format of a file, which its name must not belie.
+
+    :raises click.BadParameter: its name ends as that of another format.
+    """
     by_ending = {f".{one.value}": one for one in ExportFormat}
     named = by_ending.get(target.suffix.lower())
     if said is not None and named in (None, ExportFormat(said)):

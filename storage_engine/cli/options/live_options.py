@@ -53,7 +53,10 @@ def with_live_broker(command: Function) -> Function:
 
 
 def address_options(broker: str | None) -> str:
-    """Return the options that name a running broker of a kind, for a message; None: of any."""
+    """Return the options that name a running broker, for a message.
+
+    :param broker: the name of its kind; None: it may be any.
+    """
     from storage_engine.brokers import broker_names, find_broker
 
     kinds = broker_names() if broker is None else (broker,)
@@ -67,6 +70,7 @@ def live_broker(
 ) -> LiveBroker | None:
     """Return the broker that runs on the store; None: it is stopped.
 
+    :param values: of the options by their names.
     :param kind: tells the name of the store's kind of broker, for a message; None: it may be any.
     :raises click.UsageError: options that contradict each other or lack one.
     """

@@ -67,7 +67,10 @@ def argument_of(name: str) -> str:
 
 
 def setting_option(name: str, **more: Any) -> click.Option:
-    """Return the option for a setting of a store, as its table describes it."""
+    """Return the option for a setting of a store, as its table describes it.
+
+    :param more: what click is told beyond that.
+    """
     one = SETTINGS[name]
     more |= {"help": one.at_a_shell, "group": "Running broker" if one.live else "Store"}
     more |= {"environment": one.kind not in (Kind.FLAG, Kind.WHOLE_NUMBER, Kind.OBJECT)}
@@ -151,7 +154,10 @@ def _kind_of_call(context: click.Context) -> str:
 
 
 def where_to_make(lake: Path, broker: str) -> str:
-    """Say where a lake for a kind's segments ("": any) may be made, and by which command."""
+    """Say where a lake may be made, and by which command, where one was named that isn't there.
+
+    :param broker: whose segments it is for; "": nobody knows.
+    """
     from storage_engine.brokers import kind_option
 
     # Opens what no command needs that finds its lake.
@@ -181,7 +187,10 @@ def journal_of(lake_dir: Path) -> str:
 
 
 def check_store(managed: ManagedStore) -> None:
-    """:raises BadInputError: it is no store, or one that can't be planned; nothing was recorded."""
+    """Look at the store before anything is recorded: bad input leaves no trace, not even a run.
+
+    :raises BadInputError: it is no store, or one that can't be planned.
+    """
     from storage_engine.retention.store.broker_answers import take_snapshot
     from storage_engine.retention.store.brokers import open_store
 
@@ -227,7 +236,10 @@ def policy_option(name: str) -> click.Option:
 
 
 def policy_of(values: Mapping[str, Any]) -> Policy:
-    """Return the policy that options, by settings' names, amount to; what has none is as the table says."""
+    """Return the policy that options amount to; what has none is as the table says.
+
+    :param values: by the names of settings.
+    """
     return Policy(**policy_values(values))
 
 

@@ -125,6 +125,7 @@ def takes_store(
     :param named: whether a store that has a lake may be named by --name.
     :param settings: whether --set is a setting of the store; else the command has an option of that name.
     :param looks: whether the command looks at the store; else this account need not be able to.
+    :param policy: settings of the policy that it has options for.
     """
 
     def decorate(command: Function) -> Function:
@@ -252,6 +253,7 @@ def _of_name(
     """Return the store that the file of stores has by a name, with what a call says otherwise.
 
     :param given: what takes a store, by parameter; the lakes are the file's where the call has none.
+    :param values: of all other parameters.
     :raises click.UsageError: the call says something that only the file may say.
     """
     context = click.get_current_context()
@@ -280,7 +282,10 @@ def _of_name(
 
 
 def _with_options(named: NamedStore, policy: Policy, chosen: Mapping[str, Any]) -> Policy:
-    """Return a store's policy with what a call says otherwise, unless that asks for less approval."""
+    """Return a store's policy with what a call says otherwise.
+
+    :raises click.UsageError: the call asks for less approval than the file does.
+    """
     wanted = chosen.get("approval", policy.approval)
     if wanted.rank < policy.approval.rank:
         raise click.UsageError(
@@ -291,7 +296,10 @@ def _with_options(named: NamedStore, policy: Policy, chosen: Mapping[str, Any]) 
 
 
 def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:
-    """:raises click.BadParameter: a setting decides nothing: nobody types what may stand in broker.conf."""
+    """Refuse a setting that decides nothing: in broker.conf it may stand, but nobody types it for nothing.
+
+    :raises click.BadParameter: there is one.
+    """
     from storage_engine.brokers import find_broker
 
     known = find_broker(broker).settings.known if overrides else None

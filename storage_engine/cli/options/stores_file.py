@@ -37,7 +37,11 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class NamedStore:
-    """A store of the file, and what that says by a connection's keys."""
+    """A store of the file.
+
+    :param file: where it stands.
+    :param fields: what it says, by a connection's keys.
+    """
 
     name: str
     file: Path
@@ -49,7 +53,10 @@ class NamedStore:
         return f"{self.file}: store {self.name}"
 
     def path(self, key: str) -> Path | None:
-        """Return a directory that the file names, if it does; BadInputError: it is no absolute path."""
+        """Return a directory that the file names; None: it names none.
+
+        :raises BadInputError: it is no absolute path.
+        """
         value = self.fields.get(key)
         if value is None:
             return None
@@ -133,10 +140,12 @@ def _own_file() -> Path:
 
 
 def add_store(name: str, fields: Mapping[str, str]) -> Path:
-    """Add a store, by a connection's keys, to the file of stores, or begin the user's own; return the file.
+    """Add a store to the file of stores, or begin the user's own with it. What is there stays as it is.
 
-    :raises BadInputError: no command takes the name, it is there, a field can't be used, or the file can't be
-        added to.
+    :param fields: by a connection's keys.
+    :return: the file.
+    :raises BadInputError: no command takes the name, it is there, a field can't be used, or the file can't
+        be added to.
     """
     from storage_engine.core.durable import make_dirs, write_file
 

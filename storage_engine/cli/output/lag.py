@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 
 def in_process_lag(managed: ManagedStore, going: Sequence[SegmentId]) -> LagInProcess:
-    """One row a :class:`~storage_engine.model.lag.QueueLag`, in tables of whole queues, by what is to go."""
+    """Return how to measure a store's lag in this process, without Spark.
+
+    It gives one row a :class:`~storage_engine.model.lag.QueueLag`, in tables of whole queues.
+
+    :param going: the segments that are about to go.
+    """
     from storage_engine.spark.consumer_lag import ConsumerLagRequest, lag_in_process
 
     return lag_in_process(ConsumerLagRequest.of(managed, "", going))
@@ -39,7 +44,12 @@ def only_group(table: pa.Table, group: str | None) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class GroupAtRisk:
-    """A consumer group, what it has not read where that is known, and what a deletion would mean for it."""
+    """A consumer group, and what a deletion would mean for it.
+
+    :param lag_messages: messages that it has not read, in queues where its position is known.
+    :param unknown_queues: number of queues where its position isn't known.
+    :param losing_queues: number of queues where its next message would be deleted.
+    """
 
     group: str
     lag_messages: int
@@ -63,7 +73,11 @@ def groups_at_risk(tables: Iterable[pa.Table]) -> tuple[GroupAtRisk, ...]:
 
 
 class LagOfPlan:
-    """Measures which groups are behind a shown plan, and holds back what a run's lag policy would."""
+    """Measures who is behind where a plan is only shown, and holds back of it what a run's lag policy would.
+
+    :ivar groups: those that are behind or unknown, with what they lose by the plan.
+    :ivar source: where their positions are from.
+    """
 
     def __init__(self, managed: ManagedStore) -> None:
         self._managed = managed
@@ -108,7 +122,10 @@ class LagOfPlan:
 
 
 def print_groups(groups: Sequence[GroupAtRisk], source: LagSource, unit: str) -> None:
-    """Print what a deletion would mean for each group that is behind, and what isn't known of groups."""
+    """Print what a deletion would mean for each group that is behind, and what isn't known of groups.
+
+    :param unit: what the messages of a topic are divided into.
+    """
     if groups:
         print_table(
             "Consumers that are behind",
@@ -124,8 +141,9 @@ def print_groups(groups: Sequence[GroupAtRisk], source: LagSource, unit: str) ->
 def print_lag(
     rows: Sequence[Mapping[str, Any]], source: LagSource, unit: str, *, by_hand: bool, by_broker: bool
 ) -> None:
-    """Print what consumer groups have read and may lose.
+    """Print what consumer groups have read and what they may lose.
 
+    :param unit: what the messages of a topic are divided into.
     :param by_hand: the segments that are about to go go only if a person asks.
     :param by_broker: the store's broker alone deletes them.
     """
@@ -181,4 +199,5 @@ def _bytes(size: int | None) -> str:
 
 
 def _goes(row: Mapping[str, Any]) -> str:
+    """Return when the group's next message may be deleted."""
     return f"in {duration_text(row['time_to_loss_ms'])}" if row["time_to_loss_ms"] is not None else ""

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LiveLook:
-    """What a look beside a running broker found; ``refusal`` says why there is no hold, and the remedy."""
+    """What a look at a store beside its running broker found.
+
+    :param hold: None where one could not be had; then ``refusal`` says why, and the remedy.
+    """
 
     broker: RunningBroker
     snapshot: StoreSnapshot

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def archive_command(broker: str, lake_dir: Path) -> Command:
-    """Return the command that archives a store of a kind ("": of any) into a lake."""
+    """Return the command that archives some store into a lake.
+
+    :param broker: name of the lake's; "": the first store's, whatever that is.
+    """
     from storage_engine.brokers import find_broker
 
     names_its_file = broker != "" and find_broker(broker).settings.of_age != frozenset()
@@ -30,7 +33,11 @@ def archive_command(broker: str, lake_dir: Path) -> Command:
 
 
 def say_next(command: Command | None, why: str, options: str = "") -> None:
-    """Say why, and what to type next, if anything, with this call's arguments and further options."""
+    """Say what to do next and why.
+
+    :param command: without arguments, which those of this call are; None: there is none to type now.
+    :param options: as typed, which follow this call's.
+    """
     say()
     if command is None:
         say("Next: ", why)
@@ -42,7 +49,10 @@ def say_next(command: Command | None, why: str, options: str = "") -> None:
 
 
 def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None:
-    """Say which cleanup, but one asked for in vain, would delete now, and what consumers would lose."""
+    """Say which cleanup would delete segments now, with what consumers would lose by it.
+
+    :param asked: what was asked for already, and deleted nothing.
+    """
     from storage_engine.brokers import find_broker
     from storage_engine.retention.lag.unread import unread_lines
     from storage_engine.retention.plan.preview import preview

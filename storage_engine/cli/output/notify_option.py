@@ -53,7 +53,10 @@ AlarmsTold = Callable[..., None]
 
 @contextmanager
 def alarms_told(managed: ManagedStore, source: str, all_means: tuple[Means, ...]) -> Iterator[AlarmsTold]:
-    """Tell what a command ends with: what is given to what this yields, or the error that comes before."""
+    """Tell what a command ends with: what is given to what this yields, or the error that comes before.
+
+    :param source: the command.
+    """
     is_told = not all_means
 
     def tell(*alarms: str, link: str = "", has_failed: bool = False) -> None:

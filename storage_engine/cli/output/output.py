@@ -71,6 +71,9 @@ def _indented(shown: Mapping[str, Any]) -> str:
 def say(*parts: object, err: bool = False) -> None:
     """Print lines for a person, with what a terminal would act upon written out, and commands that they name
     with this call's arguments.
+
+    :param parts: of the text, one behind the other.
+    :param err: to stderr.
     """
     context, text = click.get_current_context(silent=True), Text(*parts)
     told = text if context is None else with_arguments(text, said_by(context))
@@ -85,7 +88,10 @@ def say_notes(notices: Iterable[str], *, err: bool = False) -> None:
 
 
 def answer(kind: str, value: Any, said: str, *, as_json: bool) -> int:
-    """Print what a command came to, as :func:`print_json` or :func:`say` does; return the exit code."""
+    """Print what a command came to, as :func:`print_json` or :func:`say` does.
+
+    :return: the exit code of what is done.
+    """
     if as_json:
         print_json(kind, value)
     else:
@@ -123,7 +129,10 @@ def _write(text: str, *, err: bool = False) -> None:
 
 
 def print_error(error: Exception, said: Arguments, *, as_json: bool) -> None:
-    """Print an error: to stderr for a person, as a JSON document on stdout for a program."""
+    """Print an error: to stderr for a person, as a JSON document on stdout for a program.
+
+    :param said: what this call was given.
+    """
     if as_json:
         print_json("error", {"error": error_json(error, said)})
     else:
@@ -132,13 +141,19 @@ def print_error(error: Exception, said: Arguments, *, as_json: bool) -> None:
 
 
 def error_json(error: Exception, said: Arguments) -> dict[str, Any]:
-    """Return an error for programs: ``then`` has the commands that help, as they are typed."""
+    """Return an error for programs: ``then`` has the commands that help, as they are typed.
+
+    :param said: what this call was given.
+    """
     message = _message(error, said)
     return {"type": type(error).__name__, "message": message, "then": then(Text(error), said)}
 
 
 def findings_json(findings: Iterable[Any], sentences: Sequence[str], said: Arguments) -> list[dict[str, Any]]:
-    """Return findings for programs, each with ``then`` for its sentences as an error has it."""
+    """Return findings for programs, each with ``then`` as an error has it.
+
+    :param sentences: names of their fields that have some.
+    """
     return [
         {
             **to_jsonable(one),

@@ -49,7 +49,10 @@ def plan_json(store: ManagedStore, seen: Decided) -> dict[str, Any]:
 
 
 def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
-    """Print a previewed plan, last what consumers would lose by it, and what :func:`by_hand` returned."""
+    """Print a previewed plan, last what consumers would lose by it.
+
+    :param asked: as of :func:`by_hand`.
+    """
     from storage_engine.retention.lag.unread import unread_lines
     from storage_engine.retention.plan.preview import places_lines
     from storage_engine.retention.store.brokers import assumes_defaults
@@ -102,7 +105,10 @@ def by_hand(
     used_percents: Mapping[str, int] | None = None,
     hold_back: HoldBack | None = None,
 ) -> Plan | None:
-    """Return what would go if a person asked; None: the same, or something goes anyhow."""
+    """Return what would go if a person asked; None: the same, or something goes anyhow.
+
+    :param hold_back: as of :func:`preview`.
+    """
     from storage_engine.retention.plan.preview import preview
 
     if request.manual or seen.plan.to_delete:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress(description: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar with rate and time left, unless stderr is no terminal or no bytes are to come.
+    """Show a bar with rate and time left while work goes on; nothing where stderr is no terminal.
 
+    :param total_bytes: 0: there is nothing to show.
     :return: to be called with the number of bytes done since the last call.
     """
     with _bar() as bar, _shown(bar, LongWork(description, total_bytes)) as advance:

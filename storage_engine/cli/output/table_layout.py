@@ -40,7 +40,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """:param shown: indexes of the columns that are shown."""
+    """What of a table's columns fits into the width of a terminal.
+
+    :param shown: indexes of the columns that are shown.
+    :param name_width: most width of a column of names, in characters of a terminal.
+    """
 
     shown: tuple[int, ...]
     name_width: int
@@ -67,6 +71,7 @@ def table_lines(
 ) -> list[list[str]]:
     """Return the lines of each row: one, or more where its last cell is wrapped.
 
+    :param rows: cells of the columns that are shown.
     :param width: that lines should have at most, in characters of a terminal.
     :param toned: returns a cell with its colour, which takes no width.
     """

@@ -40,6 +40,7 @@ _OF_THE_STORE = ("Store", "Running broker")
 class GroupedOption(click.Option):
     """An option that several commands share, under a heading of its own in their help.
 
+    :param group: one of :data:`GROUPS`.
     :param environment: whether a variable of the environment may give it. What is typed comes first: a
         variable says nothing beside ``--conn-id`` or a store's name, or of a store where none is named.
     """

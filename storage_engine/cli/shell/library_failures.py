@@ -30,7 +30,10 @@ _MOST_CHARACTERS: Final = 500
 
 
 def storage_failure(error: Exception, said: Arguments) -> StorageUnavailableError | None:
-    """Return the error to tell instead of a library's or the system's; None: it is none of these."""
+    """Return the error to tell instead of a library's or the system's; None: it is none of these.
+
+    :param said: what the call was given.
+    """
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         return StorageUnavailableError(
             f"{error.filename}: {error.strerror}. Check the path, its permissions and its disk."

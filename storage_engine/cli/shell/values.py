@@ -136,7 +136,10 @@ def host_and_port(
 
 
 def moment_ms(text: str, time_zone: str | None, *, option: str) -> int:
-    """Return ms since the epoch of a time that an option gives; zone None: this machine's."""
+    """Return milliseconds since the epoch of a time given as ``option``.
+
+    :param time_zone: zone of a time that names none itself; None: this machine's.
+    """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:

@@ -87,7 +87,10 @@ _HINTS = {"sasl.jaas.config": " It is Java's: give sasl.username and sasl.passwo
 
 
 def check_options(settings: Mapping[str, str]) -> None:
-    """:raises BadInputError: a setting isn't for asking a cluster, or a shell could run it; none is shown."""
+    """Make sure that a client's settings only say how a cluster is reached and asked.
+
+    :raises BadInputError: one is none of these, or holds what a shell would run; no value is shown.
+    """
     for name, value in settings.items():
         if name not in ALLOWED:
             hint = _HINTS.get(name) or meant(name, ALLOWED)
@@ -113,7 +116,10 @@ _NO_WAY = frozenset({errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT}
 
 
 def nobody_listens(bootstrap: str) -> bool:
-    """Return whether each of ``bootstrap.servers`` refuses connections, or names no host; unknown is no."""
+    """Return whether each address refuses connections, or names no host. What isn't known is no.
+
+    :param bootstrap: ``bootstrap.servers``, as librdkafka reads it.
+    """
     addresses = [one.strip() for one in bootstrap.split(",") if one.strip()]
     return bool(addresses) and all(map(_refuses, addresses))
 
@@ -234,6 +240,7 @@ class Cluster:
     Its ``admin`` makes requests whose answers are futures: see :meth:`answer`. It ends its connections when
     nobody has it any more.
 
+    :param live: how it is reached.
     :raises MissingExtraError: confluent-kafka isn't installed.
     :raises BadInputError: a setting of the client that it doesn't work with.
     """
@@ -250,8 +257,9 @@ class Cluster:
         self.admin = self._connected(settings)
 
     def answer(self, what: str, future: Future[Answer]) -> Answer:
-        """Return what a request for something is answered with.
+        """Return what a request is answered with.
 
+        :param what: was asked for, for a message.
         :raises BrokerUnavailableError: nobody answers.
         :raises BrokerRefusedError: the cluster says no; its code says why.
         """

@@ -14,7 +14,12 @@ from storage_engine.model.report.diagnosis import Finding, Severity, named_in_sh
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """A right that looking or deleting takes; what follows without it, as a clause."""
+    """A right that looking takes, or deleting.
+
+    :param resource: cluster, topic or group.
+    :param operation: as Kafka's tools call it.
+    :param without: what follows where it is missing, as a clause.
+    """
 
     resource: str
     operation: str
@@ -41,7 +46,10 @@ DELETING_RIGHTS = (
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A right that an account lacks, of some topics or groups; without names it is the cluster's."""
+    """A right that an account doesn't have.
+
+    :param names: of the topics or groups; none of the cluster.
+    """
 
     right: Right
     names: tuple[str, ...] = ()

@@ -77,6 +77,7 @@ class KafkaCodec(SegmentCodec):
     def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:
         """Write each row's bytes into ``out`` at physical_offset - first_position.
 
+        :param rows: in any order; columns beyond the schema are ignored.
         :return: bytes written. Rows of one call don't overlap, so it is also the bytes covered.
         :raises ProofError: when a row lies outside ``out``, rows overlap, or a row has neither raw
             bytes nor all that it needs.

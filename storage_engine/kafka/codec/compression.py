@@ -196,6 +196,8 @@ class Decompressor:
     ) -> tuple[list[int], ExpansionError | None]:
         """Decompress payloads [first, last) one behind the other, until more than ``stop`` is used.
 
+        :param codec: its number in the batches' attributes.
+        :param used: where in the memory the first one goes.
         :return: how long each one is; and what is wrong with the next one.
         """
         method = self._by_codec.get(codec)
@@ -323,7 +325,10 @@ def _gzip(data: memoryview, out: memoryview) -> int:
 
 
 def _snappy(data: memoryview, out: memoryview) -> int:
-    """Read Java's frames, or librdkafka's one block; return how long all is, or more than fits."""
+    """Read the frames that Java writes, or the one block that librdkafka does.
+
+    :return: how long all is, or more than there is room for.
+    """
     end = len(data)
     magic, size = _XERIAL_START.unpack_from(data) if end >= _XERIAL_START.size else (b"", 0)
     if magic != _XERIAL_MAGIC:

@@ -54,6 +54,7 @@ def decode_chunk(
 ) -> Iterator[tuple[pa.Table, tuple[Damage, ...]]]:
     """Yield the rows of a chunk in the segment's order, in as many tables as their expanded size asks for.
 
+    :param origin: position of the segment's first byte.
     :param chunk: the CRCs of its compressed batches were checked; those of others are here.
     :param arena: what a table no longer needs serves the next one.
     """
@@ -69,7 +70,10 @@ def decode_chunk(
 
 
 class _Filling:
-    """Batches on their way into one table; so many of them have been written."""
+    """Batches on their way into one table.
+
+    :ivar batches: how many have been written.
+    """
 
     def __init__(self, data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk, arena: Arena) -> None:
         self.batches = 0
@@ -131,12 +135,16 @@ class _Filling:
             self._refuse(int(batches[i]), ExpansionError(expected, found))
 
     def _refuse(self, batch: int, error: ExpansionError) -> None:
+        """Note why a batch's records can't be read."""
         self._kinds[batch], self._faults[batch] = BatchKind.UNDECODABLE, batch_kernels.FAULT_EXPANSION
         self._counts[batch], self._payloads[batch] = 0, -1
         self._reasons[batch] = (error.expected, error.found)
 
     def _write(self, last: int, rows: int) -> None:
-        """Write the rows of the batches before ``last``; the first call makes room for so many."""
+        """Write the rows of the batches before ``last``.
+
+        :param rows: room for so many is made at the first call.
+        """
         if self._columns is None:
             self._columns = RowColumns(rows, self._arena)
         engine, address = crc32c_engine(), address_of(self._data)
@@ -186,7 +194,12 @@ class _Filling:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Content:
-    """Memory that keys, values and raw bytes lie in."""
+    """Memory that keys, values and raw bytes lie in.
+
+    :param begin: of the part of the segment that the table is of.
+    :param origin: position of the segment's first byte.
+    :param expanded: records that were decompressed.
+    """
 
     segment: npt.NDArray[np.uint8]
     begin: int
@@ -200,7 +213,10 @@ class Content:
 
 
 def table_of(memory: RowColumns, state: npt.NDArray[np.int64], content: Content) -> pa.Table:
-    """Return the rows that were written, by the kernel's state."""
+    """Return the rows that were written.
+
+    :param state: of the kernel.
+    """
     rows = int(state[kernels.ROWS])
     buffers = content.buffers
 

@@ -59,9 +59,10 @@ _FAULTS = {
 
 
 def encode_rows(rows: pa.Table, out: memoryview, first_position: int) -> int:
-    """Write each row's bytes into ``out`` at physical_offset - first_position; return how many bytes.
+    """Write each row's bytes into ``out`` at physical_offset - first_position.
 
     :raises ProofError: when a row lies outside ``out``, rows overlap, or a row can't be encoded.
+    :return: bytes written.
     """
     target = np.frombuffer(out, np.uint8)
     if not target.flags.writeable:

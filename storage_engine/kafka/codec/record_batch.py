@@ -40,6 +40,8 @@ class BatchKind(IntEnum):
 class BatchChunk:
     """Consecutive ranges of a segment, which cover it without gap.
 
+    :param positions: of their first bytes in the segment.
+    :param kinds: a BatchKind each.
     :param faults: of the kernels' faults, where a run of undecodable bytes begins.
     :param counts: how many records a batch says that it has; of all others 0.
     :param codecs: by which a batch's records are compressed; 0: they aren't.
@@ -69,6 +71,7 @@ class Batches:
     """Batches of format 2 as they lie, one array element each; and all that is no batch.
 
     :param last_offsets: the offset of a batch's last record, also where the cleaner has removed that one.
+    :param legacy: messages of formats 0 and 1.
     """
 
     positions: Longs
@@ -96,7 +99,10 @@ class Batches:
 
 
 def as_array(data: SegmentBytes) -> npt.NDArray[np.uint8]:
-    """The bytes as an array, without a copy; ValueError: not contiguous single bytes, or too many."""
+    """Return the bytes as an array, without a copy.
+
+    :raises ValueError: they aren't contiguous single bytes, or more than a segment can have.
+    """
     array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     if array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
         raise ValueError("segment bytes must be one contiguous run of uint8")
@@ -158,7 +164,10 @@ def iterate_batches(
 
 
 def read_batches(data: SegmentBytes, *, check_crc: bool = True) -> Batches:
-    """Read the headers of a whole segment; who trusts its bytes and only counts checks no CRC."""
+    """Read the headers of a whole segment.
+
+    :param check_crc: False for who only counts, and trusts the bytes.
+    """
     array = as_array(data)
     check = CrcCheck.ALL if check_crc else CrcCheck.NONE
     chunks = list(iterate_batches(array, max(1, len(array)), check))
@@ -185,14 +194,21 @@ def read_batches(data: SegmentBytes, *, check_crc: bool = True) -> Batches:
 
 
 def field(data: npt.NDArray[np.uint8], positions: Longs, at: int, width: int) -> Longs:
-    """Return a field of the batches at these positions, by its place in a batch and its 2, 4 or 8 bytes."""
+    """Return a field of the batches at these positions.
+
+    :param at: where it lies in a batch.
+    :param width: of the field: 2, 4 or 8 bytes.
+    """
     values = np.empty(len(positions), np.int64)
     kernels.read_words(address_of(data), positions, at, width, values)
     return values
 
 
 def scan_damages(data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk) -> Iterator[Damage]:
-    """Yield what the walk found to be no batch, one for each range."""
+    """Yield what the walk found to be no batch, one for each range.
+
+    :param origin: position of the segment's first byte.
+    """
     for i in np.flatnonzero(chunk.kinds == BatchKind.UNDECODABLE).tolist():
         at, size = int(chunk.positions[i]), int(chunk.sizes[i])
         yield Damage(origin + at, size, *explained(data, at, int(chunk.faults[i])))

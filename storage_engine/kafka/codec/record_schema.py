@@ -126,7 +126,10 @@ CONTROL_TYPES = text_array(
 
 
 def record_steps(rows: pa.Table) -> pa.ChunkedArray[Any]:
-    """Return 0 for a batch's header, else null: a cleaner may have taken what came next."""
+    """Return 0 for a batch's header, which is no record, else null: a cleaner may have taken what came next.
+
+    :param rows: with ``kind``.
+    """
     # Plans of a stopped node need no computing.
     import pyarrow.compute as pc
 

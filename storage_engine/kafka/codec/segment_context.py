@@ -49,6 +49,8 @@ class SegmentColumns:
     What ended inside the segment is told by its own markers, as a transaction index may lack, or be damaged.
 
     :param context: of :class:`SegmentTransactions`; "": the columns have no value, and no offset is checked.
+    :param data: of the whole segment.
+    :param base_offset: of the segment.
     """
 
     def __init__(self, context: str, data: SegmentBytes, base_offset: int) -> None:

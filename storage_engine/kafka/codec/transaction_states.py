@@ -95,6 +95,7 @@ class UncommittedTransactions:
 
         :param aborted: entries of the transaction indexes of *all* segments from the first record of
             interest up to ``end_offset``. A segment without the file has none.
+        :param producers: of the snapshot whose name is ``end_offset``.
         """
         ranges = [(one.producer_id, one.first_offset, one.last_offset, _NO_TIME) for one in aborted]
         ranges += [
@@ -239,6 +240,7 @@ class UncommittedTransactions:
 
 
 def _committed(is_message: npt.NDArray[np.bool_]) -> pa.Array[Any]:
+    """Return the states of rows whose messages are all committed."""
     word = TransactionState.COMMITTED.name.lower().encode()
     ends = np.zeros(len(is_message) + 1, np.int32)
     np.cumsum(is_message, out=ends[1:])
@@ -251,8 +253,11 @@ def _committed(is_message: npt.NDArray[np.bool_]) -> pa.Array[Any]:
 def check_transaction_index(
     index: tuple[AbortedTransaction, ...], replayed: UncommittedTransactions, begin_offset: int, path: str
 ) -> None:
-    """Hold a segment's transaction index against what its own batches tell at its end.
+    """Hold a segment's transaction index against the segment's own markers.
 
+    :param replayed: what is known at the segment's end by its batches.
+    :param begin_offset: of the segment.
+    :param path: of the index, for messages.
     :raises CorruptFileError: they disagree.
     """
     expected = [one for one in replayed.aborted if one[2] >= begin_offset]
@@ -270,7 +275,10 @@ def _in_words(entries: Sequence[tuple[int, int, int]]) -> str:
 def _events(
     data: npt.NDArray[np.uint8], begin_offset: int, end_offset: int, damages: list[Damage]
 ) -> tuple[Longs, Longs, Longs, Longs]:
-    """Return producers, offsets, kinds (data, commit, abort) and times of transactional batches."""
+    """Return producers, offsets, kinds (data, commit, abort) and times of a log's transactional batches.
+
+    :param damages: receives what is no batch.
+    """
     empty = np.empty(0, np.int64)
     found = [(empty, empty, empty, empty)]
     for chunk in iterate_batches(data, max(1, len(data)), CrcCheck.NONE):

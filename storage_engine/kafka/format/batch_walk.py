@@ -3,7 +3,7 @@
 A digest over a range of a log's offsets, whichever files its batches lie in. Replicas have equal batches, and
 cut them into segments of their own. The batches of one replica's segment, put together from another's files,
 have the first one's digest. Nothing is decoded and no CRC checked: only the digest that a receipt has tells
-whether they are the same. Each raises OSError where a file can't be read.
+whether they are the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ _BLOCK_BYTES = 1 << 20
 
 
 class BatchHead(NamedTuple):
-    """What a batch's header, or a message of an older format, says; -1 for no timestamp or producer."""
+    """What the header of a batch, or of a message of an older format, says.
+
+    :param end_position: behind its last byte.
+    :param newest_ms: its largest timestamp; -1: it has none.
+    :param producer_id: -1: its producer gave none, or it is of an older format.
+    """
 
     end_position: int
     base_offset: int
@@ -41,13 +46,19 @@ class BatchHead(NamedTuple):
 
 
 def open_file(path: str) -> int:
-    """Open a file for reading, which must be no symbolic link. Who opens many closes them himself."""
+    """Open a file for reading, which must be no symbolic link. Who opens many closes them himself.
+
+    :raises OSError: it can't be opened.
+    """
     return os.open(path, _OPEN)
 
 
 @contextmanager
 def opened(path: str) -> Iterator[int]:
-    """Open a file for reading, which must be no symbolic link."""
+    """Open a file for reading, which must be no symbolic link.
+
+    :raises OSError: it can't be opened.
+    """
     descriptor = open_file(path)
     try:
         yield descriptor
@@ -59,6 +70,8 @@ def batch_heads(descriptor: int, position: int) -> Iterator[BatchHead]:
     """Yield the whole batches of a segment, from one that begins at a position on.
 
     Ends where the rest is no whole batch, as where the broker is just writing one.
+
+    :raises OSError: it can't be read.
     """
     block, begin, size_bytes = b"", position, None
     while size_bytes is None or position < size_bytes:
@@ -102,7 +115,12 @@ def _legacy(data: bytes, position: int) -> BatchHead | None:
 
 
 def position_before(index: str | None, base_offset: int, offset: int) -> int:
-    """Return where a batch begins that lies before an offset, by a segment's index; 0: by no entry of it."""
+    """Return where a batch begins that lies before an offset, by a segment's index; 0: by no entry of it.
+
+    :param index: its path; None: there is none.
+    :param base_offset: of the segment.
+    :raises OSError: it can't be read.
+    """
     if index is None:
         return 0
     try:
@@ -133,6 +151,7 @@ def sha256_of_range(segments: Sequence[Segment], first: int, end: int) -> str | 
     :param segments: of one log, oldest first; those that have nothing of the range are passed over.
     :return: None where the files have no such batches: the range begins before them, ends behind them, or
         doesn't begin or end with a batch.
+    :raises OSError: a file can't be read.
     """
     inside = [one for one in segments if one.base_offset < end and one.end_offset > first]
     if not inside or inside[0].base_offset > first or inside[-1].end_offset < end:

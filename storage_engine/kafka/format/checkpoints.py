@@ -1,8 +1,7 @@
 """Checkpoints: text files of a version, a number of lines, and the lines (CheckpointFile).
 
 The four of a log directory have an offset a partition. A log's ``leader-epoch-checkpoint`` has the offset at
-which each leader's epoch begins. Each raises CorruptFileError where the version, the count or a line is
-wrong, or epochs or offsets don't grow.
+which each leader's epoch begins.
 """
 
 from __future__ import annotations
@@ -50,13 +49,18 @@ def read_offsets(path: Path) -> Mapping[str, int]:
 
     A file of 0 bytes is one that the broker has just made.
 
+    :raises CorruptFileError: the version, the count or a line is wrong.
     :raises OSError: it can't be read, as where there is none.
     """
     return parse_offsets(read_stored(path), str(path))
 
 
 def parse_offsets(data: bytes, path: str) -> Mapping[str, int]:
-    """Return the offset of each log."""
+    """Return the offset of each log.
+
+    :param path: for messages.
+    :raises CorruptFileError: the version, the count or a line is wrong.
+    """
     found: dict[str, int] = {}
     if (plain := _plain_offsets(data)) is not None:
         return plain
@@ -88,13 +92,18 @@ def _plain_offsets(data: bytes) -> dict[str, int] | None:
 def read_leader_epochs(path: str | Path) -> tuple[LeaderEpoch, ...]:
     """Read a log's epochs, oldest first.
 
+    :raises CorruptFileError: the version, the count or a line is wrong, or epochs don't grow.
     :raises OSError: it can't be read.
     """
     return parse_leader_epochs(read_stored(path), str(path))
 
 
 def parse_leader_epochs(data: bytes, path: str) -> tuple[LeaderEpoch, ...]:
-    """Return a log's epochs, oldest first."""
+    """Return a log's epochs, oldest first.
+
+    :param path: for messages.
+    :raises CorruptFileError: the version, the count or a line is wrong, or epochs or offsets don't grow.
+    """
     found: list[LeaderEpoch] = []
     for at, line in _lines(data, path, _EPOCH_REMEDY):
         words = line.split(" ")
@@ -110,7 +119,10 @@ def parse_leader_epochs(data: bytes, path: str) -> tuple[LeaderEpoch, ...]:
 
 
 def offsets_text(offsets: Iterable[tuple[str, int, int]]) -> bytes:
-    """Return a log directory's checkpoint of topics, partitions and offsets."""
+    """Return a log directory's checkpoint.
+
+    :param offsets: topic, partition and offset of each log.
+    """
     return _text(f"{topic} {partition} {offset}" for topic, partition, offset in offsets)
 
 

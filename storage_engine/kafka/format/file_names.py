@@ -56,7 +56,10 @@ class FileState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionDirectory:
-    """What the name of a directory says; ``unique`` sets apart what would have the same one, "" of a log."""
+    """What the name of a directory says.
+
+    :param unique: sets apart what would have the same name; "" of a log.
+    """
 
     topic: str
     partition: int
@@ -74,7 +77,10 @@ class PartitionDirectory:
 
 
 class LogFile(NamedTuple):
-    """What a log's file name says; of a snapshot the offset below which it knows the producers."""
+    """What the name of a file of a log says.
+
+    :param offset: of the segment's first record; of a snapshot, below which it knows the producers.
+    """
 
     offset: int
     kind: FileKind

@@ -45,6 +45,7 @@ class LivePartition:
 
     :param topic_id: of the topic that has the name now; files of another one are of a topic that is gone.
     :param leader: node that leads it. All offsets are those of its log, not of a follower's.
+    :param log_start: its first offset.
     :param high_watermark: the end for who reads uncommitted records too.
     :param last_stable_offset: the end for who reads committed records alone.
     :param topic_settings: all that are in effect, by Kafka's names, those of the node and defaults too.
@@ -70,7 +71,11 @@ class LivePartition:
 
 @dataclass(frozen=True, slots=True)
 class LiveFacts:
-    """What a running cluster said, with its id; a partition, by ``<topic>-<partition>``, may be missing."""
+    """What a running cluster said.
+
+    :param cluster_id: its own; a node's files that name another one are of another cluster.
+    :param partitions: by ``<topic>-<partition>``; one that is missing was not answered.
+    """
 
     asked_at_ms: int
     cluster_id: str
@@ -82,7 +87,12 @@ LAST_OFFSET = (1 << 63) - 1
 
 
 class SegmentFiles(NamedTuple):
-    """The files of a segment, with a transaction index and a snapshot that nobody can make again."""
+    """The files of a segment.
+
+    :param time_index: its path; None: there is none.
+    :param offset_index: likewise.
+    :param companions: its transaction index and its snapshot, which nobody can make again.
+    """
 
     base_offset: int
     log: FileFacts
@@ -95,6 +105,7 @@ class SegmentFiles(NamedTuple):
 class PartitionLog:
     """The directory of a log.
 
+    :param directory: its path.
     :param snapshots: of its producers, oldest first; the newest may lie at its end, where no segment begins.
     :param left_over: files that the broker removes or renames by itself, by what becomes of them.
     :param links: symbolic links that nothing reads through: the directory of a log aside, or files in it;
@@ -141,8 +152,10 @@ class LogDirectory:
     :param stopped_cleanly: the marker is there, which a broker removes first thing when it starts.
     :param broker_epoch: of the broker when it stopped; None: no marker says it.
     :param cleaned_to: by compacted log, up to where the cleaner has cleaned it.
+    :param aside: logs that are deleted, copied or set aside.
     :param fault: what is wrong with its small files, so that a broker goes on without it; nothing of its
         logs is decided then.
+    :param cleaned_unknown: the cleaner's own checkpoint can't be read.
     :param stable_offsets: by log, below which a running cluster has no open transaction.
     :param reading: tells others that this process reads the directory, as long as it may.
     """
@@ -177,6 +190,7 @@ class Node:
     """A node's directories, or one of them alone.
 
     :param root: what it was named by: its ``server.properties``, or a log directory.
+    :param properties: None: only a log directory is known.
     :param live: what its running cluster said; None: it was not asked.
     :param failed: why directories can't be read, by path; only who keeps a hold goes on without them.
     """
@@ -269,7 +283,11 @@ def read_node(root: Path) -> Node:
 
 
 def read_what_is_left(root: Path) -> Node:
-    """Look at a node as :func:`read_node` does, without what ``failed`` (LogDirFailureChannel)."""
+    """Look at a node whose broker goes on without a directory that has failed (LogDirFailureChannel).
+
+    :return: with what can be read; the others are ``failed``.
+    :raises StorageEngineError: as :func:`read_node` does, where nothing can be read.
+    """
     directories: list[LogDirectory] = []
     failed: dict[str, str] = {}
     for path in data_paths(root):
@@ -371,6 +389,8 @@ def _read_small(path: Path, read: Callable[[Path], Found], faults: list[str]) ->
 
     A broker takes its whole directory offline for such a one, and goes on with the others
     (OffsetCheckpointFile, MetaPropertiesEnsemble#verify).
+
+    :param faults: gets what is wrong with it.
     """
     try:
         return read(path)
@@ -407,7 +427,10 @@ _INDEXES = (FileKind.TIME_INDEX, FileKind.OFFSET_INDEX)
 
 
 def _read_log(path: str, name: PartitionDirectory, readings: int = _READINGS) -> PartitionLog:
-    """List a log's files, by the digits of their names, so often at most as segments go away meanwhile."""
+    """List a log's files, by the digits of their names. One that goes away meanwhile isn't there.
+
+    :param readings: so often at most, where segments go away each time.
+    """
     with_facts: dict[FileKind, dict[str, FileFacts]] = {kind: {} for kind in _WITH_FACTS}
     logs, snapshots, transaction_indexes = with_facts.values()
     indexes: dict[FileKind, dict[str, str]] = {kind: {} for kind in _INDEXES}
@@ -460,7 +483,10 @@ def _read_log(path: str, name: PartitionDirectory, readings: int = _READINGS) ->
 
 
 def _refuse_link(entry: os.DirEntry[str]) -> None:
-    """:raises StoreLayoutError: it is a link, which a broker follows, and nobody sees what is behind."""
+    """Refuse a link, which a broker follows: what is behind it would be seen by nobody.
+
+    :raises StoreLayoutError: it is one.
+    """
     if entry.is_symlink():
         raise StoreLayoutError(
             f"{entry.path}: expected a file or directory of the node itself, found a symbolic link to "

@@ -1,7 +1,4 @@
-"""Where a log ends, and how new its records are, by as few bytes as that takes.
-
-Each raises OSError where a file can't be read.
-"""
+"""Where a log ends, and how new its records are, by as few bytes as that takes."""
 
 from __future__ import annotations
 
@@ -37,6 +34,8 @@ def log_end(log: PartitionLog) -> LogEnd:
     """Find the end of a log.
 
     Headers alone are looked at, from the last entry of the active segment's index on.
+
+    :raises OSError: a file can't be read.
     """
     if not log.segments:
         return LogEnd(0, -1)
@@ -72,12 +71,18 @@ def known_end(directory: LogDirectory, log: PartitionLog) -> LogEnd:
 
 
 def end_offset(log: PartitionLog) -> int:
-    """Return the offset behind a log's last whole batch; 0 of a log without segments."""
+    """Return the offset behind a log's last whole batch; 0 of a log without segments.
+
+    :raises OSError: a file can't be read.
+    """
     return log_end(log).offset
 
 
 def segment_end(segment: SegmentFiles) -> int:
-    """Return the offset behind a segment's last whole batch; its base offset where there is none."""
+    """Return the offset behind a segment's last whole batch; its base offset where there is none.
+
+    :raises OSError: a file can't be read.
+    """
     end = segment.base_offset
     # A small file is read at once, and what its index has is no shorter way.
     small = segment.log.size_bytes < BLOCK_BYTES
@@ -92,6 +97,8 @@ def segment_facts(segment: SegmentFiles, *, active: bool) -> SegmentFacts:
 
     The time index has the largest timestamp of a closed segment. Where there is none, as the broker makes it
     again when it starts, and of an active segment, the headers tell.
+
+    :raises OSError: a file can't be read.
     """
     last_entry = _last_entry(segment.time_index, _TIME_ENTRY)
     largest_ms = None if last_entry is None else last_entry[0]
@@ -107,7 +114,10 @@ def segment_facts(segment: SegmentFiles, *, active: bool) -> SegmentFacts:
 
 
 def first_batch_ms(segment: SegmentFiles) -> int | None:
-    """Return the largest timestamp of a segment's first batch; None: it has none."""
+    """Return the largest timestamp of a segment's first batch; None: it has none.
+
+    :raises OSError: the file can't be read.
+    """
     with opened(segment.log.path) as descriptor:
         first = next(batch_heads(descriptor, 0), None)
     return first.newest_ms if first is not None and first.newest_ms >= 0 else None

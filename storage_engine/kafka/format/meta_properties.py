@@ -1,7 +1,4 @@
-"""What a log directory says of itself: ``meta.properties``, and the marker of a clean stop.
-
-Each raises CorruptFileError where a file isn't what a broker writes, and OSError where it can't be read.
-"""
+"""What a log directory says of itself: ``meta.properties``, and the marker of a clean stop."""
 
 from __future__ import annotations
 
@@ -42,12 +39,20 @@ class MetaProperties:
 
 
 def read_meta_properties(path: Path) -> MetaProperties:
-    """Read a log directory's identity."""
+    """Read a log directory's identity.
+
+    :raises CorruptFileError: it isn't one.
+    :raises OSError: it can't be read.
+    """
     return parse_meta_properties(read_stored(path), str(path))
 
 
 def parse_meta_properties(data: bytes, path: str) -> MetaProperties:
-    """Return a log directory's identity."""
+    """Return a log directory's identity.
+
+    :param path: for messages.
+    :raises CorruptFileError: it isn't one.
+    """
     values = parse_properties(data, path)
     version = _whole(values, "version", path)
     if version not in (ZOOKEEPER_VERSION, KRAFT_VERSION):
@@ -62,7 +67,11 @@ def parse_meta_properties(data: bytes, path: str) -> MetaProperties:
 
 
 def parse_properties(data: bytes, path: str) -> Mapping[str, str]:
-    """Return the entries of a Java properties file."""
+    """Return the entries of a Java properties file.
+
+    :param path: for messages.
+    :raises CorruptFileError: it isn't one.
+    """
     try:
         return dict(javaproperties.loads(data.decode("latin-1")))
     except MALFORMED as error:
@@ -81,13 +90,18 @@ def _whole(values: Mapping[str, str], name: str, path: str) -> int | None:
 def read_clean_shutdown(path: Path) -> int | None:
     """Return the broker's epoch when it stopped; None: before Kafka 3.7 the marker says nothing.
 
+    :raises CorruptFileError: it is neither empty nor what a broker writes.
     :raises OSError: it can't be read; where there is none, the broker runs or did not stop cleanly.
     """
     return parse_clean_shutdown(read_stored(path), str(path))
 
 
 def parse_clean_shutdown(data: bytes, path: str) -> int | None:
-    """Return the broker's epoch when it stopped; None: the marker says nothing."""
+    """Return the broker's epoch when it stopped; None: the marker says nothing.
+
+    :param path: for messages.
+    :raises CorruptFileError: it is neither empty nor what a broker writes.
+    """
     if not data.strip():
         return None
     remedy = "Leave it: a broker takes the stop for an unclean one, and reads its logs again."

@@ -16,7 +16,10 @@ _REMEDY = "Remove it while the broker is stopped: the broker makes it again when
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OffsetIndex:
-    """Entries as they lie: the batch with this last offset lies behind this position or begins there."""
+    """Entries as they lie: the batch with this last offset lies behind this position or begins there.
+
+    :param slots: for which the file has room; what a broker has not used is zero.
+    """
 
     offsets: npt.NDArray[np.int64]
     positions: npt.NDArray[np.int64]
@@ -24,8 +27,10 @@ class OffsetIndex:
 
 
 def parse_offset_index(data: bytes | memoryview, base_offset: int, path: str) -> OffsetIndex:
-    """Read the index of a segment.
+    """Read an index.
 
+    :param base_offset: of its segment.
+    :param path: for messages.
     :raises CorruptFileError: it has no whole entries, or they don't grow.
     """
     check_entries(len(data), ENTRY_BYTES, path, _REMEDY)

@@ -1,7 +1,6 @@
 """``partition.metadata``: which topic a log belongs to (PartitionMetadataFile).
 
-A broker that finds another id than its cluster has moves the log aside, and serves the partition empty. Each
-raises CorruptFileError where it is no such file.
+A broker that finds another id than its cluster has moves the log aside, and serves the partition empty.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ _REMEDY = (
 def read_topic_id(path: str | Path) -> uuid.UUID:
     """Read the id of a log's topic.
 
+    :raises CorruptFileError: it is no such file.
     :raises OSError: it can't be read, as where there is none: logs of before Kafka 2.8 lack it.
     """
     return parse_topic_id(read_stored(path), str(path))
@@ -48,7 +48,11 @@ def has_topic_id(path: str, topic_id: uuid.UUID) -> bool:
 
 
 def parse_topic_id(data: bytes, path: str) -> uuid.UUID:
-    """Return the id of a log's topic."""
+    """Return the id of a log's topic.
+
+    :param path: for messages.
+    :raises CorruptFileError: it is no such file.
+    """
     lines = data.split(b"\n")
     if lines[0].strip() != b"version: 0":
         raise corrupt(path, 0, "'version: 0'", repr(lines[0][:60]), _REMEDY)

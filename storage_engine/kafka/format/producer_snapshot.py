@@ -43,6 +43,7 @@ class Producer:
 def parse_producer_snapshot(data: bytes, path: str) -> tuple[Producer, ...]:
     """Read a snapshot.
 
+    :param path: for messages.
     :raises CorruptFileError: the version, CRC or size is wrong.
     """
     if len(data) < _HEADER.size:
@@ -66,6 +67,7 @@ def same_producers(left: bytes, right: bytes, path: str) -> bool:
     order, and without producers that have expired since (ProducerStateManager#isProducerExpired). One that
     only one of them has makes no difference, unless its transaction is open there.
 
+    :param path: for messages.
     :return: False too where one of them can't be read.
     """
     try:

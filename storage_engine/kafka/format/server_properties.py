@@ -42,8 +42,10 @@ RETENTION_SETTINGS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ServerProperties:
-    """What a node's own file says: all entries as they stand, and in its order the directories of logs.
+    """What a node's own file says.
 
+    :param values: all entries, as they stand there.
+    :param log_dirs: where logs are, in the file's order.
     :param metadata_dir: where the cluster's metadata are, on a node with controllers or brokers of KRaft.
     """
 
@@ -120,8 +122,10 @@ def _directories_fault(directories: Collection[Path]) -> str:
 
 
 def retention_settings(node: Mapping[str, str], topic: Mapping[str, str]) -> RetentionSettings:
-    """Return how long a topic's segments stay by settings of node and topic (KafkaConfig, LogConfig).
+    """Return how long a topic's segments stay (KafkaConfig, LogConfig).
 
+    :param node: settings of the node.
+    :param topic: settings of the topic itself, which win.
     :raises BrokerConfigError: a value that the broker would not work with.
     """
 

@@ -28,7 +28,10 @@ def check_entries(size_bytes: int, entry_bytes: int, path: str, remedy: str) -> 
 
 
 def corrupt(path: str | Path, at: int, expected: str, found: str, remedy: str) -> CorruptFileError:
-    """Make the error of a file, by the position of the first byte that isn't as it should be."""
+    """Make the error of a file.
+
+    :param at: position of the first byte that isn't as it should be.
+    """
     return CorruptFileError(
         f"{path}: at byte {at} expected {expected}, found {found}. Nothing was changed. {remedy}"
     )

@@ -31,6 +31,7 @@ class AbortedTransaction:
 def parse_transaction_index(data: bytes, path: str) -> tuple[AbortedTransaction, ...]:
     """Read an index.
 
+    :param path: for messages.
     :raises CorruptFileError: it has no whole entries, one is of another version, or they don't grow.
     """
     check_entries(len(data), _ENTRY.size, path, _REMEDY)

@@ -40,6 +40,7 @@ def metadata_values(directory: Path) -> Iterator[tuple[Path, bytes]]:
 
     Who has not come to the end does not know that the copy is whole.
 
+    :param directory: of the log.
     :raises CorruptFileError: a file is damaged, or ends in a part of a batch, as after an unclean stop;
         records are missing before the first segment, between two, or at the end.
     :raises OSError: a file can't be read.
@@ -76,7 +77,10 @@ def metadata_values(directory: Path) -> Iterator[tuple[Path, bytes]]:
 
 
 def _values(path: Path, base: int, begin: int) -> _Values:
-    """Yield the values of a file's records from offset ``begin`` on; the first one has offset ``base``."""
+    """Yield the values of a file's records from offset ``begin`` on.
+
+    :param base: offset of its first record.
+    """
     # Arrow takes longer to load than many a store takes to be looked at.
     from storage_engine.kafka.codec.codec import CODEC
 
@@ -115,7 +119,11 @@ _SEVERAL_BYTES = 0x80
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Which nodes have a partition, come and go by a reassignment, and how often its leader changed."""
+    """Which nodes have a partition, and how often it has changed its leader.
+
+    :param removing: replicas that a reassignment takes away.
+    :param adding: replicas that it adds.
+    """
 
     replicas: tuple[int, ...]
     leader_epoch: int
@@ -128,6 +136,7 @@ class ClusterMetadata:
     """Topics and settings, as of the end of this node's copy.
 
     :param partition_states: by the topic's id and the partition's number; for who asks.
+    :param topic_settings: by topic.
     :param node_settings: set while the cluster ran, by node; "" has those of all.
     :param partitions: numbers of a topic's partitions, on whatever nodes they are, by its id.
     """
@@ -151,6 +160,7 @@ class ClusterMetadata:
 def read_cluster_metadata(directory: Path, *, partition_states: bool = False) -> ClusterMetadata:
     """Read a node's copy.
 
+    :param directory: of the log.
     :param partition_states: read them, too: there are many, and few ask.
     :raises CorruptFileError: bytes that are no record of it, or records are missing (:mod:`.metadata_log`).
     :raises UnsupportedLayoutError: records of a version that isn't known.
@@ -280,7 +290,10 @@ def _put(
     rest: bytes,
     path: Path,
 ) -> None:
-    """Take what a PartitionRecord says, by the ``rest`` behind the topic's id."""
+    """Take what a PartitionRecord says.
+
+    :param rest: what is behind the topic's id.
+    """
     found.partitions.setdefault(topic_id, set()).add(number)
     if _PARTITION in kinds:
         _check_version(_PARTITION, version, path)
@@ -325,6 +338,8 @@ def replica_fault(
 ) -> tuple[Reason, str] | None:
     """Return why a log has to stay whole for its replicas; None: nothing speaks against a deletion.
 
+    :param metadata: with the states of partitions.
+    :param node_id: of the node that has the log.
     :param replicas_stopped: a person says that all other nodes with a replica are stopped; "": nobody does.
     """
     state = metadata.partition_states.get((topic_id, partition))

@@ -94,7 +94,10 @@ def read_consumer_offsets(
 
 
 def _newest(log: PartitionLog, faults: list[str], *, may_be_torn: bool) -> Mapping[bytes, bytes | None]:
-    """Return the newest committed value of each key, oldest first; ``faults`` gets broken batches."""
+    """Return the newest value of each key of a log, oldest first, but what transactions did not commit.
+
+    :param faults: gets what is no whole batch.
+    """
     keys, values = _records(log, faults, may_be_torn=may_be_torn)
     if not keys:
         return {}

@@ -1,7 +1,4 @@
-"""What is wrong with a log's files, so that nothing may be decided by them. Reads only.
-
-Each raises OSError where a file can't be read.
-"""
+"""What is wrong with a log's files, so that nothing may be decided by them. Reads only."""
 
 from __future__ import annotations
 
@@ -74,6 +71,8 @@ def epochs_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
 
     A broker makes an epoch before its first record. So the newest one may begin at the log's end, and of a
     stopped broker not above it (LogLoader#load cuts those off).
+
+    :raises OSError: a file can't be read.
     """
     path = f"{log.directory}/{LEADER_EPOCHS}"
     try:
@@ -116,7 +115,11 @@ def emptied(directory: LogDirectory, log: PartitionLog) -> Iterator[str]:
 
 
 def own_ends(directory: LogDirectory, log: PartitionLog, bases: Collection[int]) -> dict[int, int]:
-    """Return where, of these segments, those end behind which something is missing, by base offset."""
+    """Return where segments end behind which something is missing before the next one, by base offset.
+
+    :param bases: of the segments to look at.
+    :raises OSError: a segment can't be read.
+    """
     found = {}
     for segment, following in pairwise(log.segments):
         if segment.base_offset in bases:
@@ -136,6 +139,9 @@ def holes(directory: LogDirectory, log: PartitionLog, segments: Sequence[Segment
     """Yield where a segment doesn't end at the beginning of the next one.
 
     The cleaner leaves such gaps in what it has cleaned: there they are nothing to tell.
+
+    :param segments: of the log, oldest first and none left out.
+    :raises OSError: a segment can't be read.
     """
     for segment, following in pairwise(segments):
         end = segment_end(segment)

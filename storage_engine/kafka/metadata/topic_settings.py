@@ -114,7 +114,11 @@ def _only_replicas(node: Node, metadata: ClusterMetadata) -> Iterator[str]:
 
 
 def read_replicas(directory: Path) -> tuple[ClusterMetadata, str]:
-    """Return what a node's copy of the cluster's metadata says of replicas, and why it can't be read."""
+    """Read a node's copy of the cluster's metadata with the replicas of each partition.
+
+    :param directory: of the log.
+    :return: what it says, and why it can't be read; "" where it can.
+    """
     try:
         return read_cluster_metadata(directory, partition_states=True), ""
     except (StorageEngineError, OSError) as error:
@@ -122,6 +126,7 @@ def read_replicas(directory: Path) -> tuple[ClusterMetadata, str]:
 
 
 def _live(node: Node) -> dict[str, Mapping[str, str]]:
+    """Return what a running cluster says of topics' settings."""
     if node.live is None:
         return {}
     return {

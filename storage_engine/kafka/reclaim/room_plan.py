@@ -49,7 +49,11 @@ Fault = tuple[Reason, str]
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What a disk lacks of the bytes that are to be free on it; None: its size, or level, isn't known."""
+    """Free space that a disk lacks.
+
+    :param wanted_bytes: bytes that are to be free on it; None: its size isn't known.
+    :param lacking_bytes: how many of these aren't free; None: the disk's level isn't known.
+    """
 
     wanted_bytes: int | None
     lacking_bytes: int | None
@@ -73,6 +77,8 @@ def only_needed(
 ) -> tuple[LogPlan, ...]:
     """Keep the segments that the wanted space doesn't need.
 
+    :param plans: of all that may go.
+    :param shortages: by the disk's device.
     :param deleted: segments whose records are deleted for the cluster already.
     """
     needed = set(_needed(plans, shortages, deleted))
@@ -130,7 +136,11 @@ _ONLY_AGE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What decides beside the rules: the node by its own files, or what keeps it, and a cluster's word."""
+    """What decides beside the rules of retention.
+
+    :param stopped: the node by its own files, or what keeps all of its logs.
+    :param word: of its cluster; None: none is asked.
+    """
 
     node: Node
     stopped: StoppedNode | Fault
@@ -143,6 +153,7 @@ class Asked:
 def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
     """Return what goes of each log to make room.
 
+    :param plans: by the rules of retention.
     :raises OSError: a file can't be read.
     """
     logs = {log.name.log: (directory, log) for directory, log in by.node.logs}
@@ -285,7 +296,13 @@ def _told(plan: LogPlan, said: Callable[[Decision], str]) -> LogPlan:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A ground that holds now, and the node that leads the log, if any."""
+    """The ground on which a log may lose its first segments now.
+
+    :param said: the ground, as a clause.
+    :param leader: node that leads the log; None: none does.
+    :param leader_epoch: how often the log has changed its leader.
+    :param led_from: where that leader's log begins.
+    """
 
     said: str
     leader: int | None = None
@@ -295,7 +312,11 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class OwnLog:
-    """A stopped node's log, ``<topic>-<partition>``, and the newest epoch of its leaders, or -1."""
+    """A stopped node's log by its own files.
+
+    :param name: ``<topic>-<partition>``.
+    :param newest_epoch: of the leaders that it has followed or been; -1: none is known.
+    """
 
     name: str
     topic_id: uuid.UUID
@@ -309,6 +330,8 @@ def way_of(
 ) -> Way | Fault:
     """Return on what ground a log may lose its first segments, or why there is none.
 
+    :param metadata: the node's own copy of the cluster's.
+    :param word: of the running cluster; None: none is asked.
     :param replicas_stopped: where no cluster is asked, a person says that all other nodes with a replica are
         stopped; "": nobody does.
     """

@@ -50,7 +50,12 @@ AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class HeldNode:
-    """A stopped node of a running cluster, with its locks, its last look, and its hold's memory, if any."""
+    """A stopped node of a running cluster.
+
+    :param held: its locks.
+    :param seen: what its last snapshot was made of.
+    :param memory: of its hold; None: nothing is remembered.
+    """
 
     root: Path
     held: LockedDirectories
@@ -138,7 +143,11 @@ def _begin_behind(
 
 
 def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
-    """:raises ChangedUnderUsError: right before a segment goes, the ground found for it doesn't hold."""
+    """Make sure, right before a segment goes, that the ground that was found holds.
+
+    :param prefix: the segment alone.
+    :raises ChangedUnderUsError: it doesn't.
+    """
     left = "This segment was not deleted, older ones of the plan may be."
     if before.leader is not None:
         left = (
@@ -156,6 +165,8 @@ class RoomStore(KafkaStore):
     """A stopped node to make room in.
 
     :param live: how its cluster is reached; None: none runs that could be asked.
+    :param memory: of the node's hold; None: nothing is remembered.
+    :param word: what the cluster said at the last look.
     """
 
     live: LiveBroker | None = None
@@ -256,6 +267,8 @@ class RoomStore(KafkaStore):
 def with_word(node: Node, word: LeadersWord, address: str) -> Node:
     """Return a node with its topics' settings, and where its logs begin, by its cluster's word.
 
+    :param node: by its files.
+    :param address: of the cluster, for a message.
     :raises NotOnBrokerError: the directories are of another cluster.
     """
     if other := node.cluster_ids - {word.facts.cluster_id}:

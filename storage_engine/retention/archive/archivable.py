@@ -30,7 +30,11 @@ from storage_engine.retention.store.known_heads import known_heads
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """Segments that no lake is known to prove, those touched since, and by which rule logs may go."""
+    """Segments that no lake is known to prove.
+
+    :param touched: those of them that a lake has, as they were before somebody touched their files.
+    :param unarchived: by which rule their logs may go without a copy, by name.
+    """
 
     segments: tuple[Segment, ...] = ()
     touched: frozenset[SegmentId] = frozenset()
@@ -105,7 +109,10 @@ def unproven_and_credited(
 
 @dataclass(frozen=True, slots=True)
 class KeptOut:
-    """Sealed segments of a log that stay out of the lake, and were never archived; why, and until when."""
+    """Sealed segments of a log that stay out of the lake, and were never archived.
+
+    :param why: and until when.
+    """
 
     log: str
     segments: int
@@ -117,7 +124,10 @@ class KeptOut:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What of a store may be archived by now, and other sealed segments that aren't empty."""
+    """What of a store may be archived by now.
+
+    :param others: sealed segments that may not, but for empty ones, of which there is nothing to prove.
+    """
 
     archivable: Archivable
     others: tuple[Segment, ...]

@@ -84,7 +84,10 @@ from storage_engine.same_bytes.settling import settle
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """:param segments: planned ones that are still there, as they are now.
+    """Planned segments that may be archived now, and what became of the others.
+
+    :param segments: planned ones that are still there, as they are now.
+    :param gone: what became of the others.
     :param waiting: which of them stay for a later plan, and why, as sentences.
     """
 
@@ -256,6 +259,7 @@ def archive_jobs(
     receipt.
 
     :param all_sealed: every sealed segment instead, planned or not; such a run needs no plan.
+    :param accept_damage: archive bytes that don't decode as they are.
     :return: jobs for the first lake that can be reached.
     :raises GateRefusedError: of each log a planned segment is gone, and we did not delete it.
     :raises LakeUnavailableError: what is archived already can't be read from any lake.
@@ -293,6 +297,8 @@ def archive_planned(
     What its broker keeps out by now isn't archived.
 
     :param archive_with: copies, proves and commits, in this process or wherever else.
+    :param accept_damage: archive bytes that don't decode as they are.
+    :param where: ``archive_with`` does its work, for the record.
     :raises StorageEngineError: as :func:`archive_jobs` and ``archive_with`` do, unless a waiver does instead;
         what concerns one log, where every log of the plan fails or lacks a file.
     """
@@ -384,6 +390,7 @@ def archive_each_log(
 
     The logs are halved until those that fail are found.
 
+    :param archive: archives all of what it is given, or nothing.
     :return: what was archived, and by log why it wasn't.
     :raises StorageEngineError: more than ``FAILED_LOGS`` logs fail.
     """
@@ -433,6 +440,7 @@ def archive_somewhere(
 
     :param choose: which of the candidates, by what the lakes prove already.
     :param read_files: read the data files of what is archived already: a damaged one is replaced.
+    :param where: ``archive_with`` does its work, for the record.
     :raises LakeUnavailableError: none of the lakes can be used; has every reason.
     :raises CommitStateUnknownError: likewise, where there is one lake only.
     """
@@ -535,7 +543,10 @@ def _damage_notices(jobs: Sequence[SegmentJob], receipts: Sequence[Receipt]) -> 
 def archive(
     store: AnyStore, run_key: str, jobs: Sequence[SegmentJob], progress: Progress | None = None
 ) -> tuple[Receipt, ...]:
-    """Archive with proof in this process, without Spark; ``progress`` gets the bytes since its last call."""
+    """Archive with proof in this process, without Spark.
+
+    :param progress: called with the number of segment bytes done since the last call.
+    """
     if not jobs:
         return ()
     context = open_context(store)

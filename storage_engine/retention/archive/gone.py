@@ -34,7 +34,10 @@ from storage_engine.retention.store.stamp import missing_stamps
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """An approved segment that went by none of our runs; its broker's to delete, unless it is proven."""
+    """An approved segment that went before it was deleted, by none of our runs.
+
+    :param is_proven: a lake proves it; otherwise it was its broker's to delete.
+    """
 
     log: str
     base_offset: int
@@ -62,7 +65,11 @@ class GoneResult:
 
 @dataclass(frozen=True, slots=True)
 class PresentSegments:
-    """Segments by log, oldest first, and identities of logs by name; "", or none: it can't be told."""
+    """The segments that a store has now, and which logs they are of.
+
+    :param segments: by log, oldest first.
+    :param log_ids: identities of logs by name; "", or none: it can't be told.
+    """
 
     segments: Mapping[str, Sequence[Segment]]
     log_ids: Mapping[str, str]
@@ -118,11 +125,14 @@ def settle_gone(
 ) -> GoneResult:
     """Record which planned segments went by none of our runs, and say which logs that concerns.
 
-    A log goes on where its oldest segments went, as brokers delete, and a lake proves them, whose files are
-    read for it, or they were its broker's to delete. What a lake has that can't be asked, or of which lakes
-    disagree, refuses its log. In front of what went nothing may be left: that would be a hole.
+    A log goes on where its oldest segments went, as brokers delete from the beginning. A lake has to prove
+    them, whose files are read for it, or they were its broker's to delete. What a lake has that can't be
+    asked, or of which lakes disagree, refuses its log. In front of what went nothing may be left: that would
+    be a hole.
 
+    :param is_left: tells whether a planned segment is there.
     :param is_ours: tells of one that isn't whether one of our runs meant to delete it.
+    :param nothing: sentence that says what wasn't changed.
     """
     # Then no lake proves anything, and nothing is lost that shouldn't have gone.
     is_off = context.store.policy.archive is ArchiveMode.OFF
@@ -188,6 +198,9 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
     left to its own rules may delete what is in no lake, and isn't held.
 
     What a rule permits to go without a copy may go, whoever deletes it.
+
+    :param gone: segments that aren't on disk any more.
+    :param nothing: sentence that says what wasn't changed.
     """
     away = [one for one in gone.segments if _may_be_away(context, one.facts)]
     gone = replace(gone, segments=tuple(one for one in gone.segments if one not in away))
@@ -220,7 +233,10 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
 
 
 def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) -> GoneResult:
-    """Record what :func:`find_missing_ranges` found, and say what of it should have stayed."""
+    """Record what the logs of a run's looks lack and no lake has, and say what of it should have stayed.
+
+    :param missing: by :func:`find_missing_ranges`.
+    """
     lacking = missing_stamps(context.store.real_root) if missing else ()
     permits = read_store_permits(context.store, context.journal, context.record) if missing else NO_PERMITS
     left_out = _left_out(context, permits) if missing else {}
@@ -263,7 +279,10 @@ def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) 
 
 
 def _left_out(context: Context, permits: ArchivePermits) -> Mapping[str, list[Interval]]:
-    """Return by log what lakes, if they can be read, have without topics that archive rules leave out now."""
+    """Return by log what lakes have without topics that archive rules leave out now.
+
+    :raises LakeUnavailableError: a lake can't be read.
+    """
     if permits.of_rows is None:
         return {}
     lakes, _ = reachable_lakes(context.store)
@@ -314,7 +333,10 @@ def _refused(context: Context, segment: Segment, nothing: str) -> Refusal:
 
 
 def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> bool:
-    """Return whether a running broker, or one until the run began, may delete of a log; unknown is no."""
+    """Return whether a running broker is left to its own rules with a log; unknown counts as no.
+
+    :param is_over: ask about a broker that may have run until the run began.
+    """
     store, broker = context.store, context.broker
     if store.live is not None and store.live.deletes == WE_DELETE:
         return False

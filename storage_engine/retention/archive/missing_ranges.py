@@ -29,7 +29,12 @@ from storage_engine.retention.store.unnamed_lakes import heads_unasked
 
 @dataclass(frozen=True, slots=True)
 class MissingRange:
-    """Offsets [start_offset, end_offset) that are in no place; ``log_id`` "": the log can't be told."""
+    """Offsets [start_offset, end_offset) of a log that are in no place.
+
+    :param log_id: of the log, as receipts have it; "": it can't be told.
+    :param facts: of a file of the log, as a run saw it.
+    :param is_earlier: it went before the run's first look.
+    """
 
     log: str
     start_offset: int
@@ -59,12 +64,18 @@ class _SeenPart:
 
 @dataclass(slots=True)
 class LogLooks:
-    """What a run has seen of logs, look by look, by name and identity: a new topic may take a name. Pure."""
+    """What a run has seen of a store's logs, look by look. Pure.
+
+    :param seen: by name and identity: a topic that is made again takes the same name.
+    """
 
     seen: dict[tuple[str, str], _SeenPart] = field(default_factory=dict)
 
     def add(self, listed: Listed, log_ids: Mapping[str, str]) -> None:
-        """Add a look, with identities of its logs by name."""
+        """Add a look.
+
+        :param log_ids: identities of its logs, by name.
+        """
         archivable, kept_out = {one.log for one in listed.archivable.segments}, listed.archivable.kept_out
         for log in listed.snapshot.logs:
             if log.segments:
@@ -81,7 +92,11 @@ class LogLooks:
                 )
 
     def parts(self, last: Listed, log_ids: Mapping[str, str]) -> Iterator[_SeenPart]:
-        """Yield what looks have seen in front of what the last one, which was added, has."""
+        """Yield what the looks have seen in front of what the last of them has.
+
+        :param last: the last look, which was added.
+        :param log_ids: identities of its logs, by name.
+        """
         begins = {
             (log.name, log_ids.get(log.name, "")): log.min_offset
             for log in last.snapshot.logs
@@ -105,6 +120,7 @@ def missing_ranges(
 ) -> Iterator[MissingRange]:
     """Yield what is missing between the lowest offset that is known of each log and its end. Pure.
 
+    :param known: where logs were at earlier looks.
     :param in_part: what lakes have without some topics, which is known, and not covered.
     """
     partial_spans = [one for one in in_part if one.lineage == lineages.of(one.log)]
@@ -131,6 +147,7 @@ def missing_ranges(
 
 
 def _cut(hole: Interval, at: int) -> tuple[Interval, ...]:
+    """Return an interval, in two where an offset lies inside."""
     start, end = hole
     return ((start, at), (at, end)) if start < at < end else (hole,)
 
@@ -144,6 +161,9 @@ def find_missing_ranges(
 
     While a lake isn't asked that has receipts of the store, nobody can tell what went before this run.
 
+    :param last: the last look, which was added.
+    :param log_ids: identities of its logs, by name.
+    :param known: where logs were at the last look before this run.
     :raises LakeUnavailableError: no lake can be read.
     """
     journal, record = context.journal, context.record

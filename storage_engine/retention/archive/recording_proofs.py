@@ -24,7 +24,10 @@ _BATCH = 50
 
 
 def record_topic_days(context: Context, lake: Lake, receipts: Sequence[Receipt]) -> str:
-    """Record what segments hold, for what is recorded of them; return why that failed, or ""."""
+    """Record what segments hold, in the place of what is recorded of them.
+
+    :return: why that could not be done; "" where it was.
+    """
     try:
         messages = lake.messages()
         untouched = untouched_files(messages, receipts)
@@ -61,7 +64,10 @@ def record_proven(
 ) -> tuple[str, ...]:
     """Record which file was found to be in which lake, for when that lake can't be asked.
 
+    :param took_ms: to copy and prove all of them.
     :param faults: what was wrong with what a lake had of some of them, by subject.
+    :param known: hashes of the valid receipts that lakes had before.
+    :param ran: where all of them were archived.
     :return: what could not be recorded beside it, and why.
     """
     lake = open_lake(jobs[0].lake)
@@ -96,7 +102,10 @@ def record_proven(
 
 
 def again_notices(faults: Mapping[str, str]) -> Iterator[str]:
-    """Yield which segments were archived again since a lake has lost or damaged them, by the reason."""
+    """Yield which segments were archived again since a lake has lost or damaged them, by the reason.
+
+    :param faults: by the segment's subject.
+    """
     by_reason: dict[str, list[str]] = {}
     for subject, reason in faults.items():
         by_reason.setdefault(reason, []).append(subject)

@@ -1,7 +1,4 @@
-"""Archive what is sealed ahead of its deletion, and measure how far the lakes are behind.
-
-Each raises LakeUnavailableError where no lake can be read.
-"""
+"""Archive what is sealed ahead of its deletion, and measure how far the lakes are behind."""
 
 from __future__ import annotations
 
@@ -100,6 +97,8 @@ def archive_sealed(
 
     :param archive_with: copies, proves and commits, in this process or wherever else.
     :param budget_bytes: at most so much, but at least one segment; None: everything.
+    :param accept_damage: archive bytes that don't decode as they are.
+    :param where: ``archive_with`` does its work, for the record.
     :return: what concerns one log keeps no other out of the lake: such logs are in ``refused``.
     :raises StorageEngineError: as ``archive_with`` does; what concerns one log, where every log fails.
     :raises LakeUnavailableError: none of the store's lakes can be used.
@@ -156,7 +155,10 @@ def _left_of(budget_bytes: int | None, done: Sequence[ArchiveResult]) -> int | N
 
 
 def _look(context: Context, looks: LogLooks) -> tuple[Listed, Mapping[str, str]]:
-    """List a store's segments as one more look of a run; return also the identities of its logs by name."""
+    """List a store's segments, as one more look of a run.
+
+    :return: the listing, and the identities of its logs by name.
+    """
     listed = list_segments(context)
     log_ids = present_logs(context.broker, listed.snapshot)
     looks.add(listed, log_ids)
@@ -232,7 +234,10 @@ class _Listing:
 
 
 def record_archive_lag(store: AnyStore, run_key: str) -> ArchiveLag | None:
-    """Measure and record the archive lag, for the run's report too; None under the policy archive: off."""
+    """Measure the archive lag and record it, as a sample and for the run's report.
+
+    :return: None under the policy archive: off.
+    """
     context = open_context(store)
     if context.store.policy.archive is ArchiveMode.OFF:
         return None
@@ -245,7 +250,10 @@ def record_archive_lag(store: AnyStore, run_key: str) -> ArchiveLag | None:
 
 
 def sample_archive_lag(context: Context) -> ArchiveLag:
-    """Measure the archive lag and record it as a sample, for no run."""
+    """Measure the archive lag and record it as a sample, for no run.
+
+    :raises LakeUnavailableError: no lake can be read.
+    """
     measured = measure_lag(context)
     context.sample(measured.snapshot, measured.lag.measured_at_ms, archive_lag=measured.lag)
     return measured.lag
@@ -253,7 +261,12 @@ def sample_archive_lag(context: Context) -> ArchiveLag:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLag:
-    """The archive lag, and what it was measured by; ``touched`` segments are unproven ones of a lake."""
+    """The archive lag, and what it was measured by.
+
+    :param archivable: segments that may be archived by now.
+    :param unproven: those of them that no lake proves as they are, as far as is known.
+    :param touched: those of ``unproven`` that a lake has, but whose files were touched since.
+    """
 
     lag: ArchiveLag
     snapshot: StoreSnapshot
@@ -269,7 +282,10 @@ class MeasuredLag:
 
 
 def measure_lag(context: Context) -> MeasuredLag:
-    """Measure the archive lag, and return it with what the lakes prove, for who goes on with that."""
+    """Measure the archive lag, and return it with what the lakes prove, for who goes on with that.
+
+    :raises LakeUnavailableError: no lake can be read.
+    """
     snapshot = context.snapshot(clock_ms())
     segments = take_archivable(context.broker, snapshot).segments
     lag, proofs, unproven = _measure(context.journal, context.record, context.store, segments)
@@ -281,13 +297,19 @@ def measure_lag(context: Context) -> MeasuredLag:
 
 
 def archive_lag_of_store(context: Context) -> ArchiveLag:
-    """Measure the archive lag of an open store without recording it."""
+    """Measure the archive lag of an open store without recording it.
+
+    :raises LakeUnavailableError: no lake can be read.
+    """
     segments = archivable_segments(context).segments
     return _measure(context.journal, context.record, context.store, segments)[0]
 
 
 def archive_lag(store: ManagedStore) -> ArchiveLag:
-    """Measure the archive lag without taking it down, or giving the store an identity if it has none."""
+    """Measure the archive lag without recording it, or giving the store an identity if it has none.
+
+    :raises LakeUnavailableError: no lake can be read.
+    """
     # First: opening a journal makes one, and where there is no lake there shall be none.
     reachable_lakes(store)
     with closing(open_to_look(store)) as broker:

@@ -80,8 +80,11 @@ _READINGS = 500
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """
+    """What a look at a store, its lakes and its journal found.
+
+    :param said: what the broker's package says.
     :param figures: None: the store can't be opened, and a finding says why.
+    :param lakes: those that were named.
     :param unproven: sealed segments that no lake proves; None: no lake was named, or it can't be asked.
     :param touched: sealed segments that a lake has, but whose files were touched since.
     :param due: how many segments a cleanup asked for by a person would delete now.
@@ -148,8 +151,10 @@ def diagnose(
 ) -> Diagnosis:
     """Look at a store, and at its lakes and journal where they were named.
 
+    :param has_lake: they were.
     :param pipeline: what Airflow says of the store's DAGs; None: it isn't Airflow's.
-    :param runs: where its tasks archive and measure consumer lag; "": it isn't Airflow's.
+    :param retention_dag: the DAG that cleans the store; "" likewise.
+    :param runs: where its tasks archive and measure consumer lag; "" likewise.
     :raises StoreNotFoundError: there is no such store.
     :raises BadInputError: what was given beside the broker's own settings is wrong.
     """
@@ -235,7 +240,10 @@ def _with_store(state: State, store: ManagedStore, said: BrokerDiagnosis, figure
 
 
 def pair_findings(pair: SparkPair, *, has_spark: bool) -> Iterator[Finding]:
-    """Judge the PySpark that is installed here, for a store whose connection may name a Spark one. Pure."""
+    """Judge the PySpark that is installed here. Pure.
+
+    :param has_spark: the store's connection names a Spark connection.
+    """
     if pair.is_unequal:
         what = f"the PySpark that is installed here can't be used: {pair.what}"
         severity = Severity.URGENT if has_spark else Severity.NOTE
@@ -243,6 +251,7 @@ def pair_findings(pair: SparkPair, *, has_spark: bool) -> Iterator[Finding]:
 
 
 def _misplaced(known: _Known, stamp: Stamp | None) -> LakeHead | None:
+    """Return the lake that the store was archived into, where the named ones have none of it; and say so."""
     from storage_engine.retention.doctor.lake_check import misplaced, misplaced_findings
 
     store_id = stamp.store_id if stamp is not None else None
@@ -262,8 +271,9 @@ def _is_known(pipeline: PipelineFacts | None, dag_id: str) -> bool:
 def findings_of(
     store: ManagedStore, opened: BrokerStore, journal: Journal, record: StoreRecord, now_ms: int
 ) -> tuple[Finding, ...]:
-    """Return what is wrong with a known store, lakes apart; ``opened`` is used while its broker answers.
+    """Return what is wrong with a store that its journal knows, the lakes apart; for who looks often.
 
+    :param opened: the store, which is not opened again while its broker answers.
     :raises StorageEngineError: the store isn't there, or its settings can't be used.
     """
     known = _Known(journal=journal, record=record)
@@ -277,7 +287,10 @@ def findings_of(
 
 
 def _ask_broker(store: ManagedStore, known: _Known, now_ms: int) -> tuple[ManagedStore, BrokerDiagnosis]:
-    """Ask the package of a broker, or files where that doesn't answer; return also the store to look at."""
+    """Ask the broker's package; of a running broker that doesn't answer, the files tell what they can.
+
+    :return: the store as it can be looked at, and what was said.
+    """
     if (inspection := find_broker(store.broker).inspection) is None:
         return store, BrokerDiagnosis()
     diagnose = partial(inspection.diagnose, settings_of(store), known.memory, now_ms)
@@ -293,7 +306,10 @@ def _ask_broker(store: ManagedStore, known: _Known, now_ms: int) -> tuple[Manage
 def _open(
     store: ManagedStore, said: BrokerDiagnosis, known: _Known, now_ms: int, *, has_lake: bool
 ) -> tuple[Figures | None, Stamp | None, int]:
-    """Look at the store, as findings too, and tell how many segments could be deleted now."""
+    """Open the store and look at it; what can't be is a finding.
+
+    :return: also how many segments could be deleted now.
+    """
     looked = _look(store, None, said, known, now_ms)
     if looked is None:
         return None, None, 0
@@ -328,6 +344,7 @@ def _unproven_at_the_end(store: ManagedStore, known: _Known, looked: _Looked, *,
 class _Looked:
     """What was seen of a store while it was open.
 
+    :param data_paths: where its broker writes.
     :param due: how many segments could be deleted now; 0 where nobody asked.
     :param missing: what the journal remembers of logs that should be here; nothing where nobody asked.
     :param unheld: what goes within a day of a hold's end; None: that is far off, or nobody asked.
@@ -344,7 +361,11 @@ class _Looked:
 def _look(
     store: ManagedStore, at: BrokerStore | None, said: BrokerDiagnosis, known: _Known, now_ms: int
 ) -> _Looked | None:
-    """Look at a store, opened here or ``at`` where nothing is planned; what is wrong is a finding."""
+    """Look at a store; what is wrong is a finding.
+
+    :param at: the store where it is open, of which nothing is planned; None: it is opened.
+    :return: None: it can't be looked at.
+    """
     found, due, missing, unheld = known.findings, 0, tuple[Missing, ...](), None
     try:
         with closing(open_store(store, known.memory)) if at is None else nullcontext(at) as opened:
@@ -389,6 +410,7 @@ def _look(
 
 
 def _known_quarantines(known: _Known) -> frozenset[str] | None:
+    """Return the directories of quarantines that the journal knows; None: there is no journal to ask."""
     if known.journal is None:
         return None
     from storage_engine.retention.quarantine.records import known_directories
@@ -421,7 +443,10 @@ def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
 
 
 def _read_samples(known: _Known, now_ms: int) -> None:
-    """Read how far the log was in the last day, where the journal knows the store."""
+    """Read how far the log was in the last day, where the journal knows the store.
+
+    :raises StorageEngineError: the journal can't be read.
+    """
     if known.journal is None or known.record is None:
         return
     last = known.journal.last_sample(known.record.store_id)

@@ -27,7 +27,13 @@ def clock_findings(
     now_ms: int,
     jumped_ms: int = 0,
 ) -> Iterator[Finding]:
-    """Yield times, those before a hold, that are later than now, and a jump of the clock within a day."""
+    """Yield times that are later than now, and a jump of the clock: reasons not to believe in ages.
+
+    :param segments: with the times that they had before a hold.
+    :param newest_message_ms: when the newest message was stored.
+    :param last_sample_ms: when the journal's last sample was taken.
+    :param jumped_ms: by how much this machine's clock was set forward within a day.
+    """
     latest = now_ms + SLACK_MS
     future = [one for one in segments if one.mtime_ns // 1_000_000 > latest]
     advice = "put this machine's clock right (chronyc tracking), or find out who set the time"
@@ -61,7 +67,12 @@ def clock_findings(
 
 @dataclass(frozen=True, slots=True)
 class AccessRights:
-    """:param user: whose process this is; ``owner``: of the store's root.
+    """What the account of this process may do with a store's directories.
+
+    :param user: who runs this process.
+    :param owner: of the store's root.
+    :param unwritable: directories in which it may delete no file.
+    :param unreadable: directories that it may not list.
     :param open_to_all: our directories and files that everybody may write.
     """
 
@@ -126,7 +137,10 @@ _LEAST_FILES = 2
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A directory of a store, and its mount; ``trusted``: times there were seen to tell of each write."""
+    """A directory of a store, and its mount.
+
+    :param trusted: whether times there tell of each write, as was tried before; None: it wasn't.
+    """
 
     path: Path
     mount: Mount
@@ -146,7 +160,11 @@ def look_at_mounts(data_paths: Sequence[Path], root: str) -> tuple[Place, ...]:
 def mount_findings(
     places: Sequence[Place], segments: Sequence[Segment], *, needs_shield: bool
 ) -> Iterator[Finding]:
-    """Judge them, the store's root first; a running broker's store may need a shield. Pure."""
+    """Judge the mounts of a store's directories. Pure.
+
+    :param places: the first one has the store's root.
+    :param needs_shield: a broker runs beside which a shield keeps what is unproven.
+    """
     for place in places:
         yield from _of_mount(place)
     coarse = [one for one in segments if one.facts.ctime_ns % 1_000_000_000 == 0]

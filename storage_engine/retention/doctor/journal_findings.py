@@ -1,7 +1,6 @@
 """What a store's journal advises: by the last retention report, and of logs that the last archive refused.
 
-To archive such a log again is no advice before somebody mends it. Each raises StorageEngineError where the
-journal can't be read.
+To archive such a log again is no advice before somebody mends it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,11 @@ _WHY_WIDTH = 600
 def refused_by_last_archive(
     journal: Journal | None, record: StoreRecord | None, unproven: Sequence[Segment]
 ) -> tuple[RefusedLog, ...]:
-    """Return the logs with unproven segments that the last archive refused, by name."""
+    """Return the logs with unproven segments that the last archive refused, by name.
+
+    :param journal: None: there is none yet, so that nothing was archived; likewise the store's record.
+    :raises StorageEngineError: the journal can't be read.
+    """
     if journal is None or record is None or not unproven:
         return ()
     logs = {segment.log for segment in unproven}
@@ -74,7 +77,10 @@ def deletion_hours(kind: str, broker: BrokerStore) -> DeletionHours | None:
 def usage_findings(
     kind: str, broker: BrokerStore, journal: Journal, record: StoreRecord
 ) -> Iterator[Finding]:
-    """Yield what the last retention report says of the hours of deletion, as these are set now."""
+    """Yield what the last retention report says of the hours of deletion, as these are set now.
+
+    :raises StorageEngineError: the journal can't be read.
+    """
     last = journal.last_result(record.store_id, Step.RETENTION_REPORT)
     if last is None:
         return

@@ -39,14 +39,20 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class CheckedLake:
-    """
+    """A lake of a store, as a look at it found it.
+
+    :param title: lake or second lake.
     :param refused: why no command works with it; "" where they do.
     :param copy_of: UUID of the lake that it is a read-only copy of; None: it is none.
     :param broker: whose segments it has; "": those of the first store; None: it can't be read.
     :param stores: names, or ids, of the stores that it has segments of.
+    :param segments: that it has of this store.
     :param disk: that it lies on; None: it isn't on this machine.
     :param verified_at_ms: when a check of it was last remembered; None: never.
+    :param faults: that the last checks found.
     :param lake_id: its UUID; None: an older version made it, or it can't be read.
+    :param store_ids: of the stores that it has segments of.
+    :param roots: where these stores lay.
     :param ignored: what its tables and its catalog say and nobody follows: whose word, and the names.
     :param acts_fault: why what people decided of what it keeps can't be told; "": it can.
     :param unrecorded_rules: by which messages wouldn't be archived, had the store's journal recorded them.
@@ -73,7 +79,10 @@ class CheckedLake:
 def look_at_lakes(
     store: ManagedStore, record: StoreRecord | None, has_journal: bool
 ) -> tuple[CheckedLake, ...]:
-    """Look at each of a store's lakes. Nothing is made or changed."""
+    """Look at each of a store's lakes. Nothing is made or changed.
+
+    :param record: of the store in its journal; None: there is none yet.
+    """
     return tuple(
         _look(title, store, number, record, has_journal)
         for number, title in zip(range(len(store.lakes)), ("lake", "second lake"), strict=False)
@@ -109,6 +118,7 @@ def _look(
 
 
 def _unrecorded(store: ManagedStore, record: StoreRecord, info: LakeInfo) -> tuple[ArchiveRule, ...]:
+    """Return which archive rules of a lake are for a store, and stand in the lake alone."""
     names = (record.store_id, store_called(record.name, record.broker, record.real_path))
     rules = [it for it in info.archive_rules if any(matches(it.scope.store, name) for name in names)]
     try:
@@ -178,6 +188,7 @@ def misplaced(
     None also where a named lake can't be read: nobody knows what it has.
 
     :param store_id: by the journal, else by the stamp; None: neither knows the store.
+    :param heads: what both know of the store's lakes.
     """
     if store_id is None or not lakes or any(one.refused or one.broker is None for one in lakes):
         return None
@@ -191,7 +202,10 @@ def misplaced(
 
 
 def misplaced_findings(head: LakeHead | None, lakes: Sequence[CheckedLake]) -> Iterator[Finding]:
-    """Yield that the named lakes aren't the store's, which is archived in another one. Pure."""
+    """Yield that the named lakes aren't the store's. Pure.
+
+    :param head: of the lake that the store was archived into; None: nothing is wrong.
+    """
     if head is None:
         return
     named = " and ".join(one.location for one in lakes)
@@ -207,7 +221,11 @@ def misplaced_findings(head: LakeHead | None, lakes: Sequence[CheckedLake]) -> I
 def lake_findings(
     lakes: Sequence[CheckedLake], broker: str, unproven_bytes: int | None, now_ms: int
 ) -> Iterator[Finding]:
-    """Judge lakes for a kind of store, with the bytes that still have to go in, as far as known. Pure."""
+    """Judge lakes. Pure.
+
+    :param broker: the store's kind.
+    :param unproven_bytes: that still have to go into a lake; None: not known.
+    """
     for lake in lakes:
         yield from _of_lake(lake, broker, unproven_bytes, now_ms)
 

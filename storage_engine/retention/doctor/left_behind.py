@@ -28,7 +28,11 @@ from storage_engine.retention.store.unnamed_lakes import directory_of
 
 
 def shield_findings(found: ShieldSummary | None, *, running: bool | None) -> Iterator[Finding]:
-    """Judge a shield, if there is one, of a store on which a broker may run. Pure."""
+    """Judge a shield. Pure.
+
+    :param found: None: there is none.
+    :param running: a broker runs on the store.
+    """
     if found is None:
         return
     if found.gone:
@@ -52,7 +56,10 @@ def shield_findings(found: ShieldSummary | None, *, running: bool | None) -> Ite
 def quarantine_findings(
     found: Sequence[QuarantineLook], now_ms: int, known: Iterable[str] | None = None
 ) -> Iterator[Finding]:
-    """Judge quarantines, by the directories of those that the journal knows, if it was asked. Pure."""
+    """Judge quarantines. Pure.
+
+    :param known: directories of those that the journal knows to be there; None: it wasn't asked.
+    """
     unknown = () if known is None else unknown_quarantines(found, known)
     for one in unknown:
         yield Finding.warning("unknown-quarantine", *unknown_text(one))
@@ -101,7 +108,10 @@ def look_at_remains(
     running: bool | None,
     quarantines: Iterable[str] | None = None,
 ) -> tuple[tuple[Finding, ...], Stamp | None]:
-    """Look at all of it, and return the stamp as well; None: there is none that can be read."""
+    """Look at all that runs have left, and return the stamp as well; None: none can be read.
+
+    :param quarantines: as ``known`` of :func:`quarantine_findings`.
+    """
     found = [*shield_findings(shield_summary(store.real_root), running=running)]
     with suppress(OSError):
         found += quarantine_findings(look_at_quarantines(store, data_paths), now_ms, quarantines)
@@ -116,7 +126,10 @@ def look_at_remains(
 
 
 def hold_findings(hold: HoldStatus | None) -> Iterator[Finding]:
-    """Judge the hold on a running broker's store, where one was named. Pure."""
+    """Judge the hold on a running broker's store. Pure.
+
+    :param hold: None: no broker was named.
+    """
     if hold is None:
         return
     for one in hold.disturbances:
@@ -139,7 +152,10 @@ def hold_findings(hold: HoldStatus | None) -> Iterator[Finding]:
 
 
 def hold_end_findings(hold: HoldStatus | None, unproven: str, now_ms: int) -> Iterator[Finding]:
-    """Judge when a hold runs out by itself, and what may go within a day then ("": proven). Pure."""
+    """Judge when a hold runs out by itself. Pure.
+
+    :param unproven: what may go within a day then; "": all of it is proven.
+    """
     if hold is None or not hold.is_half_over(now_ms):
         return
     severity = Severity.URGENT if unproven and (hold.ends_at_ms or 0) <= now_ms + DAY_MS else Severity.WARNING

@@ -18,7 +18,10 @@ _NAME_WIDTH = 30
 
 
 def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
-    """Yield the groups that are about to lose messages, of topics that are divided into units."""
+    """Yield the groups that are about to lose messages.
+
+    :param unit: what the messages of a topic are divided into.
+    """
     severity = Severity.URGENT if found.leaves_in_ms <= DAY_MS else Severity.WARNING
     unread = found.unread
     if unread.error:
@@ -143,6 +146,8 @@ def unproven_findings(
     :param stamped_lakes: where the store's own stamp says that it was archived.
     :param running: a broker runs, which deletes by itself; None: that can't be told.
     :param some_unasked: one of two lakes couldn't be asked, and may prove some.
+    :param refused: logs that no archive takes as they are.
+    :param kind_option: by which a lake for the store's kind is made.
     """
     there = found.archivable.segments if unproven is None else tuple(unproven)
     if kept := [segment for segment in there if segment.log in refused]:

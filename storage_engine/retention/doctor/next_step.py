@@ -37,7 +37,12 @@ def unknown_proof_finding(why: UnknownProof, sealed_count: int) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """:param command: of this shell, or another as it is typed; "" where there is none to type now."""
+    """What to type next, and why.
+
+    :param command: of this shell, or another as it is typed; "" where there is none to type now.
+    :param why: what it does, or what to wait for.
+    :param options: as typed, which follow those of the store.
+    """
 
     command: Command | str
     why: str
@@ -46,9 +51,12 @@ class NextStep:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """
+    """What decides the next step for a store.
+
     :param refused: no command works with the store before something is put right.
     :param cleans_up: a cleanup may delete from it as it is now, so that it isn't archived alone.
+    :param has_lake: a lake was named.
+    :param lake_refused: none of the named lakes can be used.
     :param stamped_lakes: where the store was archived before, by its own stamp.
     :param other_lake: where it was archived, while the named lakes have none of it; "" otherwise.
     :param unproven: sealed segments that no lake proves and no archive refuses; None: not known.
@@ -59,8 +67,12 @@ class State:
     :param replicas_elsewhere: those that would go if a person said that all other nodes are stopped.
     :param assumes_defaults: nobody said how long the broker keeps its segments.
     :param running: a broker runs on the store; None: that can't be told.
+    :param is_live: the broker was named.
+    :param crashed: its broker didn't stop cleanly.
     :param retention_dag: in Airflow, that does all of it; "": the store isn't Airflow's.
     :param dag_known: Airflow has parsed that DAG, so that it can be triggered.
+    :param by_hand: as of its broker's words.
+    :param kind_option: by which a lake for the store's kind is made.
     """
 
     refused: bool = False
@@ -149,7 +161,11 @@ def _in_other_lake(state: State) -> NextStep:
 
 
 def in_airflow(finding: Finding, dag_id: str, *, known: bool) -> Finding:
-    """Return a finding that advises a DAG, which Airflow may not know yet, and not commands."""
+    """Return a finding whose advice names the DAG in place of the commands that a store of Airflow has in it.
+
+    :param dag_id: of the DAG that archives, proves and deletes.
+    :param known: Airflow has it.
+    """
     way = f"airflow dags trigger {dag_id}" if known else f"the DAG {dag_id}, once Airflow knows it"
     advice = Text(finding.advice)
     return replace(finding, advice=Text(*(way if part in _IN_DAG else part for part in advice.parts)))

@@ -40,9 +40,11 @@ class DiskRange:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedPart:
-    """What a lake has of a store, what expired, and segments of which archive rules left topics out.
+    """What a lake has of a store.
 
-    :param ranges: per log and lineage the runs of bytes, as (log, lineage, from, to); the others likewise.
+    :param ranges: per log and lineage the runs of bytes, as (log, lineage, from, to).
+    :param expired: the same of what expired.
+    :param in_part: likewise of segments of which archive rules left topics out.
     """
 
     lake: str
@@ -55,8 +57,10 @@ class ArchivedPart:
 
 @dataclass(frozen=True, slots=True)
 class ManagedOverview:
-    """
+    """A store that a journal or a lake knows.
+
     :param on_disk: None: the files can't be seen from here, and ``not_seen`` says why.
+    :param last_run: None: none has begun.
     :param standing: None: only a lake knows the store.
     :param filled: which segments that are there were restored with filler.
     """
@@ -92,7 +96,10 @@ class Overview:
 
 
 def overview(base: ManagedStore, lakes: Sequence[LakeConfig], now_ms: int) -> Overview:
-    """Look at all stores of the journal of ``base``, whose path is read with its settings, and of lakes."""
+    """Look at all stores of a journal and of lakes.
+
+    :param base: a store whose journal is asked; what is at its path is read with its settings.
+    """
     infos = tuple(describe(lake) for lake in lakes)
     known: tuple[StoreRow, ...] = ()
     missing = ""

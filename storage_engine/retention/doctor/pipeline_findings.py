@@ -34,9 +34,11 @@ class DagRunFacts:
 
 @dataclass(frozen=True, slots=True)
 class DagFacts:
-    """
+    """A DAG of a store, as Airflow's database has it.
+
     :param needed: without it nothing is archived or deleted by itself.
     :param known: Airflow has parsed it, and its file is still there.
+    :param last: None: it never ran.
     :param waits: task ids that wait, each with the moment since which it does, or None.
     :param active: runs that are queued or running, the oldest first; a queued one began when it was queued.
     """
@@ -52,7 +54,11 @@ class DagFacts:
 
 @dataclass(frozen=True, slots=True)
 class ComponentFacts:
-    """A component of Airflow, its newest heartbeat, if any, and an edge worker's state."""
+    """A component of Airflow, such as the scheduler or an edge worker.
+
+    :param heartbeat_ms: the newest of its kind; None: none ever ran.
+    :param state: of an edge worker, in Airflow's word, such as ``idle``.
+    """
 
     name: str
     heartbeat_ms: int | None
@@ -61,8 +67,9 @@ class ComponentFacts:
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """The queue of the workers that see a store's disk; Airflow knows edge workers alone.
+    """The queue of the workers that see a store's disk.
 
+    :param workers: edge workers that take it; None: unknown, as other workers are in no table of Airflow's.
     :param seen_by: host of the last task there that succeeded, and so saw the store; "": none did.
     """
 
@@ -74,9 +81,12 @@ class QueueFacts:
 
 @dataclass(frozen=True, slots=True)
 class PipelineFacts:
-    """
+    """What Airflow's database says of a store's DAGs and of what runs them.
+
+    :param import_errors: by file, the first line of why it can't be parsed.
     :param error: why Airflow's database couldn't be read; "" where it could.
     :param approval: why nobody can approve plans of the store, as a clause; "": somebody can, or need not.
+    :param unknown_approvers: ids of approvers whom Airflow doesn't know.
     :param queue: of the store's tasks; None: they are on Airflow's default one.
     """
 
@@ -155,6 +165,7 @@ def _worker_text(worker: ComponentFacts, now_ms: int) -> str:
 
 
 def _queue_text(queue: QueueFacts, now_ms: int) -> str:
+    """Say in a line which workers take a store's tasks, and which host has seen the store."""
     if queue.workers is None:
         workers = "unknown which workers take it"
     else:

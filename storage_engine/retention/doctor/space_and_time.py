@@ -56,14 +56,21 @@ class GrowthFrom(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What the logs grew lately, and what tells it."""
+    """How fast the logs grow.
+
+    :param bytes_per_day: that the logs grew lately.
+    :param source: what tells it.
+    """
 
     bytes_per_day: int
     source: GrowthFrom
 
 
 def growth_of(samples: Sequence[tuple[int, int]], logs: Sequence[LogSnapshot], now_ms: int) -> Growth | None:
-    """Return how fast the logs grew lately, by (moment, sum of max offsets), oldest first; None: unknown."""
+    """Return how fast the logs grew in the last day; None: nothing tells it.
+
+    :param samples: (moment, sum of the logs' max offsets), oldest first.
+    """
     by_samples = _by_samples([one for one in samples if now_ms - DAY_MS <= one[0] <= now_ms])
     if by_samples is not None:
         return Growth(by_samples, GrowthFrom.SAMPLES)
@@ -79,7 +86,10 @@ def _by_samples(samples: Sequence[tuple[int, int]]) -> int | None:
 
 
 def _by_segments(log: LogSnapshot, now_ms: int) -> int | None:
-    """Return what came behind the last segment sealed a day ago, or the oldest; None: they are too young."""
+    """Return what came behind the segment that was sealed a day ago, or behind the oldest one.
+
+    :return: None where the sealed segments are of too short a time.
+    """
     known = [segment for segment in log.sealed if segment.mtime_ns // 1_000_000 < now_ms]
     if not known or (known[-1].mtime_ns - known[0].mtime_ns) // 1_000_000 < LEAST_SPREAD_MS:
         return None
@@ -97,7 +107,12 @@ def _by_segments(log: LogSnapshot, now_ms: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Whole percent of a disk, the lowest to clean, to force, or to want force; None: at none."""
+    """Whole percent of a disk, each the lowest at which something begins; None: at none.
+
+    :param cleans_percent: the broker deletes what has expired, at any hour.
+    :param forces_percent: it deletes the oldest, whatever their age.
+    :param urges_percent: it would delete whatever the age, if it were allowed to.
+    """
 
     cleans_percent: int | None = None
     forces_percent: int | None = None
@@ -131,12 +146,15 @@ _FAR_MS = 365 * DAY_MS
 
 @dataclass(frozen=True)
 class Figures:
-    """
+    """What a look at an open store measured.
+
     :param full_percent: level above which the broker takes no message; None: none.
     :param deletes_at_ms: by sealed segment, when the broker's rules may delete it for its age; None: never.
     :param going: segments that the broker's rules delete at this moment.
     :param replicas_elsewhere: how many expired ones stay since other nodes have replicas of their log.
     :param leaving: segments that go within ``leaves_in_ms``.
+    :param unread: what consumers lose by those.
+    :param archivable: what may be archived by now.
     :param hold: of a running broker's store that was asked for; None: no broker was named.
     """
 
@@ -205,6 +223,8 @@ def take_figures(
 ) -> Figures:
     """Look at an open store.
 
+    :param kind: the broker's name.
+    :param samples: as of :func:`growth_of`.
     :raises StorageEngineError: it can't be read, or isn't what it should be.
     :raises OSError: a file can't be read.
     """
@@ -240,6 +260,7 @@ def _leaving(
     going: Sequence[Segment],
     now_ms: int,
 ) -> tuple[tuple[Segment, ...], int]:
+    """Return what goes within the first span in which anything does, and that span."""
     now = {segment.id for segment in going}
     for span_ms in HORIZONS_MS:
         found = tuple(
@@ -349,7 +370,11 @@ def _filling(found: Figures, what: str) -> Iterator[Finding]:
 
 
 def retention_findings(found: Figures, age_setting: str) -> Iterator[Finding]:
-    """Yield a time that segments are to stay, and that the disk has no room for at the present growth."""
+    """Yield that the disk has no room, at the present growth, for all that its broker is to keep.
+
+    :param age_setting: the broker's setting that says how long segments stay, as ``KEY=VALUE``; "": none
+        does.
+    """
     kept_ms = _kept_ms(found)
     level = found.levels.forces_percent or found.full_percent
     if kept_ms is None or level is None or found.growth is None or not age_setting:
@@ -384,6 +409,7 @@ def minimum_findings(found: Figures, minimum_hours: int | None) -> Iterator[Find
 
 
 def _kept_ms(found: Figures) -> int | None:
+    """Return how long the newest segment whose end is known stays."""
     ages = [
         at_ms - segment.mtime_ns // 1_000_000
         for segment in found.sealed

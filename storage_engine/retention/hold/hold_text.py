@@ -73,7 +73,10 @@ def watching_text(look: WatchLook) -> str:
 
 
 def hold_end_text(status: HoldStatus, unproven: str) -> str:
-    """Return when a hold runs out that nobody renews, and what, if anything, may go unproven within a day."""
+    """Return when a hold runs out that nobody renews, and what may go unproven within a day of that.
+
+    :param unproven: "": nothing.
+    """
     ends_ms = status.ends_at_ms or 0
     from_ms = status.deletes_from_ms or ends_ms
     left = f"{unproven} may go within a day then" if unproven else "what goes within a day then is proven"

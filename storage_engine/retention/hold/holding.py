@@ -1,7 +1,6 @@
 """Keep a running broker from deleting what isn't archived, and leave its store as it was found.
 
-Where the broker is stopped nothing has to be held between runs, and all of this does nothing. Each raises
-BrokerError where the broker can't be asked.
+Where the broker is stopped nothing has to be held between runs, and all of this does nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +49,9 @@ _ACCOUNTED = frozenset({Where.ARCHIVED, Where.NOT_ARCHIVED})
 def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int) -> HoldStatus:
     """Hold what goes within the policy's margin and isn't proven; put back what is archived by now.
 
+    :param measured: what the lakes prove; None: they are asked.
     :raises GateRefusedError: nothing can be held; says why, and the remedy.
+    :raises BrokerError: the broker can't be asked.
     """
     if context.store.policy.archive is ArchiveMode.OFF:
         return HoldStatus(False, left_to_broker=True, described="nothing of it is archived (archive: off)")
@@ -130,10 +131,12 @@ def hold(
 
     Where that broker deletes by its own rules, only what goes soon though no lake has it is held.
 
+    :param now_ms: the moment to decide for; None: this machine's clock.
     :param measured: what lakes prove, for a store that is left to its broker; None: they are asked.
     :param run_key: the run that records the hold's status, and is begun if it isn't yet; None: only
         drift is recorded, under a run of its own.
     :raises GateRefusedError: the store can't be held; says why, and the remedy.
+    :raises BrokerError: the broker can't be asked.
     """
     context = open_context(store)
     now_ms = clock_ms() if now_ms is None else now_ms
@@ -153,6 +156,7 @@ def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance 
     :raises StoreBusyError: a run has the store; nothing was changed.
     :raises GateRefusedError: more goes unproven within a day than was accepted, or the shield has what is
         nowhere else; nothing was changed.
+    :raises BrokerError: the broker can't be asked.
     """
     context = open_context(store)
     now_ms = clock_ms() if now_ms is None else now_ms
@@ -174,6 +178,7 @@ def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance 
 
 
 def _is_protected(context: Context) -> bool:
+    """Return whether a hold or a shield keeps anything, which ends with the hold."""
     memory = hold_memory(context.journal, context.record.store_id)
     return memory.load() is not None or shield_path(context.store.real_root).exists()
 
@@ -218,6 +223,7 @@ def _renewed(
 def _renew(
     context: Context, run: Run | None, now_ms: int, measured: MeasuredLag | None
 ) -> tuple[HoldStatus, bool]:
+    """Return the hold's state, and whether it was renewed for it."""
     status, renewed = _try_to_renew(context, run, now_ms, measured)
     return with_lakes_word(context, status), renewed
 

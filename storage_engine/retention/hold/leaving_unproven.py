@@ -69,7 +69,10 @@ _NAMED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """A person's word that so many segments, unknown ones included, may be left unproven to a broker."""
+    """A person's word that a store is left to its broker though some of it is unproven.
+
+    :param at_most: so many segments; what can't be told counts as one each.
+    """
 
     at_most: int
     person: str
@@ -78,7 +81,11 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class UnprovenSegments:
-    """What goes within a span though no lake proves it, what else may, and which lakes couldn't be asked."""
+    """What goes within a span though no lake proves it.
+
+    :param unknown: what else may go, and can't be told, a clause each.
+    :param unasked: why lakes couldn't be asked, of which nothing counts as proven.
+    """
 
     segments: tuple[Segment, ...] = ()
     unknown: tuple[str, ...] = ()
@@ -164,8 +171,9 @@ def refusal(left: UnprovenSegments, acceptance: Acceptance | None) -> str:
 
 
 def check_unproven(context: Context, acceptance: Acceptance | None, now_ms: int) -> UnprovenSegments:
-    """Make sure that a store may be left to its broker; return what of it a person has accepted.
+    """Make sure that a store may be left to its broker.
 
+    :return: what of it a person has accepted.
     :raises GateRefusedError: some goes within a day that no lake proves, and nobody has accepted as much.
     """
     left = _unproven_by(context, now_ms, now_ms + DAY_MS)

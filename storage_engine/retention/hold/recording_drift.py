@@ -66,10 +66,11 @@ def _unproven_text(record: StoreRecord, store: ManagedStore, one: Drift) -> str:
 
 
 def proven_of_log(lake: Lake, record: StoreRecord, log: str, log_id: str, offsets: tuple[int, int]) -> Spans:
-    """Return what this store and others with a replica of a log have archived, soundly, of [first, end).
+    """Return what this store and others with a replica of a log have archived of it, soundly.
 
     Of several lineages of the log the last one counts: an earlier one had other bytes.
 
+    :param offsets: of the log: the first and that behind the last that are asked for.
     :raises LakeUnavailableError: the lake can't be read.
     """
     rows = [row for row in receipts(lake, record.store_id, log=log) if row.log_id == log_id]

@@ -72,7 +72,10 @@ def make_removable(context: Context) -> None:
 
 
 def _refuse_written(root: str, written: Sequence[SeenLink]) -> None:
-    """:raises GateRefusedError: there are clones of what was written to since; nothing was deleted."""
+    """Refuse to remove a shield whose segments in the log were written to since they were linked.
+
+    :raises GateRefusedError: there are such segments, of which the shield has clones; nothing was deleted.
+    """
     if written:
         raise GateRefusedError(
             f"{root}: expected segments in the log as they were when they were linked, found "
@@ -88,7 +91,10 @@ def _at_offset(links: Sequence[SeenLink]) -> str:
 
 
 def remove_all(context: Context) -> tuple[str, ...]:
-    """Remove a shield once it is removable; what is gone from the log since stays. Return notices of that."""
+    """Remove a shield once it is removable; what is gone from the log since stays.
+
+    :return: what a person should know of what is left.
+    """
     root, record = context.store.real_root, context.record
     alone = _alone(context.store)
     drop_links(root, [seen.link.name for seen in alone if _is_accepted(context, seen)])

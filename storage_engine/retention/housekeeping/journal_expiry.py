@@ -56,6 +56,7 @@ class Expiry:
 
     :param report_days: reports, Data Docs, and the events and plans of runs that have a report.
     :param idle_run_days: runs that wrote no report, as nothing had changed, or that never had a plan.
+    :param sample_days: every sample.
     :param daily_sample_days: of older samples, the last one of each day.
     """
 
@@ -67,7 +68,12 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class OldRun:
-    """A run as far as its age is concerned; without a plan it is never finished, and ends with an event."""
+    """A run as far as its age is concerned.
+
+    :param planned: it has a plan; a run without one is never finished, and ends with its last event.
+    :param reported: it wrote a report of its own.
+    :param last_ms: of its last event, its end or its beginning.
+    """
 
     run_id: int
     run_key: str
@@ -88,7 +94,10 @@ class OldSample:
 
 @dataclass(frozen=True, slots=True)
 class OldReport:
-    """A directory with a run's report, which may have been written before the run was finished."""
+    """A directory with a run's report.
+
+    :param finished_at_ms: None: the run was not finished when it was written.
+    """
 
     path: str
     store_id: str
@@ -99,7 +108,10 @@ class OldReport:
 def runs_to_expire(
     runs: Iterable[OldRun], protected: Collection[str], now_ms: int, expiry: Expiry
 ) -> tuple[OldRun, ...]:
-    """Return the runs whose plan and events may go, but for what is never thinned or protected by key."""
+    """Return the runs whose plan and events may go, but for what is never thinned.
+
+    :param protected: keys of runs that something newer stands on.
+    """
 
     def expired(run: OldRun) -> bool:
         ended = run.state is RunState.FINISHED or (run.state is RunState.OPEN and not run.planned)
@@ -112,7 +124,10 @@ def runs_to_expire(
 def reports_to_expire(
     reports: Iterable[OldReport], protected: Collection[tuple[str, str]], now_ms: int, expiry: Expiry
 ) -> tuple[OldReport, ...]:
-    """Return the reports that may go, but for those protected by store and run key."""
+    """Return the reports that may go.
+
+    :param protected: store and run key of those that something newer stands on.
+    """
     before_ms = now_ms - expiry.report_days * DAY_MS
     return tuple(
         report
@@ -126,7 +141,12 @@ def reports_to_expire(
 def samples_to_expire(
     samples: Sequence[OldSample], newest: ClockReading | None, now_ms: int, expiry: Expiry
 ) -> tuple[int, ...]:
-    """Return the ids of a store's samples, oldest first, that may go; those of the last day stay."""
+    """Return the ids of samples that may go.
+
+    :param samples: of one store, oldest first.
+    :param newest: the store's last clock reading; those of the day before it stay, by the time since the
+        machine was started.
+    """
     full_ms = now_ms - expiry.sample_days * DAY_MS
     daily_ms = now_ms - expiry.daily_sample_days * DAY_MS
     last_of_day = {sample.at_ms // DAY_MS: sample.sample_id for sample in samples}
@@ -193,7 +213,11 @@ class JournalExpiry:
         return self._database.read(lambda connection: _protected(connection, store_id))
 
     def expire(self, store_id: str, now_ms: int, expiry: Expiry, *, dry_run: bool = False) -> ExpiredRows:
-        """Remove, or count, what has expired of a store: runs, events, samples, topic days, plans."""
+        """Remove what has expired of a store: runs with their events, samples, bytes by topic and day, then
+        plans that no run names.
+
+        :param dry_run: only count it.
+        """
         transaction = self._database.read if dry_run else self._database.write
         gone, thinned = ExpiredRows(), set[int]()
         batch: _Batch | None = _Batch()

@@ -1,7 +1,6 @@
 """What a lake keeps of each topic, by its receipts, and where these don't tell by its journal's counts.
 
-No data file is read. What no journal counted is told as that. Each raises JournalUnavailableError where the
-journal can't be read or written.
+No data file is read. What no journal counted is told as that.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ def forecast_lake(
     :param price: of 10⁹ bytes for a month; None: nothing is said of costs.
     :param decision: as if it were recorded now; None: by what is recorded.
     :raises LakeUnavailableError: the lake can't be read.
+    :raises JournalUnavailableError: the journal can't be read.
     """
     now_ms = clock_ms()
     if decision is not None:
@@ -63,7 +63,10 @@ def forecast_lake(
 
 
 def read_streams(lake: Lake, journal_url: str | None) -> tuple[tuple[ArchivedStream, ...], int]:
-    """Return what a lake has of each topic, by segment, and the bytes of which topics are unknown."""
+    """Return what a lake has of each topic, a segment at a time.
+
+    :return: also the bytes of segments of which nobody counted the topics.
+    """
     reader = None if journal_url is None else JournalReader(journal_url)
     names = read_store_names(lake)
     streams: list[ArchivedStream] = []
@@ -79,7 +82,10 @@ def read_streams(lake: Lake, journal_url: str | None) -> tuple[tuple[ArchivedStr
 
 
 def other_lakes(journal_url: str | None, named: Sequence[str | None]) -> tuple[tuple[str, LakeHead], ...]:
-    """Return lakes of other UUIDs that have segments of a journal's stores, each with a store's name."""
+    """Return further lakes that have segments of a journal's stores, each with a store's name.
+
+    :param named: UUIDs of the lakes that are known.
+    """
     if journal_url is None:
         return ()
     journal = Journal(journal_url)
@@ -93,7 +99,10 @@ def other_lakes(journal_url: str | None, named: Sequence[str | None]) -> tuple[t
 
 
 def check_archive_rule(lake: Lake, scope: Scope) -> None:
-    """:raises BadInputError: it names a topic of the broker's own, or nothing here tells topics apart."""
+    """Make sure that a rule by which messages don't enter a lake may leave some out.
+
+    :raises BadInputError: it names a topic of the broker's own, or nothing tells topics apart.
+    """
     broker = find_broker(lake.broker) if lake.broker else None
     if broker is not None and not may_leave_out(broker.name):
         raise BadInputError(
@@ -112,7 +121,9 @@ def record_archive_rules(lake: Lake, journal_url: str | None, acts: Acts, scope:
 
     Killed at any instant and run again, it goes on: a rule that is recorded keeps its time.
 
+    :param journal_url: None: there is none.
     :return: notes: what of the stores goes on being archived, and why.
+    :raises JournalUnavailableError: the journal can't be written.
     """
     (rule,) = (rule for rule in policy_of(acts).archive_rules if rule.scope == scope)
     if rule.archives:
@@ -135,7 +146,11 @@ def record_archive_rules(lake: Lake, journal_url: str | None, acts: Acts, scope:
 
 
 def record_newest_act(lake: Lake, journal_url: str | None, acts: Acts) -> tuple[str, ...]:
-    """Record in a journal which act a lake has; a notice says that it lacks what was recorded before."""
+    """Record in a journal which act a lake has: one that lacks it later was put back from an older copy.
+
+    :return: notes: that the lake lacks what was recorded before.
+    :raises JournalUnavailableError: the journal can't be written.
+    """
     lake_id = lake_id_of(lake.segments())
     if journal_url is None or lake_id is None or not acts:
         return ()
@@ -237,7 +252,10 @@ def keep_forecast(journal_url: str, forecast: KeepForecast, now_ms: int) -> None
 
 
 def read_forecasts(reader: JournalReader, store_id: str) -> tuple[KeptForecast, ...]:
-    """Return the last forecast of each lake of a store. What a newer release kept counts as none."""
+    """Return the last forecast of each lake of a store. What a newer release kept counts as none.
+
+    :raises JournalUnavailableError: the journal can't be read.
+    """
     kept = reader.read(lambda connection: _KEPT.read_row(connection, store_id))
     if kept is None or kept[0] != _VERSION:
         return ()

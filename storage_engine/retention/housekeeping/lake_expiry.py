@@ -121,7 +121,12 @@ def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = Fals
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What was read of a lake, its journal and the stores' other lakes; ``kept`` stores aren't all known."""
+    """What was read of a lake and its journal.
+
+    :param rows: the receipts of the segments.
+    :param elsewhere: policies of the stores' other lakes, by lake.
+    :param kept: ids of stores of which one of these holds something, or of which not all is known.
+    """
 
     segments: tuple[ExpirySegment, ...]
     rows: Mapping[SegmentIdentity, Receipt]

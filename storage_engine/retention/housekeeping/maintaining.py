@@ -49,9 +49,11 @@ from storage_engine.retention.store.report_files import (
 
 
 def old_reports(stores: Iterable[Path], now_ms: int, expiry: Expiry) -> Iterator[OldReport]:
-    """Find reports that are old enough to be looked at, except the newest of each store's directory.
+    """Find reports that are old enough to be looked at, except the newest one of each store.
 
     What has none of our reports in it is passed over, and so is whatever a link leads to.
+
+    :param stores: directories with one directory a run.
     """
     before_ns = (now_ms - expiry.report_days * DAY_MS) * 10**6
     for store in stores:
@@ -112,7 +114,14 @@ def _read(path: Path) -> OldReport | None:
 
 @dataclass(frozen=True, slots=True)
 class MaintainResult:
-    """What was removed, or would be, and what became of quarantines whose window is over, as sentences."""
+    """What was removed, or would be.
+
+    :param job_directories: of Spark jobs whose process is dead.
+    :param report_directories: of reports, each with its Data Docs.
+    :param rows: of the journal.
+    :param notices: what was left alone, and why.
+    :param quarantines: those whose window is over, each with what became of it, as sentences.
+    """
 
     dry_run: bool
     job_directories: tuple[str, ...]
@@ -125,7 +134,10 @@ class MaintainResult:
 def maintain_store(
     store: ManagedStore, now_ms: int | None = None, expiry: Expiry | None = None, *, dry_run: bool = False
 ) -> MaintainResult:
-    """Remove what has expired of one store's quarantines, reports and journal, by default now."""
+    """Remove what has expired of one store's quarantines, reports and journal.
+
+    :param now_ms: the moment to decide for; None: this machine's clock.
+    """
     now_ms = clock_ms() if now_ms is None else now_ms
     journal = Journal(store.journal_url)
     record = identify(store, journal)
@@ -144,6 +156,7 @@ def maintain_lakes(
 
     Of stores that share a lake, the first one's call does it.
 
+    :param now_ms: the moment to decide for; None: this machine's clock.
     :param compact: write the store's small data files again as larger ones, too.
     :raises StorageEngineError: as ``open_lake`` and ``maintain_lake`` do.
     """

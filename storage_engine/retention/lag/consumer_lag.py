@@ -57,7 +57,10 @@ def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | N
 
 
 def sum_up(table: pa.Table) -> tuple[GroupLag, ...]:
-    """Sum up the groups of a table of :class:`~storage_engine.model.lag.QueueLag`, by name."""
+    """Sum up the groups of a table of lags, by name.
+
+    :param table: one row a :class:`~storage_engine.model.lag.QueueLag`.
+    """
     import pyarrow.compute as pc
 
     by_group = table.group_by("group").aggregate(
@@ -89,7 +92,12 @@ UNREAD = "unread"
 
 @dataclass(frozen=True, slots=True)
 class LagQuestion:
-    """For which planned segments, still there, a run has to know its consumers, unless lag is on record."""
+    """What a run has to know of its consumers.
+
+    :param segments: those of the plan that are still there.
+    :param decided_at_ms: the plan's moment.
+    :param answered: the lag that is on record and stands; None: it has to be taken.
+    """
 
     segments: tuple[SegmentId, ...]
     decided_at_ms: int
@@ -124,6 +132,9 @@ def record_lag(
     """Record the lag that was computed for the run's plan; the latest one counts.
 
     :param rows: of every group and queue; those at risk are kept, for the gate and the report.
+    :param logs: those that were measured; None: all of the store's.
+    :param took_ms: to measure it; None: not known.
+    :param ran: where it was measured; "": not known.
     :raises RunStateError: there is no such run.
     """
     context = open_context(store)
@@ -172,6 +183,7 @@ def find_losses(
 
     Once a segment is gone, what was found of its log before it went stands: nobody could find it again.
 
+    :param new_min_offsets: of the logs that go.
     :return: what they lose by the logs that may go, and refusals of the logs of which they lose something
         though the policy blocks.
     """
@@ -198,7 +210,10 @@ def find_losses(
 def _losing(
     context: Context, run: Run, snapshot: StoreSnapshot, ends: Mapping[str, int], found: Unread
 ) -> list[Refusal]:
-    """Refuse the logs of which consumers lose something by what was found, or nobody knows."""
+    """Refuse the logs of which consumers lose something, or nobody knows.
+
+    :param found: what they lose of all of them.
+    """
     by_log = dict.fromkeys(ends, found)
     if len(ends) > 1:
         by_log.update(find_unread_by_log(context.broker, snapshot, ends))

@@ -24,6 +24,8 @@ def apply_lag_policy(
     that queue's log. So does a log that was not measured keep all of itself, and nothing of another log.
 
     :param lags: computed for this plan (``at_risk`` refers to it), with the row of each log that decides.
+    :param measured: the logs of which lag is known; None: all.
+    :param unit: what the messages of a topic are divided into.
     """
     if policy is not LagPolicy.BLOCK:
         return plan
@@ -40,7 +42,11 @@ def apply_lag_policy(
 
 
 def lag_doubt(source: LagSource, at_ms: int, now_ms: int, most_minutes: int) -> str:
-    """Return why lag says nothing of the consumers as they are now, as what was found; "" when it does."""
+    """Return why lag says nothing of the consumers as they are now, as what was found; "" when it does.
+
+    :param at_ms: when it was measured.
+    :param most_minutes: how old it may be.
+    """
     if source.positions is PositionsFrom.NOBODY:
         return "that the broker doesn't say who consumes"
     written_at_ms = source.written_at_ms

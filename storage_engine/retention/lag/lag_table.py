@@ -56,7 +56,11 @@ def new_lag_table(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def queue_shares(positions: pa.Table, most_rows: int) -> list[tuple[int, int]]:
-    """Cut positions into shares of whole queues: of each the first row, and the row behind the last."""
+    """Cut positions, which are in the order of their queues, into shares of whole queues.
+
+    :param most_rows: a share has no more than these, and the rest of its last queue.
+    :return: first row and the row behind the last, of each share.
+    """
     starts = queue_starts(positions)
     cuts = [0]
     while cuts[-1] < positions.num_rows:
@@ -73,13 +77,20 @@ def write_share(directory: str | os.PathLike[str], number: int, table: pa.Table)
 
 
 def read_lag_table(path: str | os.PathLike[str]) -> pa.Table:
-    """Read a table that a lag job wrote: a Parquet file, or a directory of them."""
+    """Read a table that a lag job wrote.
+
+    :param path: a Parquet file, or a directory of them.
+    """
     return pq.read_table(os.fspath(path), columns=[field.name for field in fields(QueueLag)])
 
 
 @dataclass(frozen=True, slots=True)
 class LagPart:
-    """What a share adds to the summary, with rows at risk (:func:`lag_part`) and those furthest behind."""
+    """What a share adds to the summary.
+
+    :param at_risk: the first rows that decide what a plan costs whom; see :func:`lag_part`.
+    :param worst: the rows that are furthest behind.
+    """
 
     groups: tuple[str, ...]
     queues: int
@@ -99,6 +110,8 @@ def lag_part(table: pa.Table) -> LagPart:
 
     Of the rows at risk, those of groups whose position is unknown come first, then by segment. The first row
     of each log decides what the lag policy keeps: it is there, however many others are.
+
+    :param table: every row of its queues.
     """
     risk = np.asarray(table["at_risk"])
     segment = _longs(table["next_segment_base_offset"], -1)
@@ -127,7 +140,13 @@ def lag_part(table: pa.Table) -> LagPart:
 def merge(
     parts: Iterable[LagPart], source: LagSource | None = None, logs: Sequence[str] | None = None
 ) -> tuple[LagSummary, tuple[QueueLag, ...]]:
-    """Return the summary of a whole table, and its first rows at risk, with each that decides for a log."""
+    """Return the summary of a whole table, and its first rows at risk.
+
+    :param parts: of all its shares.
+    :param source: where its positions are from; None: the files of a stopped broker's store.
+    :param logs: those that were measured; None: all of the store's.
+    :return: the rows have, of each log, the one that decides what the lag policy keeps.
+    """
     parts = list(parts)
     risky = frozenset[str]().union(*(part.at_risk_groups for part in parts))
     losses = [part.soonest_loss_ms for part in parts if part.soonest_loss_ms is not None]
@@ -172,7 +191,10 @@ def _first(
     limit: int,
     log: Longs | None = None,
 ) -> tuple[QueueLag, ...]:
-    """The first of the chosen rows by some keys, the last counting most, and the first one of each log."""
+    """Return the first of the chosen rows by some keys, the last of which counts most.
+
+    :param log: of each row; the first one of each log is there, too.
+    """
     rows = np.flatnonzero(chosen)
     first = np.empty(0, dtype=np.int64)
     if len(rows) > limit:  # most need no sorting

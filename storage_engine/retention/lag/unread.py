@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShieldedUnread:
-    """
+    """What consumer groups have not read of segments that only the shield has.
+
+    :param rows: most messages first.
     :param error: why it isn't known, or not wholly; "" where it is.
     :param notices: what a person should know of the groups' positions.
     """
@@ -158,7 +160,10 @@ def find_unread(
 def find_unread_by_log(
     broker: BrokerStore, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
 ) -> Mapping[str, Unread]:
-    """Find what consumers lose of each of some logs alone; what can't be found is unknown."""
+    """Find what consumers lose of each of some logs alone; what can't be found is unknown.
+
+    :param new_min_offsets: by the name of the log.
+    """
     try:
         return consumers_of(broker).unread_by_log(snapshot, new_min_offsets)
     except (StorageEngineError, OSError) as error:
@@ -166,7 +171,10 @@ def find_unread_by_log(
 
 
 def joined(first: Unread, second: Unread) -> Unread:
-    """Return what consumers lose of the logs of both, which have no queue in common."""
+    """Return what consumers lose of the logs of both, which have no queue in common.
+
+    :param second: found later.
+    """
     rows: dict[tuple[str, str], UnreadMessages] = {}
     for row in (*first.rows, *second.rows):
         known = rows.get((row.group, row.topic))
@@ -194,7 +202,12 @@ def _added(one: UnreadMessages, other: UnreadMessages) -> UnreadMessages:
 
 
 def unread_lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool = False) -> tuple[str, ...]:
-    """Say what consumers lose and how to get it back, a line a group and topic; empty where it is nothing."""
+    """Say what consumers lose and how to get it back, a line a group and topic; empty where it is nothing.
+
+    :param place: the store; where it is open, its own journal is asked.
+    :param done: it is deleted.
+    :param waived: segments go without receipts.
+    """
     return tuple(_lines(place, unread, done=done, waived=waived))
 
 
@@ -227,6 +240,7 @@ def _lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool) -> Iter
 def _unarchived_topics(
     place: AnyStore, store: ManagedStore, rows: Sequence[UnreadMessages]
 ) -> frozenset[str]:
+    """Return the topics of which something may go without a copy, by rule."""
     if not rows or not store.may_have_journal:
         return frozenset()
     from storage_engine.retention.proof.proofs import look_up_permits

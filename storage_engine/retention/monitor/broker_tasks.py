@@ -92,7 +92,13 @@ def open_removals(context: Context, tasks: Collection[str]) -> tuple[Event, ...]
 
 
 def settle_removals(context: Context, run: Run, tasks: Collection[str], lease: Lease) -> Notes:
-    """Record, durably, what is gone of what this run or others meant to remove, while the store is held."""
+    """Record, durably, that files are gone which an open removal meant to remove.
+
+    The store is held meanwhile. Who removed the files is unknown. A removal stays open where it can't be made
+    certain on disk that they are gone.
+
+    :param run: the run that records it. Of a removal that another run left open, a note says so.
+    """
     lacking = missing_stamps(context.store.real_root)
     notes: dict[str, list[str]] = {}
     for event in open_removals(context, tasks):
@@ -174,10 +180,16 @@ def _depth(path: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """
+    """What one task of a broker found and removed.
+
+    :param name: the broker's of the task.
+    :param found: clauses of what was found.
+    :param alarms: sentences of what a person should know at once.
     :param removed_files: that the broker had left, without directories.
     :param gone_files: that a killed run meant to remove, and that are gone; by whom is unknown.
+    :param gone_bytes: theirs.
     :param unproven: what went by a person's word alone.
+    :param kept: clauses of what stays and why.
     :param notices: clauses of what a person should look at: removals that stay open, a disk without stamp.
     """
 
@@ -212,6 +224,7 @@ def run_broker_tasks(
 ) -> tuple[TaskResult, ...]:
     """Look after a broker's background tasks, once a run.
 
+    :param only: one of them by name; None: all.
     :param words: by deleted topic, why what no lake has of it may go, in a person's words; None: nothing may.
     :raises BadInputError: such a reason is empty, or such a topic is there still.
     :raises StoreBusyError: a broker or another run has the store.
@@ -375,6 +388,7 @@ def _contradiction(left: LeftOver, proofs: Proofs, reading: Reading) -> str:
 
 
 def _proven(one: LeftFile, proofs: Proofs) -> Iterator[str]:
+    """Yield the SHA-256 values that valid receipts have of a file."""
     assert one.segment is not None
     for lake in proofs.asked:
         for receipt in lake.valid(one.segment):
@@ -408,7 +422,10 @@ def _remove(context: Context, run: Run, task: str, left: LeftOver, unproven: str
 def _removed(
     context: Context, run: Run, task: str
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return what a task's removals of this run took, before a kill too, and what is gone otherwise."""
+    """Return what a task's removals of this run took, each as it was meant, from before a kill, too.
+
+    :return: what this run removed; what is gone, by whom is unknown.
+    """
     events = context.journal.events(run, Step.BROKER_TASK)
     ended = {event.subject: event.payload for event in events if event.phase is Phase.RESULT}
     meant: dict[str, Mapping[str, Any]] = {}

@@ -62,7 +62,10 @@ def record_rules(context: Context, snapshot: StoreSnapshot, now_ms: int) -> Cour
 def rules_of(
     context: Context, snapshot: StoreSnapshot, time_zone: str | None, now_ms: int
 ) -> Mapping[str, Any]:
-    """Return settings that a simulation can change, levels, and windows, if their IANA time zone is known."""
+    """Return settings, levels and windows. Of the settings only those that a simulation can change.
+
+    :param time_zone: IANA name, in which windows are meant; None: not known, and so are they.
+    """
     kind = context.store.broker
     rules = find_broker(kind).rules
     if rules is None:
@@ -149,6 +152,7 @@ def _lost_text(lost: Sequence[OffsetRange]) -> str:
 
 
 def _shield(context: Context) -> Mapping[str, Any]:
+    """Return what the shield keeps; of a store that has none, nothing."""
     shield = look_at_shield(context.store.real_root)
     return {
         "mode": context.store.policy.shield.value,
@@ -162,7 +166,10 @@ def _shield(context: Context) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class MonitorResult:
-    """:param hold: after it was renewed; None where no broker runs, or the hold was refused.
+    """What a look of the monitor found.
+
+    :param hold: after it was renewed; None where no broker runs, or the hold was refused.
+    :param alarms: all that a person should know at once.
     :param lag_error: why it isn't known how far consumer groups are behind; "" where it is.
     :param archive_lag: what is sealed and in no lake; None where nothing is archived, or that isn't known.
     """

@@ -57,13 +57,23 @@ class AlarmState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
+    """Something that a person should know at once, until it ends.
+
+    :param since_ms: when a look found it first.
+    """
+
     what: str
     since_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One alarm as it is told, with what to do and where to read on, if anywhere."""
+    """One alarm as it is told.
+
+    :param store: what people call it.
+    :param advice: what to do.
+    :param link: where to read on; "": nowhere.
+    """
 
     store: str
     state: AlarmState
@@ -84,7 +94,11 @@ class Notification:
 
 
 class Means(Protocol):
-    """How somebody is told; a notice calls it ``name``, without secrets, and ``key`` tells it from others."""
+    """A means by which a person is told of alarms.
+
+    :param key: tells it from others, in all processes.
+    :param name: what a notice calls it; has no secret in it.
+    """
 
     @property
     def key(self) -> str: ...
@@ -98,7 +112,10 @@ class Means(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommandMeans:
-    """A program that reads one notification as JSON from its standard input, without a shell between."""
+    """A program that reads one notification as JSON from its standard input. No shell is between.
+
+    :param words: of its command line.
+    """
 
     words: tuple[str, ...]
 
@@ -177,7 +194,10 @@ class WebhookMeans:
 
 
 def means_of(text: str) -> Means:
-    """Return the means, a URL or a command, that a word stands for; BadInputError: it is neither."""
+    """Return the means that a word of a command line stands for: a URL, or a command.
+
+    :raises BadInputError: it is neither.
+    """
     if text.startswith(("http://", "https://")):
         try:
             host = urlsplit(text).hostname
@@ -197,7 +217,12 @@ def means_of(text: str) -> Means:
 
 
 def within(seconds: float, work: Callable[[], Any]) -> Any:
-    """Do what may hang, and return its result; StorageEngineError: it takes longer, and is left to itself."""
+    """Do something that may hang, and return what it returns.
+
+    :param seconds: how long to wait for it.
+    :raises StorageEngineError: it takes longer. It goes on in a thread of its own, which ends with the
+        process.
+    """
     done = Future[Any]()
 
     def run() -> None:
@@ -216,7 +241,9 @@ def within(seconds: float, work: Callable[[], Any]) -> Any:
 class Subject:
     """What alarms are about.
 
-    :param place: tells the store from others in its journal, which keeps what was told if there is one.
+    :param store: what people call the store.
+    :param place: tells the store from others in its journal.
+    :param journal_url: of the journal that keeps what was told; "": none is known.
     :param source: who looks: alarms of one look say nothing of another's.
     """
 
@@ -252,6 +279,7 @@ def tell(
 ) -> tuple[str, ...]:
     """Tell each means what began and ended since it was told last. Never raises.
 
+    :param alarms: all that stand now.
     :param happened: what doesn't last. It is told once; where that fails, with the next call in this process.
     :param has_failed: who looked has failed with these alarms: whether others have ended is unknown.
     :return: what could not be told, as notices.
@@ -378,7 +406,11 @@ _AGAIN_SECONDS: Final = 60.0
 
 
 class Teller(threading.Thread):
-    """Tells what watches find, in a thread of its own: no mend waits for a means. Notices are said once."""
+    """Tells what watches find, in a thread of its own, so that no mend waits for a means.
+
+    :param say: told the notices, each once until another one comes.
+    :param advice: by store, what to do.
+    """
 
     def __init__(
         self, means: Sequence[Means], say: Callable[[str], None], advice: Callable[[ManagedStore], str]
@@ -392,7 +424,10 @@ class Teller(threading.Thread):
         self._said: tuple[str, ...] = ()
 
     def add(self, store: ManagedStore, alarms: Sequence[str] | None, happened: Sequence[str]) -> None:
-        """Have it told that these stand (None: another process tells it), and what happened; never waits."""
+        """Have it told soon which alarms stand, and what happened; never waits.
+
+        :param alarms: None: another process tells what stands.
+        """
         with self._changing:
             if alarms is None:
                 self._found.pop(store.root, None)

@@ -1,8 +1,7 @@
 """Tell where the bytes of a store's logs are, from what the monitor has measured already.
 
-What was found in lakes and journal is remembered in a table of the journal. Where that can't be read, lakes
-and journal are read from the beginning. Each raises StorageEngineError where the journal,
-or a lake, can't be read any more or written.
+What was found in lakes and journal is remembered in a table of the journal. Where that can't be read,
+lakes and journal are read from the beginning.
 """
 
 from __future__ import annotations
@@ -65,7 +64,10 @@ _MEMORIES = KeptRows("storage_engine_range_memories", "memory")
 
 
 def kept_ranges(journal_url: str, store_id: str) -> RangeMemory:
-    """Return what the last look at a store kept; nothing is made or changed."""
+    """Return what the last look at a store kept; nothing is made or changed.
+
+    :raises StorageEngineError: the journal can't be read.
+    """
     stored = _MEMORIES.read(journal_url, store_id)
     if stored is None or stored[0] != _VERSION:
         return RangeMemory()
@@ -76,7 +78,10 @@ def kept_ranges(journal_url: str, store_id: str) -> RangeMemory:
 
 
 def keep_ranges(journal_url: str, store_id: str, memory: RangeMemory) -> None:
-    """Keep it for the next look, in place of what was kept."""
+    """Keep what a look found for the next one, in place of what was kept.
+
+    :raises StorageEngineError: the journal can't be written.
+    """
     _MEMORIES.write(journal_url, store_id, _VERSION, json.dumps(to_jsonable(memory)), reserve=False)
 
 
@@ -103,7 +108,11 @@ def ends_of_segments(
 def hole_spans(
     context: Context, snapshot: StoreSnapshot, ends: Mapping[SegmentId, int], present: Mapping[str, str]
 ) -> Iterator[ReleasedSpan]:
-    """Yield what is gone between segments; what a person has accepted as lost is excused."""
+    """Yield what is gone between segments; what a person has accepted as lost is excused.
+
+    :param ends: of :func:`ends_of_segments`.
+    :param present: identities of the logs, by name.
+    """
     accepted = accepted_losses(context.journal, context.record) if ends else ()
     for segment in (one for log in snapshot.logs for one in log.sealed if one.id in ends):
         end = ends[segment.id]
@@ -129,6 +138,7 @@ def store_ranges(
 
     Of lakes and journal only that is read which came since the last look, where nothing contradicts it.
 
+    :param measured: None: the lakes were not asked, or none could be.
     :raises StorageEngineError: the store, its shield or the journal can't be read.
     :raises OSError: a file can't be read.
     """
@@ -171,7 +181,10 @@ def _ending_at(decision: Decision, end: int | None) -> Decision:
 def _of_replicas(
     context: Context, measured: MeasuredLag, names: LogNames, ranges: Sequence[OffsetRange]
 ) -> tuple[ArchivedSpan, ...]:
-    """Return what other replicas have archived of what is in no place here."""
+    """Return what other replicas have archived of what is in no place here.
+
+    :raises LakeUnavailableError: a lake can't be read any more.
+    """
     lost = [one for one in ranges if one.where is Place.LOST or one.is_missing]
     if not lost or context.broker.replicas is None:
         return ()
@@ -237,6 +250,7 @@ def _archived(
     """Return what lakes have, by what is known of them and the receipts that came since.
 
     :param asked: lakes with their ids and what verifying remembers of them.
+    :raises LakeUnavailableError: one can't be read any more.
     """
     if not asked:
         return (), known

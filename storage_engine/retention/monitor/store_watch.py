@@ -4,8 +4,7 @@ A thread a store, so that a disk that hangs keeps nobody else waiting; none of t
 the journal, and none ends unsaid. What was mended is recorded once the journal can be reached.
 
 A shield is tended at each look: what was deleted is followed at once by links of the next segments. Asking
-the broker, and archiving, happen in threads of their own, so that a fence is mended meanwhile. A shield
-that can't be looked for is an OSError.
+the broker, and archiving, happen in threads of their own, so that a fence is mended meanwhile.
 """
 
 from __future__ import annotations
@@ -92,7 +91,10 @@ _END_SECONDS: Final = 2.0
 
 
 class _Duty:
-    """Work in a thread of its own, one at a time; the process may end meanwhile. Its failure is told."""
+    """Work that takes a while, in a thread of its own, one at a time; the process may end meanwhile.
+
+    :param failed: called with the reason, if it fails.
+    """
 
     def __init__(
         self, name: str, work: Callable[[], None], every_seconds: float, failed: Callable[[str], None]
@@ -105,7 +107,10 @@ class _Duty:
         self._thread: threading.Thread | None = None
 
     def start_if_due(self, *, urgent: bool) -> bool:
-        """Begin it unless it is on its way, if it is due or urgent; return whether it was begun."""
+        """Begin it where it isn't on its way and its time has come, or at once where it is urgent.
+
+        :return: whether it was begun.
+        """
         if self._thread is not None and self._thread.is_alive():
             return False
         if not urgent and time.monotonic() < self._due_at:
@@ -135,7 +140,10 @@ class _Duty:
 
 
 class ShieldWatch:
-    """A watch's duty for the shield of one store; its looks never wait, and notices are said once."""
+    """A watch's duty for the shield of one store; its looks never wait.
+
+    :param say: told once what a person should know.
+    """
 
     def __init__(self, store: ManagedStore, say: Callable[[str], None]) -> None:
         self._store = store
@@ -156,12 +164,18 @@ class ShieldWatch:
 
     @property
     def is_tended(self) -> bool:
-        """Return whether this watch tends the shield, as far as its last try tells."""
+        """Return whether this watch tends the shield, as far as its last try tells.
+
+        :raises OSError: nobody can look whether there is one.
+        """
         return self.is_wanted and not self._has_failed
 
     @property
     def is_wanted(self) -> bool:
-        """Return whether this watch tends the shield: it knows the broker, and there is one or may be one."""
+        """Return whether this watch tends the shield: it knows the broker, and there is one or may be one.
+
+        :raises OSError: nobody can look whether there is one.
+        """
         return self._store.is_live and (self._is_on or shield_path(self._store.real_root).exists())
 
     @property
@@ -170,7 +184,10 @@ class ShieldWatch:
         return policy.shield is not ShieldMode.OFF and policy.archive is not ArchiveMode.OFF
 
     def look(self) -> tuple[Drift, ...]:
-        """Notice what is gone, and have done what is due; return what was found and done since."""
+        """Notice what is gone, and have done what is due.
+
+        :return: what was found and done since the last look.
+        """
         if not self.is_wanted or self._ends.is_set():
             return ()
         self._notice_gone()
@@ -256,7 +273,10 @@ _MOST_EVENTS: Final = 1000
 
 
 class FileChanges:
-    """To be used by one thread, but for :meth:`wake`. Why changes aren't seen is said once in a row."""
+    """To be used by one thread, but for :meth:`wake`.
+
+    :param say: told why changes aren't seen; again only once they were seen in between.
+    """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -352,7 +372,10 @@ _AGAIN_SECONDS: Final = 10.0
 
 
 class Recorder(threading.Thread):
-    """Writes to the journals of all stores that a process watches; says once that one can't be reached."""
+    """Writes to the journals of all stores that a process watches.
+
+    :param say: told once when a journal can't be reached.
+    """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(name="storage-engine-watch-records", daemon=True)
@@ -446,7 +469,8 @@ def _fence_watch(store: ManagedStore) -> FenceWatch:
 class StoreWatch(threading.Thread):
     """Looks at one store twice a second, and at once when a file of its log has changed or it is woken.
 
-    :param say: told what was mended, and what keeps the watch from its work; ``alarmed`` at each look.
+    :param say: told what was mended, and what keeps the watch from its work.
+    :param alarmed: likewise, at each look.
     """
 
     def __init__(
@@ -532,7 +556,10 @@ class StoreWatch(threading.Thread):
         return ()
 
     def _do(self, duty: Callable[[], tuple[Drift, ...]]) -> Iterator[str]:
-        """Do a watch's duties at each look; yield why one couldn't be done, which keeps it from no other."""
+        """Do what a watch has to do at each look; more duties of it belong beside the calls of this.
+
+        :return: why it couldn't, which keeps it from none of the others.
+        """
         try:
             found = duty()
         except (StorageEngineError, OSError) as error:

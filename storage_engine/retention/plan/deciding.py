@@ -42,7 +42,11 @@ Unreadable = dict[str, BadInputError | FileGoneError | OSError]
 def find_dependents(
     broker: BrokerStore, snapshot: StoreSnapshot, min_offsets: Mapping[str, int]
 ) -> tuple[tuple[DependentFile, ...], Unreadable]:
-    """Find files that point only below where logs are to begin, and the logs of which that can't be told."""
+    """Find the files that point only below these offsets, and the logs of which that can't be told.
+
+    :param snapshot: of the store as it is.
+    :param min_offsets: by name, where logs are to begin.
+    """
     if not min_offsets:
         return (), {}
     try:
@@ -123,11 +127,12 @@ def apply_minimum_retention(
 ) -> Plan:
     """Cut each log of a plan before the first segment whose last write is less than ``hours`` ago.
 
-    The last write is that of the broker: a time that a hold has given the file doesn't count, and one that
+    The last write is that of the broker: a time that a hold has given the file doesn't count. One that
     anybody else has given it makes it no older than its messages. A write in the future is younger than any
     age.
 
     :param hours: None: the policy sets no minimum, and the plan stays as it is.
+    :param now_ms: the moment to decide for.
     :param sealed_ms: when segments were written to last by their messages, as far as that is known.
     """
     if hours is None:
@@ -173,7 +178,13 @@ HoldBack = Callable[[Plan], Plan]
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A plan and what it was decided from; what a policy ignores isn't pending, or unread."""
+    """A plan and what it was decided from.
+
+    :param dependents: the files that would go after the plan's segments.
+    :param checkpoint: the values of the broker's checkpoint by name.
+    :param pending: what the broker still has to deliver or to decide; empty where the policy ignores it.
+    :param unread: what consumers lose by the plan; empty where the lag policy ignores or keeps it.
+    """
 
     snapshot: StoreSnapshot
     plan: Plan
@@ -205,6 +216,8 @@ def decide(
     while every segment is still there. What the broker can leave out stays; a log of which it can't is
     refused, where there are others.
 
+    :param kind: the broker's name.
+    :param used_percents: levels to assume, by path; other disks are measured.
     :param hold_back: cuts the plan once more, as by what consumers still have to read.
     :param take: takes the snapshot; who only looks takes a glance.
     :raises BadInputError: a store that can't be planned or cleaned up, or a path that is none of its disks.
@@ -232,7 +245,11 @@ def decide(
 def cut_by_policy(
     plan: Plan, pending: Iterable[Pending], policy: Policy, now_ms: int, sealed_ms: Mapping[SegmentId, int]
 ) -> Plan:
-    """Cut a broker's plan before the first segment that the store's policy keeps."""
+    """Cut a broker's plan before the first segment that the store's policy keeps.
+
+    :param pending: as of :func:`pending_by`.
+    :param sealed_ms: as of :func:`sealed_by`.
+    """
     plan = apply_minimum_retention(plan, policy.minimum_retention_hours, now_ms, sealed_ms)
     return apply_pending_policy(plan, pending, policy.pending_policy)
 
@@ -261,6 +278,7 @@ def pending_by(
 def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided: Decided) -> None:
     """Make sure that what a plan deletes could be set aside, where the policy wants it. Changes nothing.
 
+    :param data_paths: where the store's broker writes.
     :raises BrokerPackageError: one lies outside of the store; nothing was deleted.
     :raises BadInputError: for some directory there is no place on its file system.
     """

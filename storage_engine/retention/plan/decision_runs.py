@@ -14,7 +14,11 @@ _PLACE = "\N{NULL}"
 
 @dataclass(frozen=True, slots=True)
 class DecisionRun:
-    """Decisions that are the same but for moments, oldest first; the detail has the first and last."""
+    """Decisions on neighbours in a log, which differ in moments alone.
+
+    :param decisions: the same but for moments, oldest segment first.
+    :param detail: of all of them: where moments differ, from which to which.
+    """
 
     decisions: tuple[Decision, ...]
     detail: str
@@ -42,7 +46,10 @@ class DecisionRun:
 def runs_of(
     decisions: Sequence[Decision], detail: Callable[[Decision], str] = lambda one: one.detail
 ) -> Iterator[DecisionRun]:
-    """Yield the decisions as runs, by the part of their words that is shown."""
+    """Yield the decisions as runs.
+
+    :param detail: the part of a decision's words that is shown.
+    """
     run: list[Decision] = []
     for decision in decisions:
         if run and _key(run[0], detail) != _key(decision, detail):

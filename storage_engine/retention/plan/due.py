@@ -33,7 +33,10 @@ from storage_engine.retention.store.context import AnyStore, Context, open_conte
 
 @dataclass(frozen=True, slots=True)
 class SenseResult:
-    """:param levels: every disk of the log, then the dependents' disk.
+    """The causes for a cleanup that hold at one moment, and the state of the disks.
+
+    :param levels: every disk of the log, then the dependents' disk.
+    :param progress: None where no broker runs.
     :param hold: as it is found, without renewing it; None where no broker runs.
     :param alarms: drift found on the hold, and how far the broker is behind beyond the policy's limits.
     """
@@ -54,6 +57,7 @@ def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | Non
 
     Drift of a hold is in the journal before anything else is looked at.
 
+    :param now_ms: the moment to decide for; None: this machine's clock.
     :raises BrokerError: the running broker can't be asked.
     :raises BadInputError: the directory isn't its store, or not any more.
     """
@@ -104,11 +108,15 @@ _REFUSED_MS = 12 * HOUR_MS
 class DueResult:
     """What is due at one moment.
 
+    :param sensed: the causes that hold, and the disks' levels.
+    :param deletes: number of segments that a run would delete now.
+    :param delete_bytes: their size.
     :param why: what a run would do or say, as sentences; empty: no cleanup is due.
     :param stays: why nothing would go though a cause holds; "" where something would, or none holds.
     :param waiting: keys of runs whose plans wait for a second person.
     :param is_asked: the very plan that a run would make now waits so, and has a time to be answered; or so
         many others do that it is too early for the next.
+    :param is_refused: that plan was refused lately.
     """
 
     sensed: SenseResult
@@ -127,6 +135,7 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
     A run that may delete nothing, since the store has crashed or messages are pending, is due: it says so.
     So is one that empties a quarantine.
 
+    :param now_ms: the moment to decide for; None: this machine's clock.
     :raises BrokerError: the running broker can't be asked.
     :raises BadInputError: a store that can't be planned or cleaned up, or whose files can't be set aside
         though the policy wants it.
@@ -185,6 +194,7 @@ def segments_to_archive(store: AnyStore) -> int:
 
 
 def _nothing_lately(context: Context) -> bool:
+    """Return whether archive lag was measured within the last moment, and there was none."""
     now_ms, reader = clock_ms(), JournalReader(context.store.journal_url)
     since_ms, store_id = now_ms - _MOMENT_MS, context.record.store_id
     taken = reader.read(lambda connection: read_moments(connection, store_id, since_ms, now_ms + 1))

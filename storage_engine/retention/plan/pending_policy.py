@@ -50,7 +50,11 @@ def _keep_pending(log: LogPlan, pending: Sequence[Pending]) -> Sequence[Decision
 
 
 def pending_notices(plan: Plan, pending: Sequence[Pending], policy: PendingPolicy) -> tuple[str, ...]:
-    """Return what goes with the plan's segments though it is pending, and what is lost."""
+    """Return what a person should know: what goes with the plan's segments though it is pending, and what is
+    lost.
+
+    :param plan: as it is after :func:`apply_pending_policy`.
+    """
     if policy is PendingPolicy.IGNORE:
         return ()
     going = [

@@ -40,6 +40,8 @@ from storage_engine.retention.store.store_moves import move_notice
 class PlanResult:
     """The plan in short; :func:`recorded_plan` has it whole.
 
+    :param causes: the causes that hold, such as ``time-up``.
+    :param deletes: number of segments to delete.
     :param delete_offsets: their base offsets, oldest first; empty where the plan has several logs.
     :param new_min_offset: where the log begins then; None where the plan has several logs.
     :param unread_messages: how many messages some consumer loses, as far as that is known.
@@ -72,10 +74,11 @@ def make_plan(
     """Plan the run; a run that has a plan keeps it. Beside a running broker the store is held first.
 
     :param run_key: names the run for all its steps: Airflow's run id, or any other unique text.
+    :param now_ms: the moment to decide for; None: this machine's clock.
     :param starter: who begins the run; None: the account whose process this is.
     :raises RunStateError: the run was begun with another request.
-    :raises BadInputError: a store that is archived alone, can't be planned, couldn't be cleaned up behind its
-        segments, or whose files can't be set aside though the policy wants it.
+    :raises BadInputError: the store is only archived, or can't be planned; what points into its segments
+        couldn't be cleaned up; or its files can't be set aside though the policy wants it.
     :raises StoreBusyError: a broker that wasn't named, or another run, has the store.
     :raises GateRefusedError: beside a running broker the store can't be held; says why, and the remedy.
     :raises LakeMissingError: no lake of the store is there: nothing that is planned could be archived.
@@ -167,12 +170,18 @@ def _refuse_missing_directories(context: Context, snapshot: StoreSnapshot) -> No
 
 
 def recorded_plan(store: AnyStore, run_key: str) -> Plan:
-    """Return the whole plan of a run, or raise RunStateError: no such run, or it has none."""
+    """Return the whole plan of a run.
+
+    :raises RunStateError: no such run, or it has none.
+    """
     return approved_plan(open_context(store).run(run_key))
 
 
 def is_dry_run(store: AnyStore, run_key: str) -> bool:
-    """Return whether a run only plans, measures lag and reports; RunStateError: there is no such run."""
+    """Return whether a run only plans, measures lag and reports.
+
+    :raises RunStateError: there is no such run.
+    """
     return open_context(store).run(run_key).request.dry_run
 
 

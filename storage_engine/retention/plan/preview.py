@@ -29,8 +29,11 @@ def preview(
 ) -> Decided:
     """Decide what would go and why; nobody records it.
 
-    :raises BadInputError: a path that is none of the store's disks, a store that can't be planned or cleaned
-        up, or whose files can't be set aside though the policy wants it.
+    :param now_ms: the moment to decide for; None: this machine's clock.
+    :param used_percents: levels to assume, by path; other disks are measured.
+    :param hold_back: as of :func:`decide`.
+    :raises BadInputError: a path is none of the store's disks; the store can't be planned or cleaned up; or
+        its files can't be set aside though the policy wants it.
     """
     with closing(open_to_look(store)) as broker:
         decided = decide(

@@ -35,7 +35,12 @@ class IngestFrom(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a person asks for; an ingest counts in place of the known one, or for both courses."""
+    """What a person wants to change in a simulation; what is None stays as it is.
+
+    :param settings: of the broker, by name, as texts.
+    :param ingest_factor: multiplies the ingest that is known.
+    :param bytes_per_day: ingest in place of the known one. Where none is known, both courses have it.
+    """
 
     settings: Mapping[str, str]
     disk_bytes: int | None = None
@@ -45,7 +50,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """One course, with settings in effect, and windows in which age alone deletes."""
+    """One course, with what it rests on.
+
+    :param settings: in effect.
+    :param windows: in which age alone deletes.
+    """
 
     settings: Mapping[str, str]
     disk_bytes: int
@@ -144,6 +153,7 @@ def _simulated(
 def _start(
     store: ManagedStore, rules: BrokerRules, now_ms: int
 ) -> tuple[dict[str, str], CourseStart, IngestFrom]:
+    """Return the settings in effect, what the course starts from, and what tells its ingest."""
     samples, topic_bytes = _journalled(store, now_ms)
     with closing(open_to_look(store)) as opened:
         config = course_of(opened).rule_config()
@@ -175,7 +185,10 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def _journalled(store: ManagedStore, now_ms: int) -> tuple[tuple[tuple[int, int], ...], dict[str, int]]:
-    """Return how far the log was lately, and topics' bytes archived then; nothing without a journal."""
+    """Return how far the log was in the last days, and the bytes of each topic that was archived then.
+
+    :return: nothing of a store that no journal knows.
+    """
     if not store.journal_url:
         return (), {}
     # The database's libraries, which a store without a journal needs for nothing.

@@ -57,8 +57,9 @@ def _check_is_here(store: ManagedStore) -> None:
 
 
 def watch(store: ManagedStore, now_ms: int | None = None) -> Watch:
-    """The causes that hold by clock and disks alone; settings are read again at each call.
+    """Return the causes that hold by clock and disks alone; settings are read again at each call.
 
+    :param now_ms: the moment to look for; None: this machine's clock.
     :return: beside a broker that can't be asked, a look that isn't ``known``.
     :raises BadInputError: settings that can't be used, or no such store.
     """

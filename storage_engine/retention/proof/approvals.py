@@ -59,7 +59,12 @@ def recorded_policy(journal: Journal, store_id: str) -> RecordedPolicy:
 
 
 def record_policy(context: Context, run: Run) -> RecordedPolicy:
-    """Record, in the stamp too if possible, what settings ask for beyond before; return what counts."""
+    """Record what a store's settings ask for, where that is more than they ever did.
+
+    The journal has it, and the store's own stamp, as far as that can be written.
+
+    :return: what is on record then.
+    """
     root, record, policy = context.store.real_root, context.record, context.store.policy
     known = recorded_policy(context.journal, run.store_id)
     stamp = read_stamp(root)
@@ -77,7 +82,10 @@ def record_policy(context: Context, run: Run) -> RecordedPolicy:
 
 
 def record_starter(context: Context, run: Run, starter: Starter | None) -> None:
-    """Record who begins a run, by default this account, before its plan, if approval is asked for."""
+    """Record who begins a run, before its plan is; of a store that asks for no approval nothing is recorded.
+
+    :param starter: None: the account whose process this is.
+    """
     if run.request.dry_run or record_policy(context, run).approval is ApprovalPolicy.NONE:
         return
     starter = starter or Starter(Realm.SHELL, this_account())
@@ -111,6 +119,8 @@ def record_reply(
 ) -> Reply:
     """Record what came of the last question about a run's plan, as far as it counts.
 
+    :param person: None: nobody answered in time.
+    :param at_ms: when it was answered.
     :param fault: why an approval by this person can't count, as a clause; "": it may.
     :raises RunStateError: nothing was asked about this plan.
     """
@@ -169,7 +179,10 @@ def was_refused(journal: Journal, store_id: str, digest: str, since_ms: int) -> 
 
 
 def consent_of(context: Context, run: Run, decisions: Sequence[Decision]) -> Consent:
-    """Return whether a run's plan and what goes of it now may go, as far as persons in the journal say."""
+    """Return whether a run's plan may go as far as persons are concerned, by what the journal has now.
+
+    :param decisions: of what goes; the plan's own, and those that were made just now.
+    """
     journal, digest = context.journal, approved_plan(run).digest
     recorded = record_policy(context, run)
     waiver = journal.find_waiver(digest)
@@ -241,7 +254,10 @@ def note_question(context: Context, run: Run, consent: Consent) -> None:
 def question_alarms(
     asked: Sequence[OpenQuestion], triggers: Sequence[Trigger], by_itself: str
 ) -> tuple[str, ...]:
-    """Say what waits for a second person above the level of force, and when the broker deletes. Pure."""
+    """Say what waits for a second person while a disk is above the level at which age is ignored. Pure.
+
+    :param by_itself: when the broker deletes by itself, as a clause.
+    """
     full = next((one for one in triggers if one.at_once or one.urgency is Urgency.FORCED), None)
     # At a shell each run leaves a question: the last one counts.
     at_shell = [one for one in asked if one.question.until_ms is None][-1:]

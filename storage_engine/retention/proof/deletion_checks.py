@@ -11,7 +11,10 @@ from storage_engine.retention.store.broker_answers import MEND, RealDirectories,
 
 
 def check_gone(broker: str, segments: Sequence[Segment]) -> None:
-    """:raises BrokerPackageError: a file is there of segments that a package says it has deleted."""
+    """Make sure that segments are gone that a package says it has deleted.
+
+    :raises BrokerPackageError: a file of theirs is there.
+    """
     for segment in segments:
         for file in segment.files:
             if os.path.lexists(file.path):
@@ -40,6 +43,10 @@ def check_left(
 ) -> None:
     """Make sure that a release took what it says, and nothing that no plan names.
 
+    :param before: the store as it was when it was held.
+    :param left: as it is by now.
+    :param planned: what might go.
+    :param deleted: what is recorded as deleted.
     :raises BrokerPackageError: the store still has what it said was deleted.
     :raises ReleasedTooMuchError: a sealed segment is gone that was to stay.
     """
@@ -57,7 +64,12 @@ def check_left(
 
 
 def check_kept(before: StoreSnapshot, planned: Collection[SegmentId] = frozenset()) -> None:
-    """:raises ReleasedTooMuchError: a segment that was to stay isn't there, or was cut or replaced."""
+    """Make sure that the files of all segments that were to stay are there, and none was cut or replaced.
+
+    :param before: the store as it was when it was held.
+    :param planned: what might go.
+    :raises ReleasedTooMuchError: one is not.
+    """
     for segment in (segment for log in before.logs for segment in log.segments):
         if segment.id in planned:
             continue

@@ -79,7 +79,10 @@ def request_again(approved: Plan, request: PlanRequest) -> PlanRequest:
 
 
 def still_eligible(approved: Plan, fresh: Plan) -> Eligible:
-    """Cut the approved plan to each log's prefix that may still go by a fresh one, made while held."""
+    """Cut the approved plan down to the prefix of each log that may still go.
+
+    :param fresh: decided just now, while the store is held, and cut by the lag policy.
+    """
     wanted = {segment.id: segment for segment in approved.to_delete}
     eligible = [_still_eligible(wanted, log) for log in fresh.logs]
     gone = [
@@ -162,6 +165,7 @@ def consent_to(
 ) -> Consent:
     """Decide whether a plan may go as far as persons are concerned.
 
+    :param digest: of the plan, as a run recorded it.
     :param asked_because: as of :func:`asks_for_approval`.
     :param starters: of the run; empty: it isn't known who began it, so nobody is certainly another person.
     :param answers: of this plan or others, the oldest first.
@@ -199,6 +203,7 @@ def asks_for_approval(
 ) -> str:
     """Return why a second person has to approve what is to go, as a clause; "": nobody has to.
 
+    :param decisions: of the segments that go.
     :param recorded: by the journal; settings may ask for more, never for less.
     """
     approval = recorded.raised_by(policy.approval, policy.minimum_retention_hours).approval
@@ -237,6 +242,8 @@ def judge(
     :param decision: the fresh plan's, with the file as it is now.
     :param planned: the same segment as the approved plan knew it.
     :param receipts: those of this store and lineage for this log and base offset.
+    :param faults: receipts that are not valid, and why.
+    :param waiver: of the approved plan.
     :param acts: what we did ourselves to the store's files.
     :param unarchived: by which rule its log may go without a copy, as a clause of ``ArchivePermits``; "": it
         may not.
@@ -276,7 +283,10 @@ def judge(
 
 
 def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
-    """Return whether nobody but us, by these acts, has touched a segment's files since they were proven."""
+    """Return whether nobody but us has touched a segment's files since they were proven.
+
+    :param acts: what we did ourselves to the store's files.
+    """
     if files_fault_of(segment, receipt):
         return False
     # A receipt has the mtime from before a hold set another one, with the ctime that came of that.
@@ -319,7 +329,10 @@ def is_as_planned(segment: Segment, planned: Segment, acts: OwnActs = NO_ACTS) -
 
 
 def same_files(found: Sequence[FileFacts], known: Sequence[FileFacts], acts: OwnActs) -> bool:
-    """Return whether files, a segment's own first, then companions by name, are as known but for our acts."""
+    """Return whether a segment's files are as they were, or only we have touched them.
+
+    :param found: its own first, then its companions by name; ``known`` likewise.
+    """
     names = [[Path(file.path).name for file in files[1:]] for files in (found, known)]
     return names[0] == names[1] and all(
         acts.same_file(now, then) for now, then in zip(found, known, strict=True)

@@ -80,8 +80,9 @@ def segment_subject(log: str, base_offset: int) -> str:
 
 
 def releases(events: Iterable[Event]) -> tuple[dict[str, SegmentRelease], dict[str, SegmentRelease]]:
-    """The segments that release events say are gone, and those that were meant to go without a result.
+    """Return the segments that release events say are gone, and those that were meant to go without a result.
 
+    :param events: of the release step, oldest first.
     :return: (done, open), each by subject. An error after an intent withdraws it.
     """
     done: dict[str, SegmentRelease] = {}
@@ -122,7 +123,10 @@ def _undone(journal: Journal, store_id: str) -> set[str]:
 def released_spans(
     journal: Journal, store_id: str, unasked: Collection[str] = ()
 ) -> tuple[ReleasedSpan, ...]:
-    """Return what all runs deleted from a store; ``unasked``: where the lakes are that can't be asked."""
+    """Return what all runs deleted from a store, for laying store and lake over each other.
+
+    :param unasked: where the lakes are that can't be asked now.
+    """
     results = journal.store_events(store_id, Step.RELEASE, Phase.RESULT)
     return spans_of_results(journal, store_id, results, unasked)
 

@@ -68,6 +68,7 @@ def current_receipts(
 ) -> tuple[Receipt, ...]:
     """Return a store's receipts of its logs' lineages that prove segments, one each, by log and offset.
 
+    :param log: only of this one.
     :param base_offsets: only from the first to the second, both included.
     :param with_ended: those too of segments that expired, or of which the lake has a part alone.
     :raises LakeUnavailableError: the table can't be read.
@@ -85,7 +86,10 @@ Slot = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class OtherNodesProof:
-    """Receipts of other nodes, and a segment's SHA-256 where its facts don't tell of each write."""
+    """Other nodes' receipts that together have a segment's bytes.
+
+    :param sha256: of the segment as it was compared, where its facts don't tell of each write; "": they do.
+    """
 
     receipts: tuple[Receipt, ...]
     sha256: str = ""
@@ -95,6 +99,8 @@ class OtherNodesProof:
 class LakeProofs:
     """One lake's receipts for the lineages of a store's logs.
 
+    :param rows: by segment.
+    :param faults: receipts that are not sound, and why.
     :param of_logs: all receipts by log, also those of other segments; empty where only segments were asked
         for.
     :param covers: other nodes' receipts that prove segments which none of the store's own does.
@@ -119,7 +125,10 @@ class LakeProofs:
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """:param asked: the lakes that answered, in the order of the store's settings.
+    """What a store's lakes say of some segments.
+
+    :param asked: the lakes that answered, in the order of the store's settings.
+    :param unreachable: the others, each with the reason.
     :param acts: what we did ourselves to the store's files.
     :param wrong_lakes: reasons of those of ``unreachable`` that aren't what they should be, such as a copy:
         no outage that ends by itself.
@@ -164,10 +173,11 @@ class Proofs:
         return replace(self, permits=NO_PERMITS).unproven(of_rules) if of_rules else []
 
     def touched(self, unproven: Sequence[Segment]) -> list[Segment]:
-        """Those that were proven as long as they are, and whose files somebody touched since, of
-        :meth:`unproven`.
+        """Return the segments that were proven at their present length, and whose files were touched since.
 
         A hash tells whether their bytes are the same; until then they permit no deletion.
+
+        :param unproven: as :meth:`unproven` returns them.
         """
         return [
             segment
@@ -253,6 +263,7 @@ class Proofs:
 
 
 def _agree(left: Receipt, right: Receipt) -> bool:
+    """Return whether two receipts of one segment are of the same content."""
     return left.content[:2] == right.content[:2] and same_companions(
         left.broker, left.companions, right.companions
     )
@@ -284,6 +295,7 @@ def read_proofs(
     A lake that lacks what it is known to have had counts as one that can't be asked. Where its chain of
     receipts is broken, none of them holds.
 
+    :param known: receipts that the lakes are known to have had.
     :param to_delete: segments are to be deleted on these proofs. Then a lake has to be one that may be
         written, and its marks are brought up to date.
     :param whole_chain: follow each lake's chain of receipts from its first row on, as ``to_delete`` does:
@@ -408,7 +420,10 @@ def none_reachable(reasons: Sequence[str]) -> LakeUnavailableError:
 
 
 def _refuse_same(lake: Lake, others: Sequence[Lake]) -> None:
-    """:raises LakeIdentityError: it is one of the others: a lake that is named twice is no second place."""
+    """Refuse a lake that is named twice: it is no second place.
+
+    :raises LakeIdentityError: it is one of the others.
+    """
     lake_id = lake_id_of(lake.segments()) if others else None
     if lake_id is not None and lake_id in {lake_id_of(other.segments()) for other in others}:
         raise LakeIdentityError(
@@ -418,7 +433,10 @@ def _refuse_same(lake: Lake, others: Sequence[Lake]) -> None:
 
 
 def _refuse_copy(lake: Lake) -> None:
-    """:raises LakeIdentityError: it is a copy, which is no second place for its lake, and takes nothing."""
+    """Refuse a copy of a lake: it is no second place for what the lake has, and takes nothing.
+
+    :raises LakeIdentityError: the lake is a copy.
+    """
     original = copy_of(lake.segments())
     if original is not None:
         raise LakeIdentityError(

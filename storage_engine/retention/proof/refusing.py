@@ -25,6 +25,8 @@ class RefusedLog:
     """A log of which a release deleted nothing, or nothing more.
 
     :param error: the kind of error with which a release of this log alone ends.
+    :param why: what was expected, and what was found.
+    :param remedy: what to do about it.
     :param missing: base offsets of planned segments that are gone though no run deleted them.
     """
 
@@ -37,7 +39,11 @@ class RefusedLog:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a release goes on without a log, which error it ends with otherwise, and the segments to blame."""
+    """Why a release goes on without a log.
+
+    :param error: what the release ends with where it has no other log.
+    :param details: by base offset, what is wrong with the segments that are to blame.
+    """
 
     said: RefusedLog
     error: Exception
@@ -92,6 +98,8 @@ def account_for(
 ) -> Accounted:
     """Say of each planned segment of refused logs whether it stays or is missing.
 
+    :param stay: what stays whether its log is refused or not.
+    :param there: segments of the store as it is after the release.
     :param gone: segments that runs deleted, or that went before without keeping their logs.
     """
     by_log = {one.log: one for one in refusals}
@@ -116,7 +124,10 @@ def account_for(
 
 
 def refuse_in_plan(plan: Plan, errors: Mapping[str, Exception]) -> Plan:
-    """Keep all of the logs that can't be released as they are, by errors by name."""
+    """Keep all of the logs that can't be released as they are.
+
+    :param errors: by name of the log, why.
+    """
 
     def decide(log: LogPlan) -> Sequence[Decision]:
         if (error := errors.get(log.log)) is None:
@@ -166,7 +177,10 @@ def archive_error(
 
 
 def refused_text(run_key: str, root: str, refused: Sequence[RefusedLog], after: str = _AFTER_RELEASE) -> str:
-    """Say with what error a run ends that refused logs, what became of the others, and what is next."""
+    """Say with what error a run ends that went on without some logs.
+
+    :param after: what became of the other logs, and what is next.
+    """
     said = [
         f"run {run_key!r} of {root}: expected every log to pass, found "
         f"{count_text(len(refused), 'log')} refused.",

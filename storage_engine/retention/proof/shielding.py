@@ -1,7 +1,4 @@
-"""What a store's shield keeps, for all who say where bytes are and how much space a deletion frees.
-
-Each raises ShieldError where what is kept there is unknown.
-"""
+"""What a store's shield keeps, for all who say where bytes are and how much space a deletion frees."""
 
 from __future__ import annotations
 
@@ -24,7 +21,12 @@ WAY_OUT = "Nothing waits for this file once a person has moved it out of the shi
 
 
 def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[LocalSpan, ...]:
-    """Return what is gone from the log and lies in the shield as it was, of the store's present lineages."""
+    """Return what is gone from the log and lies in the shield as it was, for laying store and lake over it.
+
+    :param root: the store's.
+    :param lineages: the store's; what was kept of an older one is no part of its log any more.
+    :raises ShieldError: what is kept there is unknown.
+    """
     return tuple(
         LocalSpan(
             link.log,
@@ -40,7 +42,10 @@ def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[Lo
 
 
 def changed_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[ReleasedSpan, ...]:
-    """Return what is gone from the log and whose link doesn't provably have its bytes any more."""
+    """Return what is gone from the log and whose link doesn't provably have its bytes any more.
+
+    :raises ShieldError: what is kept there is unknown.
+    """
     return tuple(
         ReleasedSpan(
             seen.link.log,
@@ -79,7 +84,11 @@ def written_text(seen: SeenLink) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AskedGone:
-    """Segments gone from the log that no asked lake proves and no run deleted, and lakes not asked."""
+    """What lakes and journal say of the segments that are gone from the log.
+
+    :param unproven: those that no lake that could be asked proves, and that none of our runs deleted.
+    :param unreachable: why lakes couldn't be asked.
+    """
 
     unproven: tuple[SeenLink, ...] = ()
     unreachable: tuple[str, ...] = ()
@@ -87,7 +96,11 @@ class AskedGone:
 
 @dataclass(frozen=True, slots=True)
 class ShieldSummary:
-    """How many segments have a second name, and offsets of those gone from the log; no lake was asked."""
+    """What a store's shield has.
+
+    :param links: how many segments have a second name.
+    :param gone: base offsets of those that are gone from the log; no lake was asked for them.
+    """
 
     links: int
     kept_bytes: int
@@ -125,8 +138,10 @@ def shield_notices(
 ) -> tuple[str, ...]:
     """Say what a person should know of the shield.
 
+    :param going: segments that are to be deleted.
     :param ask: asks lakes and journal for what is gone from the log; None: nobody does, and nothing is said
         of what they have.
+    :raises ShieldError: what is kept there is unknown.
     """
     shield = look_at_shield(root)
     return tuple(_notices(shield, going, None if ask is None else ask(shield)))
@@ -168,7 +183,10 @@ def _segments(seen: Sequence[SeenLink]) -> str:
 
 
 def kept_text(root: str | os.PathLike[str], segment: Segment) -> str:
-    """Say of a segment that is gone from the log that the shield has it; "" where it hasn't."""
+    """Say of a segment that is gone from the log that the shield has it; "" where it hasn't.
+
+    :raises ShieldError: what is kept there is unknown.
+    """
     slot = segment.id
     if not any(seen.link.slot == slot and _has_its_bytes(root, seen) for seen in look_at_shield(root).gone):
         return ""

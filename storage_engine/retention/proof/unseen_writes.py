@@ -28,7 +28,13 @@ RENEW_SECONDS: Final = 30.0
 
 
 def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None) -> dict[str, str]:
-    """Return, by path, why a write may not show or can't be told; a held broker has its files mapped."""
+    """Return, by path, why the times of a segment's file may not show a write, or why that can't be told.
+
+    A file whose times show each write is left out.
+
+    :param root: the store's.
+    :param broker_pid: of the running broker that is held, which has its files mapped; None: none is known.
+    """
     files = [file for segment in segments for file in segment.files]
     reasons: dict[str, str] = {}
     for directory in {str(Path(file.path).parent) for file in files}:
@@ -44,7 +50,10 @@ def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None
 
 
 def unseen_notices(unseen: Mapping[str, str], segments: Iterable[Segment]) -> tuple[str, ...]:
-    """Say once for each reason, by path, how many of these segments are hashed again right before they go."""
+    """Say once for each reason how many of these segments are hashed again right before they go.
+
+    :param unseen: why, by path.
+    """
     reasons = ([unseen[file.path] for file in segment.files if file.path in unseen] for segment in segments)
     counts = Counter(why[0] for why in reasons if why)
     return tuple(
@@ -55,7 +64,11 @@ def unseen_notices(unseen: Mapping[str, str], segments: Iterable[Segment]) -> tu
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How segments are read again: ``spend`` waits for bytes, ``renew`` keeps the store ours meanwhile."""
+    """How segments are read again.
+
+    :param spend: waits until so many bytes more may be read.
+    :param renew: keeps the store ours; called now and then while a file is read, and after it.
+    """
 
     spend: Spend
     renew: Callable[[], None]
@@ -66,7 +79,9 @@ def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str, r
 
     The gate has seen to it that the receipt has the same companions.
 
+    :param root: the store's.
     :param otherwise: a sentence for the error: what was deleted.
+    :param reading: how fast.
     :raises LakeConflictError: one has other bytes.
     :raises ChangedUnderUsError: one is written to while it is hashed.
     """

@@ -92,6 +92,7 @@ def last_verified(journal_url: str, lake_id: str) -> tuple[int | None, int]:
 
     Nothing is made or changed.
 
+    :param lake_id: UUID of the lake's ``segments`` table.
     :return: None: no check is remembered.
     :raises StorageEngineError: the journal can't be read.
     """
@@ -112,6 +113,7 @@ def checks_of_faulty(journal_url: str, lake_id: str) -> tuple[Check, ...]:
 
     Nothing is made or changed.
 
+    :param lake_id: UUID of the lake's ``segments`` table.
     :raises StorageEngineError: the journal can't be read.
     """
     mine = _verifications.c.lake_id == lake_id

@@ -47,7 +47,10 @@ SPACE = "space was the cause of a run"
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """What ending a store's quarantines takes, with lakes whose receipts may prove what lies there."""
+    """What it takes to end a store's quarantines.
+
+    :param lakes: those whose receipts may prove what lies there.
+    """
 
     journal: Journal
     record: StoreRecord
@@ -78,6 +81,7 @@ def tend_quarantines(context: Context, request: PlanRequest, now_ms: int) -> tup
 def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tuple[str, ...]:
     """End the quarantines whose window is over.
 
+    :param dry_run: only say it.
     :return: what was emptied, and what stays and why, as sentences.
     :raises StoreBusyError: a run has the store.
     """
@@ -99,7 +103,10 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
 def expired_or_in_the_way(
     journal: Journal, store_id: str, now_ms: int, *, space_is_short: bool
 ) -> tuple[str, ...]:
-    """Return as sentences what the next run would empty, for space too if short; not what stayed lately."""
+    """Return what the next run would empty, as sentences; not what had to stay lately.
+
+    :param space_is_short: space is a cause of that run.
+    """
     return tuple(
         _would_be_emptied(one, now_ms)
         for one in quarantines(journal, store_id)
@@ -111,7 +118,10 @@ def expired_or_in_the_way(
 
 
 def _would_be_emptied(one: Quarantine, now_ms: int, held: str = "") -> str:
-    """Say what the next run would do, what kept the last one from it, and what would keep it (``held``)."""
+    """Say what the next run would do, and what kept the last one from it.
+
+    :param held: why it would stay; "": nobody looked into a lake, or it wouldn't.
+    """
     why = _over(one) if _is_over(one, now_ms) else "space is short"
     if held:
         return Text(f"the quarantine of run {one.run_key} would stay, though {why}: ", held)

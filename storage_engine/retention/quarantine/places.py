@@ -30,6 +30,8 @@ _LONGEST_NAME = 100
 def bases(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[Path, ...]:
     """Return the directories that may hold quarantines of a store: its root, then those above what it keeps
     elsewhere; of a broker that bears nothing strange there, the directories that a person named.
+
+    :param data_paths: where its broker writes.
     """
     if find_broker(store.broker).aside is Aside.OUTSIDE:
         return tuple(dict.fromkeys(_real(Path(path)) for path in store.policy.undo_directories))
@@ -56,6 +58,8 @@ def choose_places(
 ) -> Mapping[Path, Place]:
     """Choose where files are to lie meanwhile, by the directory that each is in. Changes nothing.
 
+    :param data_paths: where the store's broker writes.
+    :param paths: the files.
     :param known: places that the run has already, whatever directories a person names by now.
     :raises BadInputError: for some directory there is no place on its file system, or a directory that a
         person named can't be one.
@@ -160,7 +164,12 @@ _LONGEST_MANIFEST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class QuarantineLook:
-    """A run's quarantine by its manifest, if that can be read; else why it can't be looked at."""
+    """A quarantine of a run as it lies on disk.
+
+    :param run_key: as its manifest says; "" where that can't be read.
+    :param until_ms: when its window is over, likewise None.
+    :param error: why it can't be looked at; "" where it can.
+    """
 
     directory: str
     run_key: str
@@ -171,14 +180,19 @@ class QuarantineLook:
 
 
 def look_at_quarantines(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[QuarantineLook, ...]:
-    """Look at the quarantines below a store's root and beside what its broker writes elsewhere."""
+    """Look at the quarantines below a store's root and beside what it keeps elsewhere.
+
+    :param data_paths: where its broker writes.
+    """
     return tuple(look for base in bases(store, data_paths) for look in _below(base, store.real_root))
 
 
 def unknown_quarantines(found: Sequence[QuarantineLook], known: Iterable[str]) -> tuple[QuarantineLook, ...]:
-    """Return what lies aside and isn't among a journal's directories, so that nothing ever empties it. Pure.
+    """Return what lies aside without a journal's knowing, so that nothing ever empties it. Pure.
 
     As after a journal was lost, or brought back as it was before the run.
+
+    :param known: directories of the quarantines that a journal knows to be there.
     """
     there = frozenset(known)
     return tuple(one for one in found if one.directory not in there and (one.files or one.error))

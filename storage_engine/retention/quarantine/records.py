@@ -39,8 +39,13 @@ class Quarantine:
     """What a run has set aside.
 
     :param places: one a file system.
+    :param lineage: of the store then.
+    :param log_lineages: then, of logs that had one of their own.
+    :param until_ms: when its window is over.
+    :param state_at_ms: since when it is in this state.
     :param detail: why it was emptied, or who undid the run.
     :param stayed_at_ms: when it was last to be emptied and had to stay; None: that never was.
+    :param stayed_because: why, as words of a sentence.
     :param came_back: an undo was begun, so that some of it may be back whatever became of the rest.
     :param signs: files by which it shows that the broker has run since, as they were; {}: it may.
     """

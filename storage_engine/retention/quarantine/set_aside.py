@@ -40,7 +40,10 @@ def signs_of(paths: Iterable[Path]) -> dict[str, str]:
 
 
 def refuse_after_a_run(run: Run, quarantine: Quarantine) -> None:
-    """:raises QuarantineError: a broker may have run since files were set aside, by a file it names."""
+    """Make sure that a store's broker hasn't run since a run set files aside, where an undo needs that.
+
+    :raises QuarantineError: it may have run; names the file that shows it.
+    """
     found = signs_of(Path(path) for path in quarantine.signs)
     for path, known in quarantine.signs.items():
         if found[path] != known:
@@ -77,6 +80,7 @@ def remover(
 ) -> Remove:
     """Return what removes the run's files from where they are; durable but for the directory they were in.
 
+    :param files: all that go.
     :param begin: set aside if the policy says so; otherwise only what a run that has begun to do it removes.
     :raises BrokerPackageError: one lies outside of the store; nothing was deleted.
     :raises BadInputError: for some directory there is no place on its file system; nothing was changed.
@@ -117,7 +121,10 @@ def remover(
 
 
 def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
-    """:raises BadInputError: an undo fits only before the broker starts, and nothing tells whether it has."""
+    """Return the files by which it shows later that the broker has run, as they are now.
+
+    :raises BadInputError: an undo fits only before the broker starts, and nothing tells whether it has.
+    """
     process, kind = context.broker.process, find_broker(context.store.broker)
     if process is None and kind.aside is Aside.OUTSIDE:
         raise BadInputError(

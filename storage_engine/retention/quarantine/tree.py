@@ -44,6 +44,7 @@ _NO_LINK = os.O_NOFOLLOW
 class Place:
     """Where a run's files of one file system lie.
 
+    :param base: real path of a directory of that file system.
     :param parts: names of the directories from the base to that of the run.
     :param below: real path of the directory that each file was below, and whose names it has below ``parts``;
         "": the base.
@@ -159,7 +160,10 @@ class Contents:
 
 
 def contents(place: Place) -> Contents:
-    """Count what lies in a place that can be read."""
+    """Count what lies in a place.
+
+    :raises OSError: it can't be read.
+    """
     try:
         with opened(place) as directory:
             return _count(directory)
@@ -168,9 +172,10 @@ def contents(place: Place) -> Contents:
 
 
 def remove(place: Place, before_steps: Callable[[], object] | None = None) -> Contents:
-    """Remove a run's directory and directories above it that are empty then; return what was in it.
+    """Remove a run's directory with all that is in it, and directories above it that are empty then.
 
     :param before_steps: called before each large file, which goes in steps; None: each goes at once.
+    :return: what was in it.
     """
     *above, name = place.parts
     parent = Place(place.base, tuple(above))
@@ -218,6 +223,8 @@ def remove_empty_below(place: Place) -> None:
 def opened(place: Place, *names: str, create: bool = False) -> Iterator[int]:
     """Open a directory of a place; its descriptor.
 
+    :param names: from the run's directory on.
+    :param create: make what is missing, on disk.
     :raises QuarantineError: one of the names is no directory.
     :raises FileNotFoundError: one is missing.
     """
@@ -369,6 +376,7 @@ def _is_ours_alone(descriptor: int, name: str, directory: int) -> bool:
 
 
 def _remove_directories(name: str, directory: int) -> None:
+    """Remove a directory if nothing but directories is in it."""
     if not _is_directory(name, directory):
         return
     descriptor, names = _listed(name, directory)

@@ -45,8 +45,12 @@ _ELSEWHERE = Text("What is archived comes back into another directory by ", Comm
 
 @dataclass(frozen=True, slots=True)
 class UndoResult:
-    """:param min_offset: where the log begins now; of several logs the lowest.
+    """What an undo of a run brought back.
+
+    :param segments: number that came back, dependents likewise.
+    :param min_offset: where the log begins now; of several logs the lowest.
     :param min_offsets: where each log begins now that got segments back.
+    :param notices: what could not be checked while the store was taken.
     """
 
     run_key: str
@@ -156,7 +160,10 @@ def _kept(context: Context, run: Run) -> Quarantine:
 
 
 def _check_unchanged(context: Context, run: Run, quarantine: Quarantine, lease: Lease) -> None:
-    """:raises QuarantineError: the broker has run since; the end of an undo in work is recorded then."""
+    """Make sure that the broker hasn't run since; of an undo that was begun before it has, record the end.
+
+    :raises QuarantineError: it has.
+    """
     try:
         refuse_after_a_run(run, quarantine)
     except QuarantineError as error:
@@ -166,7 +173,10 @@ def _check_unchanged(context: Context, run: Run, quarantine: Quarantine, lease: 
 
 
 def _check_moves(aside: Mapping[str, Place]) -> None:
-    """:raises QuarantineError: a file can't be renamed to where it was, as across a newer mount."""
+    """Make sure that files can be renamed from where they lie to where they were.
+
+    :raises QuarantineError: they can't, as where a directory was mounted elsewhere since.
+    """
     for place, directory in {(place, Path(path).parent) for path, place in aside.items()}:
         if not renames(directory, Path(place.base)):
             raise QuarantineError(
@@ -182,6 +192,7 @@ def _check_bytes(
 
     Those that went without a receipt have nothing to be compared with.
 
+    :param renew: keeps the store ours; called now and then.
     :raises QuarantineError: one has other bytes.
     :raises OSError: one can't be read.
     """
@@ -265,7 +276,10 @@ def _found_in(places: Sequence[Place], path: Path) -> tuple[Place | None, os.sta
 def _check_log(
     context: Context, run: Run, aside: Sequence[SegmentRelease], logs: Sequence[LogSnapshot]
 ) -> None:
-    """:raises QuarantineError: what lies aside doesn't end where each log begins now."""
+    """Make sure that what lies aside ends where each log begins now.
+
+    :raises QuarantineError: it doesn't.
+    """
     if gone := sorted({one.log for one in aside} - {log.name for log in logs}):
         raise QuarantineError(
             f"{context.store.real_root}: expected log {gone[0]}, from which run {run.run_key!r} "
@@ -320,6 +334,7 @@ def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents:
 
     Where segments went from a directory, too, it is their offsets that tell.
 
+    :param segments: those that lie aside.
     :raises QuarantineError: one isn't, or a queue or the index was begun again.
     """
     names: dict[Path, list[str]] = defaultdict(list)

@@ -35,7 +35,11 @@ OTHERS = "not storage-engine"
 
 @dataclass(frozen=True, slots=True)
 class RunHistory:
-    """A run as the journal has it, with its ``events_of_deletion`` and the waiver of its plan, if any."""
+    """A run as the journal has it.
+
+    :param events: by ``events_of_deletion``.
+    :param waiver: of its plan; None: nobody waived a proof.
+    """
 
     store_id: str
     run: DeletingRun
@@ -102,7 +106,10 @@ def _line(content: object) -> bytes:
 
 
 def ranges_by_event(history: RunHistory, topic_id_of: Callable[[str], str] | None) -> Iterator[DeletedRange]:
-    """Yield what each event of a run says that went, by the number of the event and without a digest."""
+    """Yield what each event of a run says that went, by the number of the event and without a digest.
+
+    :param topic_id_of: of the broker's columns.
+    """
     for event in history.events:
         if event.phase is not Phase.RESULT:
             continue
@@ -171,7 +178,10 @@ def _row(
 def missing_ranges(
     history: RunHistory, known: Iterable[DeletedRange], topic_id_of: Callable[[str], str] | None
 ) -> tuple[DeletedRange, ...]:
-    """Return the rows, one a range that went for one cause, that a lake lacks of a run among those of any."""
+    """Return the rows that a lake lacks of a run: one a range that went for one cause, as events found it.
+
+    :param known: rows of any run.
+    """
     digest = history.digest
     reached: dict[tuple[object, ...], list[tuple[int, int]]] = {}
     for row in known:
@@ -237,6 +247,12 @@ class Absence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AbsentRun:
+    """A run that witnesses know of, and that the journal lacks.
+
+    :param digests: what witnessed the run; at least one.
+    :param rows: the lakes' rows of it.
+    """
+
     run: str
     begun_at_ms: int
     digests: tuple[RunDigest, ...]
@@ -277,7 +293,11 @@ class ExplainedAbsence:
 def find_absent(
     runs: Iterable[DeletingRun], digests: Iterable[RunDigest], rows: Collection[DeletedRange]
 ) -> tuple[AbsentRun, ...]:
-    """Return the witnessed runs, with lakes' rows, that aren't a journal's by key and beginning."""
+    """Return the runs of witnesses that a journal doesn't have by key and beginning.
+
+    :param runs: those of the journal that deleted something.
+    :param rows: the lakes' rows of any run, witnesses as well.
+    """
     journalled = {(run.run_key, run.begun_at_ms) for run in runs}
     witnesses: dict[tuple[str, int], tuple[dict[RunDigest, None], list[DeletedRange]]] = {}
     of_rows = [(row.digest, [row]) for row in rows]
@@ -297,9 +317,10 @@ def explain_absence(
 ) -> ExplainedAbsence:
     """Return why a journal lacks a run.
 
-    Numbers of events grow with time. A copy that was put back uses again the numbers that it lacks, so that
-    an event of a lower number is newer than the run; where it hasn't gone on, none has a higher number.
+    Numbers of events grow with time. A copy that was put back uses again the numbers that it lacks. Then an
+    event of a lower number is newer than the run. Where it hasn't gone on, no event has a higher number.
 
+    :param histories: of runs of the journal that may be it.
     :param around: the events before and after the last one that was witnessed.
     """
     for history in histories:

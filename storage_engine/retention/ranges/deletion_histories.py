@@ -1,7 +1,4 @@
-"""Reading from the journal what runs deleted or lost, with what else tells of it.
-
-Each that has a reader raises JournalUnavailableError where the journal can't be read.
-"""
+"""Reading from the journal what runs deleted or lost, with what else tells of it."""
 
 from __future__ import annotations
 
@@ -153,7 +150,10 @@ def _of_report(
 def _of_segments(
     deleted: Mapping[str, Event], went: Collection[str], record: RunRecord, content: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield what an ended run's report says otherwise of what it or other runs deleted of its plan."""
+    """Yield what the report of a run that has ended says otherwise of what it deleted.
+
+    :param went: what this run or another one deleted of its plan.
+    """
     rows = {_subject(row): row for row in content["segments"] if row["fate"] == _DELETED}
     yield from _differing_segments("segments that its report says were deleted", went, rows)
     decisions = {
@@ -187,7 +187,10 @@ def _differing_segments(what: str, expected: Iterable[str], found: Iterable[str]
 
 
 def read_deleting_runs(reader: JournalReader, store_id: str) -> tuple[DeletingRun, ...]:
-    """Return a store's runs that deleted or lost something, the last one last."""
+    """Return a store's runs that deleted or lost something, the last one last.
+
+    :raises JournalUnavailableError: the journal can't be read.
+    """
     return reader.read(partial(deleting_runs, store_id=store_id))
 
 
@@ -199,7 +202,10 @@ def read_history(reader: JournalReader, store_id: str, run: DeletingRun) -> RunH
 
 
 def read_run_contradictions(reader: JournalReader, history: RunHistory) -> tuple[str, ...]:
-    """Return as clauses what a run's records say against each other and against its events."""
+    """Return as clauses what a run's records say against each other and against its events.
+
+    :raises JournalUnavailableError: the journal can't be read.
+    """
     record = reader.read(partial(read_run_record, run_id=history.run.run_id))
     return find_contradictions(history, record)
 
@@ -211,7 +217,12 @@ def explain_absent_runs(
     digests: Iterable[RunDigest],
     rows: Collection[DeletedRange],
 ) -> tuple[ExplainedAbsence, ...]:
-    """Return why the journal lacks runs that were witnessed when they deleted."""
+    """Return why the journal lacks runs that were witnessed when they deleted.
+
+    :param runs: by :func:`read_deleting_runs`.
+    :param rows: the lakes' rows of the store.
+    :raises JournalUnavailableError: the journal can't be read.
+    """
     witnesses = (*digests, *(row.digest for row in rows))
     absent_runs = find_absent(runs, witnesses, rows)
     if not absent_runs:
@@ -238,6 +249,9 @@ def missing_rows(
 ) -> Iterator[DeletedRange]:
     """Yield the rows that a lake lacks, run by run; none of a run that it has with another key or beginning.
 
+    :param runs: by :func:`read_deleting_runs`.
+    :param known: the rows that it has of the store.
+    :raises JournalUnavailableError: the journal can't be read.
     :raises LakeUnavailableError: the lake's receipts can't be read.
     """
     reached: dict[tuple[str, int], int] = {}

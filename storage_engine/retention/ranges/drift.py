@@ -50,7 +50,11 @@ _VERIFY = Text(Command("verify"), " names each")
 
 
 def loss_alarms(ranges: Iterable[OffsetRange], recorded: Sequence[tuple[Drift, int]]) -> tuple[str, ...]:
-    """Return alarms for ``offset_ranges`` that should be somewhere and aren't, or the number of many."""
+    """Return an alarm for each range that should be somewhere and isn't; of more than a few the number.
+
+    :param ranges: of :func:`storage_engine.retention.ranges.offset_ranges.offset_ranges`.
+    :param recorded: what others deleted, each with the lineage in which it went.
+    """
     found = [one for one in ranges if one.is_missing and not _is_recorded(one, recorded)]
     named = tuple(map(_text, found[:_MOST_NAMED]))
     more = found[_MOST_NAMED:]
@@ -79,7 +83,10 @@ def _is_recorded(one: OffsetRange, recorded: Sequence[tuple[Drift, int]]) -> boo
 def all_gone_spans(
     journal: Journal, record: StoreRecord, unasked: Collection[str]
 ) -> tuple[ReleasedSpan, ...]:
-    """Return what runs deleted or others did; ``unasked``: where the lakes are that can't be asked."""
+    """Return what all runs deleted from a store, and what was found to have gone without them.
+
+    :param unasked: where the lakes are that can't be asked now.
+    """
     return (*released_spans(journal, record.store_id, unasked), *gone_spans(journal, record, unasked))
 
 
@@ -90,6 +97,8 @@ def gone_spans(
 
     What went before the present lineage was opened is excused, and what was accepted as lost: a person has
     seen it and gone on.
+
+    :param unasked: where the lakes are that can't be asked now.
     """
     accepted = accepted_losses(journal, record)
     spans: list[ReleasedSpan] = []
@@ -155,6 +164,7 @@ def gone_ranges(
 
     What one of our runs deleted after all counts as that.
 
+    :param missing: what else should be on disk and isn't.
     :param present: identities of the logs on disk, by name; None: a log that lost something has its name.
     """
     wanted = (*_drift_spans(drift), *map(span_of_missing, missing))
@@ -242,7 +252,10 @@ def _drift_spans(drift: Iterable[Drift]) -> Iterator[ReleasedSpan]:
 
 
 def ranges_of_drift(one: Drift, ranges: Sequence[RangeStatus]) -> list[RangeStatus]:
-    """Return which of :func:`gone_ranges` have offsets that others deleted."""
+    """Return which of some ranges have offsets that others deleted.
+
+    :param ranges: by :func:`gone_ranges`.
+    """
     label = log_label(one.log, one.log_id)
     called = label if any(row.log == label for row in ranges) else one.log
     return [
@@ -253,7 +266,10 @@ def ranges_of_drift(one: Drift, ranges: Sequence[RangeStatus]) -> list[RangeStat
 
 
 def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple[str, ...]:
-    """Return each as a sentence; of what others deleted, what became of it by :func:`gone_ranges`."""
+    """Return each drift as a sentence; of what others deleted, what became of it.
+
+    :param ranges: by :func:`gone_ranges`.
+    """
     alarms: list[str] = []
     for one in drift:
         if one.kind not in GONE:

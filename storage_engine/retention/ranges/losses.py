@@ -37,7 +37,10 @@ def record_loss(journal: Journal, run: Run, loss: AcceptedLoss) -> None:
 
 
 def accepted_losses(journal: Journal, record: StoreRecord) -> tuple[AcceptedLoss, ...]:
-    """Return those of the lineages that a record has of the store's logs, oldest decision first."""
+    """Return the accepted losses of the present lineages of a store's logs, oldest decision first.
+
+    :param record: of the store, with these lineages.
+    """
     events = journal.store_events(record.store_id, Step.ACCEPT_LOSS, Phase.RESULT)
     losses = (from_jsonable(AcceptedLoss, event.payload["loss"]) for event in events)
     return tuple(loss for loss in losses if loss.lineage == record.lineage_of(loss.log))

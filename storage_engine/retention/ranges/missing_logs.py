@@ -1,7 +1,6 @@
 """Remember where a store's logs are at each look that may write, and tell what of them is missing since.
 
-A validation or a page lays this over what disk and lakes have: what no lake has of it is lost. Each raises
-StorageEngineError where the journal can't be read or written, and OSError where a file can't be read.
+A validation or a page lays this over what disk and lakes have: what no lake has of it is lost.
 """
 
 from __future__ import annotations
@@ -46,6 +45,7 @@ def missing_findings(
 ) -> Iterator[Finding]:
     """Yield what no lake has of logs that are missing, and what nobody can tell, but for what was accepted.
 
+    :param store: whose lakes all answer.
     :raises StorageEngineError: lake or journal can't be read.
     """
     accepted = accepted_losses(journal, record)
@@ -85,6 +85,7 @@ def kept_logs(journal_url: str, store_id: str) -> tuple[SeenLog, ...] | None:
     """Return the logs of a store as they were seen; None: nothing was ever kept. Nothing is made or changed.
 
     :raises RunStateError: a newer release has kept it.
+    :raises StorageEngineError: the journal can't be read.
     """
     found = _SEEN.read(journal_url, store_id)
     if found is None:
@@ -99,7 +100,10 @@ def kept_logs(journal_url: str, store_id: str) -> tuple[SeenLog, ...] | None:
 
 
 def keep_logs(journal_url: str, store_id: str, logs: Sequence[SeenLog]) -> None:
-    """Keep them, in place of what was kept."""
+    """Keep a store's logs as they were seen, in place of what was kept.
+
+    :raises StorageEngineError: the journal can't be written.
+    """
     _SEEN.write(journal_url, store_id, _VERSION, json.dumps(to_jsonable(_Logs(tuple(logs)))))
 
 
@@ -109,7 +113,11 @@ _NOTHING_TOLD = Absence(False, "nothing tells why", is_unknown=True)
 def remember_logs(
     store: ManagedStore, journal: Journal, record: StoreRecord, broker: BrokerStore, snapshot: StoreSnapshot
 ) -> None:
-    """Remember where logs are. One that is rightly gone is forgotten; what is missing stays remembered."""
+    """Remember where logs are. One that is rightly gone is forgotten; what is missing stays remembered.
+
+    :raises StorageEngineError: the journal can't be read or written.
+    :raises OSError: a file can't be read.
+    """
     if (identities := broker.identities) is None:
         return
     known = _known(store, journal, record)
@@ -122,7 +130,11 @@ def remember_logs(
 def missing_logs(
     store: ManagedStore, journal: Journal, record: StoreRecord, broker: BrokerStore, snapshot: StoreSnapshot
 ) -> tuple[Missing, ...]:
-    """Return what was remembered of logs, should be here, and isn't; of lineages that are open."""
+    """Return what was remembered of logs, should be here, and isn't; of lineages that are open.
+
+    :raises StorageEngineError: the journal can't be read.
+    :raises OSError: a file can't be read.
+    """
     if (identities := broker.identities) is None:
         return ()
     known = _known(store, journal, record)
@@ -141,7 +153,10 @@ def missing_spans(
 
 
 def present_logs(broker: BrokerStore, snapshot: StoreSnapshot) -> dict[str, str]:
-    """Return which logs a store has on disk: identities by name, "" where one can't be told."""
+    """Return which logs a store has on disk: identities by name, "" where one can't be told.
+
+    :raises OSError: a file can't be read.
+    """
     identities = broker.identities
     return {} if identities is None else {log: one.log_id for log, one in identities.read(snapshot).items()}
 

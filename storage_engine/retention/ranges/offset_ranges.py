@@ -67,7 +67,10 @@ def own_ends(
 def proven_ends(
     snapshot: StoreSnapshot, rows_of: Callable[[SegmentId], Iterable[Receipt]], acts: OwnActs
 ) -> dict[SegmentId, int]:
-    """Return where sealed segments end by sound receipts, in their log's lineage, of the very same files."""
+    """Return where sealed segments end by receipts of the very same files.
+
+    :param rows_of: returns sound receipts of a segment in its log's lineage.
+    """
     return {
         one.id: row.end
         for log in snapshot.logs
@@ -141,6 +144,7 @@ class Lakes:
     """What lakes tell of a store.
 
     :param spans: what those have that could be asked. What is on disk as well is told segment by segment.
+    :param proven: sealed segments on disk that a lake proves.
     :param unasked: why a lake can't be asked, as a sentence; "" where all could be.
     :param faulty: sealed segments on disk that lakes have, but that verifying found at fault there.
     :param unnamed: lakes that have receipts of the store and that nobody named, each as a clause.
@@ -166,9 +170,11 @@ def offset_ranges(
     """Return all ranges of all logs, by log, lineage and offset. A log whose name another one has by now is a
     log of its own, called by its label.
 
+    :param decisions: on every segment on disk.
     :param ends: by log, its logical end; files behind it have no byte yet.
     :param shielded: gone from the log, and kept under a second name.
     :param gone: what was deleted, by the journal. It is part of the log, so a loss at its beginning shows.
+    :param present: identities of the logs on disk, by name.
     """
     gone = [span for span in gone if span.start_offset < span.end_offset]
     every_span = [span for span in lakes.spans if span.start_offset < span.end_offset]
@@ -275,7 +281,10 @@ def _faulty(log: str, spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRang
 def _expired(
     log: str, spans: Sequence[ArchivedSpan], pieces: Sequence[OffsetRange], lost: Sequence[Interval]
 ) -> list[OffsetRange]:
-    """Return what expired, or stayed out by rules, of which nothing is in any place; not what is lost."""
+    """Return what expired, or stayed out by rules, of which nothing is in any place.
+
+    :param lost: what went when no rule let it go.
+    """
     covers = {span.lineage: _in_lineage(pieces, span.lineage) for span in spans}
     reached = dict.fromkeys(covers, 0)
     found: list[OffsetRange] = []

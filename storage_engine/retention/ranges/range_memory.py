@@ -45,7 +45,10 @@ class LakeMark:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedMemory:
-    """What some lakes had together, and as runs what only they have."""
+    """What some lakes had together.
+
+    :param settled: what only they have, as runs.
+    """
 
     marks: tuple[LakeMark, ...]
     settled: tuple[ArchivedSpan, ...] = ()
@@ -57,7 +60,11 @@ class ArchivedMemory:
 
 @dataclass(frozen=True, slots=True)
 class DeletedMemory:
-    """What runs had deleted by all events up to one, and the newest event of a run that brought it back."""
+    """What runs had deleted.
+
+    :param last_undo: the newest event by which a run brought back what it had deleted.
+    :param known_id: all events up to this one are in ``spans``.
+    """
 
     last_undo: int = 0
     known_id: int = 0
@@ -83,8 +90,11 @@ class RangeMemory:
 
 @dataclass(frozen=True, slots=True)
 class LakeLook:
-    """What a look found in a lake: its receipts from the last known one on, what verifying remembers of the
-    store's, and segments on disk whose receipts are not sound at this moment.
+    """What a look found in a lake.
+
+    :param rows: its receipts from the last known one on, in their order.
+    :param history: what verifying remembers of its receipts of this store.
+    :param hidden: segments on disk whose receipts are not sound at this moment.
     """
 
     rows: Sequence[ReceiptSpan]
@@ -99,7 +109,11 @@ def look_at_lakes(
     first_offsets: Mapping[str, int],
     lineages: Lineages,
 ) -> tuple[RangeMemory, tuple[ArchivedSpan, ...]]:
-    """Return what lakes have together, reading on from the last known receipt, and what to keep of it."""
+    """Return what lakes have together, and what to keep of it.
+
+    :param read: looks at a lake, from a receipt on: the last known one shows that the chain is the same.
+    :param first_offsets: where what is on disk begins, by log.
+    """
     memory = known.of(lake_ids)
     looks = [read(mark.lake_id, max(0, mark.sequence)) for mark in memory.marks]
     if _is_contradicted(memory, looks, first_offsets, lineages):

@@ -35,9 +35,11 @@ from storage_engine.retention.store.stamp import Stamp, read_stamp
 
 
 def record_deletions(context: Context, run: Run) -> tuple[str, ...]:
-    """Write what lakes and stamp lack of the store's deletions, but in a dry run; return what failed.
+    """Write what lakes and stamp lack of the store's deletions; a dry run writes nothing.
 
     Killed at any instant and run again, it goes on. Each range of a run is there once.
+
+    :return: what could not be written, and why.
     """
     return () if run.request.dry_run else tuple(filter(None, _record(context, run)))
 
@@ -69,7 +71,10 @@ def _record(context: Context, run: Run) -> Iterator[str]:
 
 
 def write_deletions(lakes: Iterable[LakeConfig], journal_url: str, record: StoreRecord) -> tuple[str, ...]:
-    """Write what lakes lack of a store's deletions while no run is at work; return what failed, and why."""
+    """Write what lakes lack of a store's deletions, where no run of the store is at work.
+
+    :return: what could not be written, and why.
+    """
     try:
         reader = JournalReader(journal_url)
         runs = read_deleting_runs(reader, record.store_id)
@@ -119,6 +124,8 @@ def _stamped_otherwise(
     """Return that the journal doesn't have the deletion any more as a stamp has it; "": it has.
 
     Asked before the stamp goes on to a later deletion: what it says then tells nothing of this one.
+
+    :param rows: what the lakes have of the store's deletions.
     """
     known = None if stamp is None else stamp.deletion
     if known is None:

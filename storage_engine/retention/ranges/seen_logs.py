@@ -18,7 +18,11 @@ from storage_engine.model.store.store import LogSnapshot, StoreSnapshot
 
 @dataclass(frozen=True, slots=True)
 class SeenLog:
-    """A log when it was looked at, and its safe end, which replicas in sync had: no broker cuts below."""
+    """A log when it was looked at.
+
+    :param start_offset: of its first segment.
+    :param safe_end: below which no broker cuts it: what its replicas in sync had.
+    """
 
     log: str
     lineage: int
@@ -59,7 +63,10 @@ def logs_of_snapshot(
     lineages: Lineages,
     known: Iterable[SeenLog] = (),
 ) -> tuple[SeenLog, ...]:
-    """Return a snapshot's logs to be remembered, an end that can't be read as it is remembered."""
+    """Return a snapshot's logs as they are remembered.
+
+    :param known: what is remembered: of a log whose end can't be read that is its end.
+    """
     before = {(one.log, one.lineage): one for one in known}
 
     def seen(log: LogSnapshot) -> SeenLog:
@@ -109,9 +116,11 @@ def absent_logs(known: Iterable[SeenLog], here: Iterable[SeenLog]) -> tuple[Seen
 def remembered(
     known: Sequence[SeenLog], here: Sequence[SeenLog], absences: Mapping[SeenLog, Absence]
 ) -> tuple[SeenLog, ...]:
-    """Return what is to be remembered from this look on (:func:`absent_logs`): what is rightly gone isn't.
+    """Return what is to be remembered from this look on: one that is rightly gone is forgotten.
 
     Of a log that is as it was the earlier look stays, so that nothing changes where nothing has.
+
+    :param absences: of :func:`absent_logs`.
     """
     before = {one.log: one for one in known if one not in absences}
 
@@ -134,6 +143,8 @@ def missing_ranges(
 
     Of a log that is here that is its end: no broker cuts below what replicas in sync have. Its beginning goes
     as it expires.
+
+    :param absences: of :func:`absent_logs`.
     """
     found = {one.log: one for one in here}
     newest = {one.log: one for one in sorted(known, key=lambda one: one.at_ms)} | found

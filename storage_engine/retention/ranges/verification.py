@@ -298,6 +298,7 @@ def verify_store(
     """Check the lakes' parts of ``store``, and that store and lakes together still have every byte.
 
     :param max_bytes: how much to read of data files and, at STORE, of the store's own; as for a whole lake.
+    :param renew: as for a whole lake.
     :return: one result a lake that can be asked; what the other one proves counts in its ranges.
     :raises StoreNotFoundError: there is no such store.
     :raises LakeUnavailableError: no lake can be read.
@@ -384,6 +385,7 @@ def verify_store(
 def _with_journal(
     result: StoreVerification, journal_url: str, lake: Lake, stamped: RunDigest | None
 ) -> StoreVerification:
+    """Add the store's name in the journal, and where the journal differs on deletions from lake and stamp."""
     try:
         found = deletion_findings(JournalReader(journal_url), lake, result.store_id, stamped)
         known = Journal(journal_url, read_only=True).store_with_id(result.store_id)
@@ -400,6 +402,7 @@ def _with_journal(
 def _proven_ends(
     snapshot: StoreSnapshot, record: StoreRecord, rows: Sequence[Sequence[Receipt]]
 ) -> dict[SegmentId, int]:
+    """Return where sealed segments end by their receipts."""
     by_id: dict[SegmentId, list[Receipt]] = {}
     for row in (one for of_lake in rows for one in whole(of_lake)):
         if row.lineage == record.lineage_of(row.log):
@@ -408,6 +411,7 @@ def _proven_ends(
 
 
 def _unproven(snapshot: StoreSnapshot, results: Sequence[StoreVerification]) -> set[tuple[str, int]]:
+    """Return the segments on disk, by log and base offset, that weren't found to have a receipt's bytes."""
     proven: dict[str, list[RangeStatus]] = {}
     for it in (it for result in results for it in result.ranges if (it.where, it.status) == _PROVEN):
         proven.setdefault(it.log, []).append(it)
@@ -420,6 +424,7 @@ def _unproven(snapshot: StoreSnapshot, results: Sequence[StoreVerification]) -> 
 
 
 def _credited_count(journal: Journal, record: StoreRecord, lake: Lake, snapshot: StoreSnapshot) -> int:
+    """Return for how many sealed segments receipts of replicas in a lake count."""
     from storage_engine.retention.replicas import archived_by_replicas
 
     proofs = Proofs((LakeProofs(lake, {}, {}),), acts=read_own_acts(record.real_path))
@@ -430,7 +435,11 @@ def _credited_count(journal: Journal, record: StoreRecord, lake: Lake, snapshot:
 def other_lake_findings(
     others: Sequence[LakeHead], result: StoreVerification, has_rows: bool
 ) -> Iterator[Finding]:
-    """Yield the lakes that a store was archived into and nobody named, where that leaves a gap. Pure."""
+    """Yield the lakes that a store was archived into and that nobody named, where that leaves a gap. Pure.
+
+    :param others: what those lakes held last of the store.
+    :param has_rows: a lake that was named has receipts of the store.
+    """
     late = [f"{log} from {offset}" for log, offset in sorted(result.begins.items()) if offset > 0]
     if has_rows and not late:
         return

@@ -35,7 +35,13 @@ from storage_engine.retention.store.context import AnyStore, Context, open_conte
 
 @dataclass(frozen=True, slots=True)
 class CheckpointResult:
-    """:param progress: how far a running broker is with its own work; None where none runs.
+    """What flushing a store came to.
+
+    :param checkpoint: its values as they are, by name.
+    :param flushed: number of files and directories that were flushed.
+    :param notices: values that a person should look at.
+    :param progress: how far a running broker is with its own work; None where none runs.
+    :param alarms: limits of the policy that it is behind beyond.
     :param positions: how far the store is; of one that our own engine writes, after it was flushed.
     :param positions_before: of such a store, before that.
     """
@@ -56,6 +62,7 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
     Flushing changes no byte, so it needs no hold. Beside a running broker nothing is flushed. A store that
     our own engine writes is flushed by that, and its checkpoint is written.
 
+    :param run_key: a run, which needs no plan.
     :raises BrokerError: the running broker can't be asked.
     """
     context = open_context(store)
@@ -107,6 +114,7 @@ def _flush(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _flushed(context: Context, run_key: str, now_ms: int, found: FlushedStore) -> CheckpointResult:
+    """Return what a flush of a store of our own engine came to."""
     progress = process_of(context.broker).progress(now_ms)
     checkpoint = found.after.checkpoint
     alarms = progress_alarms(progress, context.store.policy)

@@ -28,7 +28,10 @@ from storage_engine.retention.store.context import AnyStore, Context, open_conte
 
 @dataclass(frozen=True, slots=True)
 class DependentsResult:
-    """:param min_offset: the log's, by the files that are there; None when nothing was released.
+    """What became of the files that pointed only into deleted segments.
+
+    :param min_offset: the log's, by the files that are there; None when nothing was released.
+    :param deleted: number of files by kind.
     :param freed_bytes: 0 while they lie in the run's quarantine.
     :param notices: what could not be checked while the store was taken, and what stayed.
     """

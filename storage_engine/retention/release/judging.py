@@ -48,7 +48,12 @@ MAY_BE_GONE = "It was not deleted, older ones of the plan may be."
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of planned segments that are gone: by our other runs, or by none; the logs that go on."""
+    """What became of planned segments that are gone.
+
+    :param others: those that our other runs deleted.
+    :param gone: those that went by none of our runs.
+    :param went: logs of which segments are gone, and that go on.
+    """
 
     others: tuple[SegmentRelease, ...]
     gone: GoneResult
@@ -60,7 +65,10 @@ class Settled:
         return self.gone.refusals
 
     def require_one(self, judged: Judged) -> None:
-        """:raises StorageEngineError: all logs are refused, as with a release of the first one alone."""
+        """Make sure that a log is left, one that goes or one that has gone.
+
+        :raises StorageEngineError: all are refused; what a release of the first one alone ends with.
+        """
         require_one(judged.refusals, {*self.went, *judged.ends})
 
 
@@ -113,7 +121,10 @@ def record_gone(context: Context, run: Run, gone: Sequence[SegmentRelease]) -> N
 def read_proofs_to_delete(
     context: Context, wanted: Collection[SegmentId], known: KnownHeads, lease: Lease
 ) -> Proofs:
-    """Read what lakes prove of segments about to go, data files too; the lease is renewed after each."""
+    """Read what lakes prove of segments that are about to go; their data files are read once more.
+
+    :param lease: renewed as often as a data file was read, which may take longer than a lease lasts.
+    """
     return read_proofs(
         context.store.lakes,
         context.record,
@@ -128,6 +139,7 @@ def read_proofs_to_delete(
 def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lease) -> Proofs:
     """Read what the store's lakes prove of the plan's segments.
 
+    :param lease: renewed meanwhile.
     :raises LakeUnavailableError: none of them can be asked, and nobody waived the plan.
     """
     if context.store.policy.archive is ArchiveMode.OFF:
@@ -140,7 +152,11 @@ def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lea
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Verdicts of the logs that pass, oldest first in each, and refusals of the others."""
+    """What the gate says of all logs of a plan.
+
+    :param verdicts: of the logs that pass, oldest first in each.
+    :param refusals: of the other logs.
+    """
 
     verdicts: tuple[Verdict, ...]
     refusals: tuple[Refusal, ...]
@@ -171,6 +187,8 @@ def judge_logs(
     A log is refused where one of its segments doesn't pass, has other bytes than its receipt, or can't be
     read.
 
+    :param decisions: of logs that are not refused yet.
+    :param refusals: of the others.
     :param lease: renewed while files are hashed, which may take longer than a lease lasts.
     :param consent: what persons say of the plan, with the waiver that it may go by.
     """
@@ -253,6 +271,9 @@ def compared_last(
     """Compare with their receipts the files that may have been written to without a trace.
 
     What goes by an archive rule is held against the rule once more: it may have been lifted meanwhile.
+
+    :param unseen: their paths.
+    :param lease: renewed while files are hashed.
     """
     judged = Judged(tuple(verdicts), ())
     again = {
@@ -313,6 +334,7 @@ def _hash_again(
 ) -> Judged:
     """Compare files with their receipts; refuse the logs of those that have other bytes or can't be read.
 
+    :param again: which segments.
     :param nothing: of a log's name, what errors say was deleted of it.
     :param passed: makes of a verdict what it is once the bytes have been compared.
     """
@@ -342,7 +364,10 @@ def _hash_again(
 
 
 def _check_compared(verdict: Verdict, said: str, reading: Reading) -> None:
-    """:raises ChangedUnderUsError: a segment may have changed since its comparison with other nodes."""
+    """Make sure that a segment is as it was when it was compared with other nodes' receipts.
+
+    :raises ChangedUnderUsError: it isn't, or nobody can tell.
+    """
     path = verdict.segment.facts.path
     sha256 = digest(path, reading) if verdict.sha256 else "none"
     if sha256 != verdict.sha256:
@@ -355,7 +380,10 @@ def _check_compared(verdict: Verdict, said: str, reading: Reading) -> None:
 
 
 def check_clock(context: Context, plan: Plan) -> None:
-    """:raises GateRefusedError: segments would go for their age, and the clock was set forward."""
+    """Make sure that the age of segments is certain.
+
+    :raises GateRefusedError: segments would go for their age, and the clock was set forward.
+    """
     forced = any(trigger.urgency is Urgency.FORCED for trigger in plan.triggers)
     if forced and context.store.policy.minimum_retention_hours is None:
         return

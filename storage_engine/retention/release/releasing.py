@@ -110,10 +110,13 @@ class Kept:
 class ReleaseResult:
     """What a release did.
 
+    :param deleted: by this run, or set aside in its quarantine.
     :param deleted_by_others: approved segments that another of our runs deleted meanwhile.
     :param freed_bytes: 0 while what went lies in the run's quarantine; without what the broker removes later.
     :param new_min_offset: where the log begins now; None: the plan has several logs.
+    :param notices: what could not be checked while the store was taken.
     :param unread: what consumers lose by it, as it was right before.
+    :param new_min_offsets: by name, where each log of the plan begins now.
     :param refused: logs that were refused, while others went: the run ends with an error that names them.
     :param gone: approved segments of the other logs that went by none of our runs.
     """
@@ -214,7 +217,10 @@ def deleted_of(context: Context, segments: Sequence[Segment]) -> frozenset[Segme
 
 
 def left_of(context: Context, segments: Sequence[Segment]) -> tuple[Segment, ...]:
-    """Return the segments whose files have to be gone by now, once all are deleted (:func:`deleted_of`)."""
+    """Return the segments whose files have to be gone by now, once all are deleted.
+
+    :raises BrokerError: as :func:`deleted_of`.
+    """
     if context.broker.removal is None:
         return tuple(segments)
     deleted = deleted_of(context, segments)
@@ -261,6 +267,7 @@ def release(
     (:attr:`~storage_engine.retention.report.finishing.FinishResult.refused`). The errors below that name a
     segment are raised where no log is left.
 
+    :param now_ms: the moment to decide for; None: this machine's clock.
     :param approved_digest: of the plan that the caller means; None: of the one that is recorded. Whether a
         second person has to approve it, and has, the journal alone says.
     :raises BadInputError: what goes can't be set aside, though the policy wants it; nothing was deleted.
@@ -414,7 +421,11 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A plan held against the store as it is: what may still go, of logs not refused, and what not."""
+    """A plan held against the store as it is.
+
+    :param going: what may still go, of logs that aren't refused for what is gone.
+    :param stay: what may not.
+    """
 
     settled: Settled
     going: tuple[Decision, ...]

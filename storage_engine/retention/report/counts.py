@@ -49,6 +49,7 @@ class Counts:
 def archived_receipts(store: AnyStore, run_key: str, step: Step) -> Mapping[str, list[Receipt]]:
     """Return the receipts of what a run archived, by lake; of all its attempts, also one that was killed.
 
+    :param step: which step of the run archived.
     :raises LakeUnavailableError: no lake can be read.
     """
     context = open_context(store)
@@ -127,8 +128,10 @@ def _receipts(context: Context, wanted: Collection[tuple[str, int]]) -> Mapping[
 def _counts(
     segments: Collection[tuple[str, int, int, int]], receipts: Collection[Receipt], lake: str
 ) -> Counts:
-    """
+    """Count segments and the messages that their receipts have, with the spans of their offsets.
+
     :param segments: each one's log, first offset, end offset and size.
+    :param receipts: of all of them, or none.
     """
     logs = sorted({log for log, *_ in segments})
     spans = tuple(

@@ -122,7 +122,10 @@ def reasons_digest(report: Report) -> str:
 
 
 def report_of_stored(stored: StoredReport) -> Report:
-    """Make the report; BadInputError: it is of a release whose reports have other fields."""
+    """Return the report that a journal has stored.
+
+    :raises BadInputError: it is of a release whose reports have other fields.
+    """
     fields = {name: value for name, value in stored.report.items() if name != "ok"}
     run = fields.get("run_key", "")
     if stored.version != REPORT_VERSION:
@@ -147,7 +150,10 @@ _ENDED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FinishResult:
-    """:param finished: the run is over; otherwise the same run key goes on with it.
+    """How a run ended.
+
+    :param ok: nothing failed and nothing was refused.
+    :param finished: the run is over; otherwise the same run key goes on with it.
     :param unread: what consumers lost by the run, and how to get it back, in words.
     :param refused: the error with which the run has to end, since logs of it were refused; "" if none was, or
         the run was undone since.

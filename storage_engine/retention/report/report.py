@@ -1,7 +1,4 @@
-"""What a run did and why: the answer to every question about a segment that went or stayed.
-
-Each raises RunStateError where there is no such run.
-"""
+"""What a run did and why: the answer to every question about a segment that went or stayed."""
 
 from __future__ import annotations
 
@@ -45,7 +42,10 @@ from storage_engine.retention.store.known_heads import known_heads
 
 
 def record_validation(store: AnyStore, run_key: str, result: ValidationResult) -> None:
-    """Record a validation of this run; the latest one counts."""
+    """Record a validation of this run; the latest one counts.
+
+    :raises RunStateError: there is no such run.
+    """
     context = open_context(store)
     payload = {"result": to_jsonable(result), "took_ms": result.duration_ms}
     context.journal.record(context.run(run_key), Step.VALIDATE, Phase.RESULT, [(WHOLE, payload)])
@@ -70,7 +70,10 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """One segment of the plan: what became of it and why; "" for proof: it was not deleted."""
+    """One segment of the plan: what became of it, why, and on what ground.
+
+    :param proof: on what ground it was deleted; "" when it was not.
+    """
 
     log: str
     base_offset: int
@@ -134,7 +137,11 @@ def _fate(
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What became of one step of a run, and the last failure unless it was done since."""
+    """What became of one step of a run.
+
+    :param took_ms: None while the step is not done.
+    :param error: the last failure, unless the step was done since.
+    """
 
     step: str
     done: bool
@@ -143,7 +150,10 @@ class StepReport:
 
 
 def step_reports(events: Sequence[Event], unproven: Collection[SegmentId]) -> tuple[StepReport, ...]:
-    """Return the steps that a run took, in their order, by what it wanted in a lake without a receipt."""
+    """Return the steps that a run took, in their order.
+
+    :param unproven: segments that the run wanted in a lake, and that have no receipt.
+    """
     rows: list[StepReport] = []
     for step in Step:
         whole = [event for event in events if event.step == step and event.subject == WHOLE]
@@ -191,6 +201,7 @@ def _is_past(errors: Sequence[Event], events: Sequence[Event], unproven: Collect
 
 
 def _archive_step(events: Sequence[Event], unproven: Collection[SegmentId]) -> tuple[StepReport, ...]:
+    """Return the step that archives, which has results of segments only; empty where none had to go."""
     own = [event for event in events if event.step == Step.ARCHIVE]
     took = [event.payload[TOOK] for event in own if event.phase is Phase.RESULT and TOOK in event.payload]
     step = StepReport(Step.ARCHIVE.value, not unproven, sum(took) if took else None, "")
@@ -219,6 +230,8 @@ class Outcome(StrEnum):
 class ArchivedSegment:
     """One segment that the run wanted in the lake and that is there with a receipt.
 
+    :param by_this_run: False where it was proven before the run began.
+    :param lake: which of the store's lakes has it.
     :param hashed_again: it had been touched since, and this run found its bytes unchanged.
     :param first_stored_at_ms: when its oldest message was stored, and ``last_stored_at_ms`` its newest; None:
         it has none.
@@ -246,7 +259,9 @@ InLakes = tuple[tuple[ArchivedSegment, ...], tuple[SegmentId, ...], tuple[str, .
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """:param unproven: base offsets that the run wanted in the lake and that have no receipt.
+    """What a run did and why, with all that its page, mail and JSON form show.
+
+    :param unproven: base offsets that the run wanted in the lake and that have no receipt.
     :param unproven_logs: the log of each; empty in reports of before there was this field.
     :param archived_ahead: number of segments that the run archived though they don't go yet.
     :param archive_lag: what was sealed and not proven at the run's end; None when it was not measured.
@@ -254,6 +269,7 @@ class Report:
         the log that others deleted.
     :param hold: on a store whose broker runs, at the run's last look, with all drift found in the run;
         None where none runs.
+    :param levels: of the disks when the plan was made.
     :param unread: what consumers lost by the deletion; where nothing is deleted yet, as the plan foresees it.
     :param unread_lines: the same in words, with the commands that get it back.
     :param owed: what the broker still had to deliver or to decide then; empty where the policy ignores it.
@@ -338,7 +354,10 @@ class Report:
 
 
 def build_report(store: AnyStore, run_key: str) -> Report:
-    """Collect everything that the journal and the lake know of a run, at whatever step it is."""
+    """Collect everything that the journal and the lake know of a run, at whatever step it is.
+
+    :raises RunStateError: there is no such run.
+    """
     context = open_context(store)
     return report_of(context, context.run(run_key))
 
@@ -448,6 +467,7 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
 
 
 def _not_archived(events: Sequence[Event]) -> tuple[RefusedLog, ...]:
+    """Return the logs that could not be archived when it was tried last."""
     found: dict[str, RefusedLog] = {}
     for event in (event for event in events if event.step == Step.ARCHIVE):
         if REFUSED in event.payload:

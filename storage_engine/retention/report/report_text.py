@@ -88,7 +88,11 @@ def question_subject(report: Report) -> str:
 
 
 def question_body(report: Report, why: str, link: str) -> str:
-    """Say what a second person has to know: why, what goes, who loses what, what proves it."""
+    """Say what a second person has to know of a plan: what goes and why, who loses what, what proves it.
+
+    :param why: somebody is asked, as a clause.
+    :param link: to what is not cut.
+    """
     going = [row for row in report.segments if row.planned]
     reasons = Counter(row.reason.value for row in going)
     listed = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
@@ -163,6 +167,7 @@ def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
 
 
 def _named(report: Report, log: str, base_offset: int) -> str:
+    """Return what a segment is called: by its log too, where there are several."""
     return f"{log}/{base_offset:020d}" if log and report.has_several_logs else f"{base_offset:020d}"
 
 

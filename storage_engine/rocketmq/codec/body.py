@@ -170,6 +170,7 @@ def _body_or_null(bodies: pa.Array[Any], row: int, flag: int, max_body_bytes: in
 
 
 def _with_plain(bodies: pa.Array[Any], rows: Longs, plain: list[bytes | None]) -> pa.Array[Any]:
+    """Return the bodies with those of some rows replaced."""
     if not len(rows):
         return bodies
     if bodies.type == pa.binary_view():

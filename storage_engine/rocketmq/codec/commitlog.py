@@ -62,9 +62,12 @@ class FrameKind(IntEnum):
 class FrameTable:
     """Frames of a segment as they lie, one array element each.
 
+    :param physical_offset: offset of the first byte in the log.
     :param kind: uint8, a FrameKind. Blank and undecodable runs come in pieces of at most 1 MiB.
     :param topic: int32, index into ``topics``; -1 where there is no message.
+    :param store_timestamp_ms: milliseconds since the epoch.
     :param topics: names, decoded with U+FFFD for bytes that are no UTF-8.
+    :param damages: what is no frame and why.
 
     Elements of a blank or undecodable row are 0 where a message would have a value.
     """
@@ -111,7 +114,10 @@ class FrameChunk:
 
 
 def as_array(data: SegmentBytes) -> npt.NDArray[np.uint8]:
-    """The bytes as an array, without a copy; ValueError: they aren't contiguous single bytes."""
+    """Return the bytes as an array, without a copy.
+
+    :raises ValueError: when they aren't contiguous single bytes.
+    """
     array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     if array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
         raise ValueError("segment bytes must be one contiguous run of uint8")
@@ -130,6 +136,8 @@ def iterate_frames(
     """Walk over a segment in chunks of about ``chunk_bytes``; a longer frame is a chunk of its own.
 
     :param data: the whole segment file: a blank frame is known by reaching to its end.
+    :param base_offset: physical offset of the first byte.
+    :param start: position in ``data`` of the first frame.
     :param load: makes parts of ``data`` readable; None: all of it is.
     """
     from storage_engine.crc import crc_engine
@@ -224,9 +232,11 @@ def iterate_frames(
 def scan_segment(
     data: SegmentBytes, base_offset: int, *, start: int = 0, check_crc: bool = True
 ) -> FrameTable:
-    """Every frame of a sealed segment, with what a check of queues, index and time needs of it.
+    """Return every frame of a sealed segment, with what a check of queues, index and time needs of it.
 
     :param data: the whole segment file.
+    :param base_offset: physical offset of its first byte.
+    :param start: position of the first frame to look at.
     :raises ValueError: when ``start`` lies outside ``data``.
     """
     from storage_engine.rocketmq.codec import frame_kernels
@@ -285,8 +295,10 @@ def scan_segment(
 
 
 def find_logical_end(data: SegmentBytes, base_offset: int, *, start: int = 0, check_crc: bool = True) -> int:
-    """Position in a segment where its frames end, as recovery walks it (CommitLog#recoverNormally).
+    """Return where in a segment its frames end, as recovery walks it (CommitLog#recoverNormally).
 
+    :param data: the whole segment file.
+    :param start: position of a frame to begin with.
     :return: position of the first thing that is no valid frame (zeros never written to, a torn frame);
         the file's length when it is full.
     """
@@ -308,6 +320,8 @@ def has_dispatchable_frame(data: SegmentBytes, base_offset: int, start: int) -> 
 
     Those flagged prepared or rollback get none (CommitLogDispatcherBuildConsumeQueue). Bad bytes are passed
     over, not taken for the end: what lies behind them may still wait for dispatch.
+
+    :param start: position of a frame.
     """
     from storage_engine.rocketmq.codec import frame_kernels
 
@@ -317,8 +331,9 @@ def has_dispatchable_frame(data: SegmentBytes, base_offset: int, start: int) -> 
 
 
 def read_store_timestamp(path: str | os.PathLike[str], position: int, base_offset: int) -> int:
-    """Store timestamp of the message at ``position`` of a segment file, from its header alone.
+    """Return the store timestamp of the message at ``position`` of a segment, from its header alone.
 
+    :param base_offset: physical offset of the file's first byte.
     :return: milliseconds since the epoch.
     :raises CorruptFrameError: when no message begins there.
     :raises OSError: when the file can't be read.
@@ -392,7 +407,11 @@ def _header(data: npt.NDArray[np.uint8], position: int) -> bytes:
 
 
 def _explain(header: bytes, length: int, base_offset: int, position: int, fault: int) -> tuple[str, str]:
-    """Return what a valid frame has at ``position``, where ``header`` begins, and what is there."""
+    """Return what a valid frame has at ``position``, and what is there.
+
+    :param header: the bytes that begin there.
+    :param length: of the segment.
+    """
     from storage_engine.rocketmq.codec import frame_kernels
 
     remaining = length - position
@@ -418,7 +437,11 @@ def _explain(header: bytes, length: int, base_offset: int, position: int, fault:
 
 
 def near_logical_end(data: memoryview, base_offset: int) -> int:
-    """Return the position at which a whole segment's frames end, by its tail; 0 where no frame begins it."""
+    """Return the position at which a segment's frames end, by its tail; 0 where no frame begins it.
+
+    :param data: the whole segment file.
+    :param base_offset: physical offset of its first byte.
+    """
     if not _frame_bytes(data, 0, base_offset):
         return 0
     low, high = 0, -(-len(data) // _BLOCK)
@@ -435,7 +458,11 @@ def near_logical_end(data: memoryview, base_offset: int) -> int:
 
 
 def last_message(data: memoryview, base_offset: int) -> bytes:
-    """Return the last message of a full segment; empty where none is found near its end."""
+    """Return the last message of a full segment; empty where none is found near its end.
+
+    :param data: the whole segment file.
+    :param base_offset: physical offset of its first byte.
+    """
     at = _last_message(data, base_offset, len(data))
     return bytes(data[at : at + _frame_bytes(data, at, base_offset)]) if at else b""
 
@@ -450,6 +477,8 @@ def message_starts(read: Callable[[int, int], bytes], end: int) -> Iterator[int]
     """Yield the positions at which a message may begin, from a position back; the last one comes first.
 
     A magic in a body counts, too: it is followed by the offset of its place only by a rare chance.
+
+    :param read: the segment's bytes from one position up to another.
     """
     for window in _WINDOWS_BYTES:
         start = max(0, end - window)

@@ -53,7 +53,11 @@ _TEXT_COLUMNS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueRanking:
-    """The queues of a chunk in the order in which their rows are written, topics not UTF-8 last."""
+    """The queues of a chunk in the order in which their rows are written.
+
+    :param ranks: by code, place in the order of (topic, queue id); topics that are no UTF-8 come last.
+    :param topic_valid: by code, 1 where the topic is UTF-8.
+    """
 
     ranks: npt.NDArray[np.int32]
     topic_valid: npt.NDArray[np.uint8]
@@ -180,7 +184,12 @@ def decode_chunk(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Rows of a chunk for one table, in order, so many messages first; the others may begin a blank."""
+    """Rows of a chunk that come into one table, in the order to write them in.
+
+    :param messages: how many of them are; the others come last.
+    :param blank_header: of each other one, whether it begins a blank.
+    :param other_kinds: of each.
+    """
 
     positions: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int32]

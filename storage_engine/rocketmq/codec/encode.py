@@ -73,9 +73,10 @@ _PAIRS, _TERMINATED = PAIR_COLUMNS
 
 
 def encode_rows(rows: pa.Table, out: memoryview, base_offset: int) -> int:
-    """Write each row's bytes into ``out`` at physical_offset - base_offset; return how many.
+    """Write each row's bytes into ``out`` at physical_offset - base_offset.
 
     :raises ProofError: when a row lies outside ``out``, rows overlap, or a row can't be encoded.
+    :return: bytes written.
     """
     target = np.frombuffer(out, np.uint8)
     if not target.flags.writeable:
@@ -159,6 +160,7 @@ def filler_rows(
     Each says that it rolls a transaction back (CommitLogDispatcherBuildConsumeQueue, …BuildIndex). Its body
     is zeros. In a run that is too short for the topic's name there is its beginning.
 
+    :param starts: of the runs, in order.
     :param store_ms: of the frames of each run. A broker goes by a segment's first, which must not be 0.
     :raises ProofError: a run that no frame fits into.
     """

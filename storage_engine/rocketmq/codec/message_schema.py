@@ -99,6 +99,8 @@ def queue_steps(rows: pa.Table) -> pa.ChunkedArray[Any]:
 
     A message that prepares or rolls back a transaction is in no queue (``CommitLog#doAppend`` of releases
     before 4.3 gives it queue offset 0).
+
+    :param rows: with ``sys_flag``.
     """
     # Plans of a stopped store need no computing.
     import pyarrow.compute as pc

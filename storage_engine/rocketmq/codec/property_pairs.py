@@ -22,6 +22,7 @@ _BITS: Final = 50
 def join_pairs(pairs: Any, terminated: Any) -> pa.Array[Any]:
     """Return the blocks of properties that pairs were read from; "" of null.
 
+    :param pairs: maps.
     :param terminated: of each block whether a separator follows its last pair.
     :raises ProofError: a pair has no value.
     """
@@ -66,7 +67,10 @@ def read_pairs(texts: pa.ChunkedArray[Any]) -> tuple[pa.Array[Any], npt.NDArray[
 
 
 def _last_of_each_name(rows: npt.NDArray[np.int64], names: Any) -> npt.NDArray[np.int64]:
-    """Return the places of the pairs that are the last of their name in their row; rows ascend."""
+    """Return the places of the pairs that are the last of their name in their row.
+
+    :param rows: of each pair, ascending.
+    """
     coded = names.dictionary_encode()
     codes: npt.NDArray[np.int64] = coded.indices.to_numpy().astype(np.int64)
     places = np.arange(len(rows), dtype=np.int64)

@@ -1,7 +1,4 @@
-"""Single messages of the commitlog by their physical offsets; reads nothing else of a segment.
-
-Each raises OSError where a file can't be read.
-"""
+"""Single messages of the commitlog by their physical offsets; reads nothing else of a segment."""
 
 from __future__ import annotations
 
@@ -64,7 +61,12 @@ class StoredMessage(NamedTuple):
 
 
 def stored_messages(files: Sequence[LogFile], offsets: Longs) -> Iterator[StoredMessage]:
-    """The messages at some physical offsets, ascending, in the log; CorruptFileError: none begins there."""
+    """Yield the messages that begin at some physical offsets.
+
+    :param files: the commitlog's, oldest first.
+    :param offsets: in ascending order, none below the log's min offset.
+    :raises CorruptFileError: no message begins at one of them.
+    """
     behind = 0
     for file in files:
         low, high = np.searchsorted(offsets, [file.base_offset, file.base_offset + file.size_bytes])
@@ -89,8 +91,9 @@ def stored_messages(files: Sequence[LogFile], offsets: Longs) -> Iterator[Stored
 
 
 def read_message(data: memoryview, position: int, offset: int) -> StoredMessage:
-    """Read the message that begins at a position of a segment, and so at a physical offset.
+    """Read the message that begins at a position of a segment.
 
+    :param offset: physical offset that it has there.
     :raises ValueError: none does.
     :raises struct.error: the segment ends within it.
     """
@@ -129,11 +132,13 @@ class LogFile:
 def store_timestamps(
     files: Sequence[LogFile], offsets: npt.NDArray[np.int64], *, may_go: bool = False
 ) -> npt.NDArray[np.int64]:
-    """Store timestamp, in milliseconds, of the message that begins at each physical offset.
+    """Return the store timestamp, in ms since the epoch, of the message that begins at each physical offset.
 
+    :param files: the commitlog's, oldest first.
     :param offsets: in ascending order.
     :param may_go: a running broker may delete a file meanwhile; it has no offset then.
     :return: :data:`UNKNOWN` where no file has the offset or no message begins there.
+    :raises OSError: a file can't be read.
     """
     times = np.full(len(offsets), UNKNOWN, dtype=np.int64)
     for file in files:
@@ -148,6 +153,10 @@ def sealed_at_ms(snapshot: StoreSnapshot, *, may_go: bool = False) -> dict[Segme
     """Return when sealed segments were written to last, by the store time of the message that came after.
 
     That one didn't fit into the segment, which was filled up for it. Nobody changes it with a file's times.
+
+    :param may_go: as for :func:`store_timestamps`.
+    :return: without segments of which that can't be told.
+    :raises OSError: a file can't be read.
     """
     found = {}
     for log in snapshot.logs:
@@ -161,7 +170,10 @@ def sealed_at_ms(snapshot: StoreSnapshot, *, may_go: bool = False) -> dict[Segme
 
 
 def oldest_message_ms(snapshot: StoreSnapshot) -> int | None:
-    """Return when the first message was stored; None: there is none, or its file went away meanwhile."""
+    """Return when the first message was stored; None: there is none, or its file went away meanwhile.
+
+    :raises OSError: a file can't be read.
+    """
     found = []
     for first in (log.segments[0] for log in snapshot.logs if log.segments):
         file = LogFile(first.facts.path, first.base_offset, first.facts.size_bytes)
@@ -170,7 +182,13 @@ def oldest_message_ms(snapshot: StoreSnapshot) -> int | None:
 
 
 def newest_message_ms(layout: StoreLayout, max_offset: int) -> int | None:
-    """Store time of the last message before the broker's end, behind which one may be half written."""
+    """Return the store time, in ms since the epoch, of the last message before ``max_offset``.
+
+    None where its file has none or is gone.
+
+    :param max_offset: the broker's; nothing behind it is looked at, as it may be half written.
+    :raises OSError: the file can't be read.
+    """
     for file in readable_files(list_raw_files(layout.log_paths)):
         if file.base_offset < max_offset <= file.end_offset:
             return _newest_in(file, max_offset - file.base_offset)

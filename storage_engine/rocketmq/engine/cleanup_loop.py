@@ -36,7 +36,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LogPass:
-    """What one pass over the log came to, with first offsets of the files that went."""
+    """What one pass over the log came to.
+
+    :param deleted: first offsets of the files that went.
+    """
 
     triggers: tuple[Trigger, ...]
     deleted: tuple[int, ...]
@@ -56,7 +59,11 @@ class CleanupLoop:
         measure: Callable[[Path], DiskUsage] = disk_usage,
         pause: Callable[[int], object] | None = None,
     ) -> None:
-        """:param release: deletes in place of this loop; None: it deletes all that the rules let it.
+        """Make a loop that cleans a store up as its broker does; :meth:`start` begins it.
+
+        :param zone: in which deleteWhen is meant.
+        :param release: deletes in place of this loop; None: it deletes all that the rules let it.
+        :param clock: in ms since the epoch.
         :param pause: waits so many ms; None: until the loop is stopped at most.
         :raises BrokerConfigError: a deleteWhen that the broker can't parse.
         """
@@ -187,7 +194,10 @@ def cleaning(
     *,
     release: Callable[[PlanRequest], object] | None = None,
 ) -> Iterator[CleanupLoop]:
-    """Clean a store up by time while the block runs; see :class:`CleanupLoop`."""
+    """Clean a store up by time while the block runs.
+
+    :param release: as for :class:`CleanupLoop`.
+    """
     loop = CleanupLoop(store, config, zone, release=release)
     loop.start()
     try:

@@ -85,7 +85,10 @@ class EngineSettings:
 
 
 def check_writable(config: BrokerConfig) -> None:
-    """:raises BrokerConfigError: a store is a slave's, or waits for slaves before a message is stored."""
+    """Make sure that a store takes messages from nobody but who opens it.
+
+    :raises BrokerConfigError: it is a slave's, or waits for its slaves before a message counts as stored.
+    """
     read = _Values(config.raw, config.source or "settings")
     role = read.text("brokerRole", "ASYNC_MASTER")
     if role == "SLAVE":

@@ -65,8 +65,10 @@ class MessageStore:
     ) -> None:
         """Load and recover a store whose lock the caller has.
 
+        :param clock: the store time, in ms since the epoch.
         :param batches: topics with batch consume queues, beside those that the store itself names.
         :raises StoreLayoutError: files that the settings don't fit.
+        :raises OSError: the disk refuses.
         """
         self.layout, self.settings, self._clock = layout, settings, clock
         self.was_clean = clean = not layout.abort.exists()
@@ -119,6 +121,7 @@ class MessageStore:
 
         :param services: False: nothing is flushed before :meth:`stop`, and nothing is dispatched but by
             :meth:`dispatch`. What is written then depends on the messages alone.
+        :raises OSError: the disk refuses.
         """
         if not self.was_clean:
             self.drop_what_was_cut()
@@ -168,7 +171,10 @@ class MessageStore:
         return not self.failure
 
     def flush(self) -> None:
-        """Take log, queues and checkpoint to disk."""
+        """Take log, queues and checkpoint to disk.
+
+        :raises OSError: the disk refuses, or has refused before.
+        """
         if self.failure:
             raise self.failure
         self._flusher.flush()
@@ -181,6 +187,7 @@ class MessageStore:
         What a crash may have taken of the index is made again.
 
         :param whole_index: however much of the log has to be read for it.
+        :raises OSError: the disk refuses.
         """
         self.files.erase_rest()
         self.queues.drop_behind(self.recovered.offset)
@@ -233,7 +240,10 @@ class MessageStore:
         return self.files.flushed_where if self._sync else self.files.max_offset
 
     def dispatch(self) -> None:
-        """Dispatch what was written since (ReputMessageService#doReput); of one thread at a time."""
+        """Dispatch what was written since (ReputMessageService#doReput); of one thread at a time.
+
+        :raises OSError: the disk refuses.
+        """
         self.dispatched_offset = max(self.dispatched_offset, self.files.min_offset)
         while self.dispatched_offset < (end := self._dispatchable_end()):
             file = self.files.find(self.dispatched_offset)

@@ -51,6 +51,7 @@ def recover_store(
 ) -> StoreRecovery:
     """Do what a broker does to its store when it starts, and stop it cleanly.
 
+    :param dry_run: only say what would be done; nothing is changed.
     :param cut_messages: also where whole messages lie behind a damaged one, which are lost then.
     :param whole_index: make the index again however much of the log has to be read for it.
     :raises StoreBusyError: a broker runs on it, or somebody else uses it.
@@ -77,7 +78,10 @@ def recover_store(
 
 
 def check_nothing_cut(layout: StoreLayout, settings: EngineSettings) -> None:
-    """:raises CorruptFrameError: who opens the store, which we locked, to write would cut messages off."""
+    """Make sure that whoever opens a store to write it cuts off no whole message. The caller has its lock.
+
+    :raises CorruptFrameError: whole messages lie behind a damaged one.
+    """
     _check_nothing_lost(layout, preview_recovery(layout, settings))
 
 
@@ -131,8 +135,10 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
 
 
 def _remove_dependents(layout: StoreLayout, first_offset: int) -> None:
-    """Remove what the log makes again from its first offset on. A queue whose messages are all gone stays:
-    it alone knows its next offset.
+    """Remove what the log makes again. A queue whose messages are all gone stays: it alone knows its next
+    offset.
+
+    :param first_offset: of the log.
     """
     for directory in (layout.consumequeue_ext, layout.index):
         if directory.is_dir():
@@ -150,7 +156,10 @@ def _remove_dependents(layout: StoreLayout, first_offset: int) -> None:
 def preview_recovery(
     layout: StoreLayout, settings: EngineSettings, *, whole_index: bool = False
 ) -> StoreRecovery:
-    """Find out what a recovery would do, unless no broker could load the files. Changes nothing."""
+    """Find out what a recovery would do. Changes nothing.
+
+    :raises StoreLayoutError: files that no broker could load.
+    """
     crashed = layout.abort.exists()
     checkpoint = StoreCheckpoint(layout.checkpoint)
     parts = _parts(layout, settings)

@@ -41,7 +41,11 @@ class LogPart:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredEnd:
-    """Where the log's whole messages end, the last of what was read begins, if any, and reading began."""
+    """Where the log's whole messages end.
+
+    :param last_message: where the last one begins; None: there is none in what was read.
+    :param began_at: first offset that was read.
+    """
 
     offset: int
     last_message: int | None
@@ -71,7 +75,10 @@ def first_part_after_stop(parts: Sequence[LogPart], dispatched: int) -> int:
 def find_end(
     parts: Sequence[LogPart], number: int, reader: FrameReader, on_rows: OnRows, *, check_crc: bool
 ) -> RecoveredEnd:
-    """Read frames from a file on until one isn't whole; ``on_rows`` gets the messages in their order."""
+    """Read frames from a file on until one isn't whole.
+
+    :param on_rows: gets the messages in their order.
+    """
     part, position, last = parts[number], 0, None
     began_at = part.base_offset
     while True:
@@ -98,7 +105,11 @@ def recover(
     *,
     clean: bool,
 ) -> RecoveredEnd:
-    """Find the ends of log and queues, cut off what lies behind, and dispatch what queues lack."""
+    """Find the ends of log and queues, cut off what lies behind them, and dispatch what the queues lack.
+
+    :param clean: the store was stopped cleanly.
+    :raises OSError: the disk refuses.
+    """
     parts = [LogPart(file.path, file.base_offset, file.array) for file in files.files]
     number = 0
     if clean:
@@ -146,6 +157,8 @@ def first_to_index(begin: int, began_at: int, bases: Sequence[int], *, everythin
     """Return from which offset the index is made again: of the newest files of the log, and no others.
 
     :param begin: offset from which messages need entries.
+    :param began_at: where the recovery began to read the log.
+    :param bases: first offsets of the log's files, ascending.
     :param everything: from ``begin`` on, however many files that reads.
     """
     if everything or len(bases) <= INDEXED_FILES:
@@ -154,7 +167,11 @@ def first_to_index(begin: int, began_at: int, bases: Sequence[int], *, everythin
 
 
 def index_again(files: FileQueue, reader: FrameReader, index: IndexWriter, begin: int, now_ms: int) -> None:
-    """Index the messages from an offset of the log on, in files named after now."""
+    """Index the messages from an offset of the log on.
+
+    :param now_ms: names new files.
+    :raises OSError: the disk refuses.
+    """
     parts = [LogPart(f.path, f.base_offset, f.array) for f in files.files if f.end_offset > begin]
     if not parts:
         return

@@ -40,7 +40,10 @@ from storage_engine.rocketmq.store.store_lock import LockedStore
 
 @dataclass(frozen=True, slots=True)
 class ServedStore(RocketMQBrokerStore):
-    """A store of the engine, with a session of the process that serves it, if one does."""
+    """A store of the engine.
+
+    :param session: with the process that serves it; None: none does.
+    """
 
     session: EngineSession | None = None
 
@@ -57,7 +60,10 @@ class ServedStore(RocketMQBrokerStore):
             self.session.close()
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Sealed is what is on disk, by the word of who writes it, without which it is a BrokerError."""
+        """Return the store's snapshot. Sealed is what is on disk, by the word of the process that writes it.
+
+        :raises BrokerError: that process doesn't answer.
+        """
         return self._look(lambda: RocketMQBrokerStore.snapshot(self, now_ms))
 
     def glance(self, now_ms: int) -> StoreSnapshot:

@@ -84,7 +84,10 @@ class EngineSession:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other runs from deleting until the block ends; StoreBusyError: one of them does."""
+        """Keep other runs from deleting from the store until the block ends.
+
+        :raises StoreBusyError: one of them does.
+        """
         self.ask("lock")
         try:
             yield
@@ -123,7 +126,10 @@ def ask_who_serves(root: Path) -> EngineSession | None:
 
 
 def is_served(root: Path) -> bool:
-    """Return whether a process serves a store; one that can't be asked is a BrokerError."""
+    """Return whether a process serves a store.
+
+    :raises BrokerError: there is one, and it can't be asked.
+    """
     session = ask_who_serves(root)
     if session is None:
         return False
@@ -132,7 +138,10 @@ def is_served(root: Path) -> bool:
 
 
 def socket_path(directory: int) -> str:
-    """Return a short name of the socket below our directory's descriptor: its path may have 107 bytes."""
+    """Return a short name of the socket: a path of a socket may have 107 bytes.
+
+    :param directory: descriptor of our directory of the store.
+    """
     return f"/proc/self/fd/{directory}/{ENGINE_SOCKET}"
 
 
@@ -202,7 +211,10 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         return uid in (0, os.geteuid())
 
     def lock(self) -> bool:
-        """Keep other processes from deleting; StoreBusyError: one of them has it."""
+        """Keep other processes from deleting.
+
+        :raises StoreBusyError: one of them has it.
+        """
         if not self._lock.acquire(blocking=False):
             raise StoreBusyError(
                 f"{self._store.layout.root}: expected nobody else to clean the store, found another run that "
@@ -215,7 +227,10 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         return False
 
     def answer(self, request: Mapping[str, Any], *, locked: bool) -> Mapping[str, Any]:
-        """Do what is asked for, or raise a StorageEngineError."""
+        """Do what is asked for.
+
+        :raises StorageEngineError: it can't be done.
+        """
         if request["do"] in ("lock", "unlock"):
             return {"pid": os.getpid()}
         if request["do"].startswith("delete") and not locked:

@@ -60,7 +60,12 @@ def last_entry(files: tuple[MappedFile, ...]) -> BatchEntry | None:
 
 
 def bounds(files: tuple[MappedFile, ...], log_min_offset: int, last: Position = None) -> QueueBounds:
-    """The readable queue offsets (BatchConsumeQueue#correctMinOffset): they count messages, not entries."""
+    """Return the readable queue offsets (BatchConsumeQueue#correctMinOffset).
+
+    They count messages, not entries.
+
+    :param last: as of :func:`storage_engine.rocketmq.format.consume_queue.bounds`.
+    """
     at = last or FORMAT.last_position(files)
     newest = None if at is None else _entry(*at)
     if newest is None:

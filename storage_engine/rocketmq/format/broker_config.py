@@ -38,7 +38,10 @@ MAX_CONF_BYTES = 4 << 20
 
 
 def named(key: str, default: Any = MISSING) -> Any:
-    """A field with what the broker's settings say under its name of it."""
+    """Make a field that has the value of a setting of the broker.
+
+    :param key: the broker's name of the setting.
+    """
     return field(default=default, metadata={"key": key})
 
 
@@ -265,7 +268,10 @@ def _hint(properties: Mapping[str, _Property], configured: str, root: Path) -> s
 
 
 def container_hint(settings: Iterable[str]) -> str:
-    """Say how to give a container's paths, as ``KEY=PATH``, as they are on this host."""
+    """Say how to give a container's paths as they are on this host.
+
+    :param settings: ``KEY=PATH``.
+    """
     given = " ".join(f"--set {setting}" for setting in settings)
     return f"Where broker.conf has the paths inside a container, say what they are here: {given}"
 

@@ -1,7 +1,4 @@
-"""The broker's own records in ``config``: topics, groups, subscriptions. Offsets: ``consumer_offsets``.
-
-Each raises CorruptFileError where neither its file nor the backup can be read as what it is.
-"""
+"""The broker's own records in ``config``: topics, groups, subscriptions. Offsets: ``consumer_offsets``."""
 
 from __future__ import annotations
 
@@ -32,7 +29,10 @@ class TopicConfig:
 
 
 def topics(layout: StoreLayout) -> tuple[TopicConfig, ...]:
-    """Every topic in ``topics.json``, system topics included, by name."""
+    """Return every topic in ``topics.json``, system topics included, by name.
+
+    :raises CorruptFileError: neither the file nor its backup can be read as what it is.
+    """
 
     def parse(data: bytes) -> tuple[TopicConfig, ...]:
         found = [
@@ -67,7 +67,10 @@ def batch_topics(layout: StoreLayout) -> frozenset[str]:
 
 
 def groups(layout: StoreLayout) -> tuple[str, ...]:
-    """Names of the consumer groups in ``subscriptionGroup.json``."""
+    """Return the names of the consumer groups in ``subscriptionGroup.json``.
+
+    :raises CorruptFileError: neither the file nor its backup can be read as what it is.
+    """
 
     def parse(data: bytes) -> tuple[str, ...]:
         return tuple(sorted(map(str, _table(data, "subscriptionGroupTable"))))
@@ -76,9 +79,11 @@ def groups(layout: StoreLayout) -> tuple[str, ...]:
 
 
 def filtered_subscriptions(layout: StoreLayout) -> tuple[tuple[str, str], ...]:
-    """(group, topic) of each subscription with an SQL filter, dead ones included (ConsumerFilterManager).
+    """Return (group, topic) of each subscription with an SQL filter (ConsumerFilterManager).
 
-    The only subscriptions that a broker writes down.
+    Dead ones are included. A broker writes down no other subscriptions.
+
+    :raises CorruptFileError: neither ``consumerFilter.json`` nor its backup can be read as what it is.
     """
 
     def parse(data: bytes) -> tuple[tuple[str, str], ...]:
@@ -95,7 +100,10 @@ def filtered_subscriptions(layout: StoreLayout) -> tuple[tuple[str, str], ...]:
 
 
 def delay_offsets(layout: StoreLayout) -> dict[int, int]:
-    """Next queue offset of SCHEDULE_TOPIC_XXXX to deliver, by delay level (1, 2, …)."""
+    """Return the next queue offset of SCHEDULE_TOPIC_XXXX to deliver, by delay level (1, 2, …).
+
+    :raises CorruptFileError: neither ``delayOffset.json`` nor its backup can be read as what it is.
+    """
 
     def parse(data: bytes) -> dict[int, int]:
         table = _table(data, "offsetTable")
@@ -105,9 +113,12 @@ def delay_offsets(layout: StoreLayout) -> dict[int, int]:
 
 
 def read_config(path: Path, parse: Callable[[bytes], Content], expected: str) -> Content | None:
-    """A config file's content; its backup's when it is missing, empty or can't be read (ConfigManager#load).
+    """Return a config file's content (ConfigManager#load).
+
+    It is its backup's when the file is missing, empty or can't be read.
 
     :param parse: raises one of ``MALFORMED`` for content that is not this file's.
+    :param expected: what the file has to have, for the error.
     :return: None when there is neither: the broker had nothing to write yet.
     :raises CorruptFileError: there is something, and neither can be read.
     """

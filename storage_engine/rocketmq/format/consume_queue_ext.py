@@ -36,15 +36,19 @@ class ExtUnits:
 
 
 def list_files(queue: Path, *, size_bytes: int | None = None) -> tuple[MappedFile, ...]:
-    """List the extension files of a queue, consumequeue_ext/<topic>/<queue id>, oldest first.
+    """List a queue's extension files, oldest first.
 
+    :param queue: the directory consumequeue_ext/<topic>/<queue id>.
     :raises CorruptFileError: a wrong name or size, or a hole.
     """
     return list_mapped_files((queue,), error=CorruptFileError, size_bytes=size_bytes)
 
 
 def unit_offset(tags_code: int) -> int | None:
-    """Return the unit's offset that a tags code addresses (ConsumeQueueExt#unDecorate); None: it doesn't."""
+    """Return the offset of the unit that an entry's tags code points to (ConsumeQueueExt#unDecorate).
+
+    :return: None when it is a tags code and no address (ConsumeQueueExt#isExtAddr).
+    """
     return tags_code - _MIN_LONG if tags_code <= MAX_ADDRESS else None
 
 

@@ -29,7 +29,10 @@ _MAX_DEPTH = 100
 
 
 class FastjsonError(ValueError):
-    """The text is not what fastjson writes from the position of a character on."""
+    """The text is not what fastjson writes.
+
+    :param position: index of the character where it stops being so.
+    """
 
     def __init__(self, position: int, expected: str, text: str) -> None:
         found = repr(text[position : position + 20]) if position < len(text) else "the end"

@@ -41,7 +41,10 @@ _HINT = "The broker rebuilds no index: restore the file, or move it away while t
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """An index file's header; times are store times in ms since the epoch. ``next_entry`` - 1 are in use."""
+    """An index file's header; timestamps are store times in milliseconds since the epoch.
+
+    :param next_entry: number that the next entry gets; next_entry - 1 are in use.
+    """
 
     begin_timestamp_ms: int
     end_timestamp_ms: int
@@ -53,7 +56,11 @@ class IndexHeader:
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """One index file, its hash slots (maxHashSlotNum), and entries with room, number 0 included."""
+    """One index file.
+
+    :param hash_slots: number of hash slots (maxHashSlotNum).
+    :param capacity: number of entries it has room for, number 0 included (maxIndexNum).
+    """
 
     path: Path
     size_bytes: int

@@ -33,6 +33,8 @@ class StoreLayout:
     """A store's paths (StorePathConfigHelper, CommitLog#<init>), without symbolic links in them.
 
     :param segment_size_bytes: mappedFileSizeCommitLog where it is set; None: as the files are.
+    :param timers_in_rocksdb: timerRocksDBEnable, as the settings have it.
+    :param halves_in_rocksdb: transRocksDBEnable likewise.
     :param archive_only: why nothing may be deleted of it: what else the store has that points into its log
         can't be read here. "": it can.
     :param reading: tells others that this process reads the store, as long as it may.
@@ -122,7 +124,11 @@ def resolve_layout(config: BrokerConfig, *, to_archive: bool = False) -> StoreLa
 
 
 def store_layout(root: Path, config: BrokerConfig) -> StoreLayout:
-    """Return the directories, there or not, of a store at a real root; see :func:`resolve_layout`."""
+    """Return a store's directories, which need not be there.
+
+    :param root: without symbolic links in it.
+    :raises StoreLayoutError: as :func:`resolve_layout`.
+    """
 
     def own(path: str | Path) -> Path:
         return _own_directory(root, Path(path))

@@ -93,7 +93,10 @@ def list_raw_files(directories: Sequence[Path], *, refuse_links: bool = True) ->
 
 
 def check_not_emptied(queue: Path) -> None:
-    """:raises CorruptFileError: a queue without a readable file has an empty one: entries may be lost."""
+    """Make sure that a queue without a readable file has none that is empty: it may have had entries.
+
+    :raises CorruptFileError: it has one.
+    """
     for path, size in _list_directory(queue):
         if size == 0:
             raise CorruptFileError(
@@ -160,6 +163,7 @@ def list_mapped_files(
     :param directories: where the files may lie; one that is missing holds none.
     :param error: what to raise when they don't form one contiguous run.
     :param size_bytes: size that the broker is configured for; None: the size that most files have.
+    :param unit_bytes: a file holds whole units of this size.
     """
     found = list_raw_files(directories)
     if not found:

@@ -153,11 +153,13 @@ class EntryFormat:
     def first_at_or_above(
         self, files: tuple[MappedFile, ...], minimum: int, last: tuple[MappedFile, int] | None = None
     ) -> tuple[MappedFile, int]:
-        """Position of the first entry in use whose message lies at or above the physical offset ``minimum``.
+        """Return the position of the first entry in use whose message lies at ``minimum`` or above.
 
         It is that of the entry to come when there is none (ConsumeQueue#correctMinOffset: the min offset
         of a queue without valid entries is its max offset). By bisection: entries ascend.
 
+        :param files: at least one.
+        :param minimum: a physical offset of the log.
         :param last: their :meth:`last_position` where it is known already.
         """
 
@@ -177,7 +179,10 @@ class EntryFormat:
         return file, position
 
     def first_left(self, files: tuple[MappedFile, ...], minimum: int) -> tuple[MappedFile, int]:
-        """Return the same as :meth:`first_at_or_above`, without asking where the queue ends."""
+        """Return the same as :meth:`first_at_or_above`, without asking where the queue ends.
+
+        :param files: at least one.
+        """
 
         def is_gone(entry: Mapping[str, int]) -> bool:
             return bool(self.in_use(entry)) and physical_offset(entry) < minimum
@@ -192,7 +197,9 @@ class EntryFormat:
     def _bisect(
         self, fd: int, file: MappedFile, count: int, holds: Callable[[Mapping[str, int]], Any]
     ) -> int:
-        """Return for how many of the first ``count`` entries, which come first, something holds."""
+        """Return how many of the first ``count`` entries something holds for; it does for those that come
+        first.
+        """
         low, high = 0, count
         while low < high:
             middle = (low + high) // 2

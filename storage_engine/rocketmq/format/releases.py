@@ -49,8 +49,10 @@ _PATCHES = 10
 
 
 def release_of(ordinal: int) -> str:
-    """Return the release of a number in a broker's answer, two of which, first a snapshot's, are one
-    (MQVersion.Version); the number itself where it is none of 4.0.0 to 5.9.9.
+    """Return the release that a broker names in the header of each answer.
+
+    :param ordinal: its place among MQVersion.Version: two a release, of which the first is a snapshot.
+    :return: the number itself where it is none of 4.0.0 to 5.9.9.
     """
     if not _V4_0_0 <= ordinal <= _V5_9_9:
         return str(ordinal)
@@ -66,7 +68,10 @@ def is_tried(release: str) -> bool:
 
 
 def clamps_levels(release: str) -> bool:
-    """Return whether a release ("": likely) bounds its disk levels (CleanCommitLogService, from 5.0 on)."""
+    """Return whether a release keeps its disk levels within bounds (CleanCommitLogService, from 5.0 on).
+
+    :param release: "": it isn't known; then they are.
+    """
     return not release.startswith("4.")
 
 

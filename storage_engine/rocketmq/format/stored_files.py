@@ -113,6 +113,7 @@ _POLL_SECONDS = 0.5
 def reread(read: Callable[[], Found], attempts: int) -> Found:
     """Read until it succeeds, for a bounded number of times.
 
+    :param read: reads everything again, its lists of files included.
     :param attempts: 1 for the store of a stopped broker, where nothing is going to change.
     :raises BadInputError, StoreBusyError, FileNotFoundError: those of the last attempt.
     """
@@ -127,7 +128,12 @@ def reread(read: Callable[[], Found], attempts: int) -> Found:
 def read_or_tell(
     read: Callable[[], Found], nothing: Nothing, what: str, attempts: int = 1
 ) -> tuple[Found | Nothing, tuple[str, ...]]:
-    """Return what can be read, or ``nothing``, and why it isn't known; (): it is."""
+    """Return what can be read, and why it isn't known; (): it is.
+
+    :param nothing: what stands for it where it can't be read.
+    :param what: its name, for the reason.
+    :param attempts: as for :func:`reread`.
+    """
     try:
         return reread(read, attempts), ()
     except (BadInputError, OSError) as error:
@@ -177,7 +183,11 @@ class Patience:
         return reread(read, self.attempts)
 
     def until_none(self, count: Sequence[Callable[[], int]], found: Sequence[int]) -> list[int]:
-        """Return what is left of what the broker is to delete; ``count`` counts each place again."""
+        """Return what is left of things that the broker is to delete by itself.
+
+        :param count: counts them again, one function a place.
+        :param found: how many there were.
+        """
         left = list(found)
         deadline = time.monotonic() + self.cleaning_ms / 1000
         while any(left) and time.monotonic() < deadline:

@@ -135,7 +135,10 @@ def _repeated(names: Names, counts: npt.NDArray[np.int64]) -> Names:
 
 
 def _lowest(table: pa.Table) -> pa.Table:
-    """One row a topic, queue and group: that with the lowest known offset; the table is in queue order."""
+    """Return one row for each topic, queue and group: the one with the lowest offset.
+
+    :param table: in queue order, of known offsets.
+    """
     if not table.num_rows:
         return table
     topic, group = (np.asarray(one_array(table[name]).indices) for name in ("topic", "group"))
@@ -158,7 +161,10 @@ def from_rows(rows: Sequence[tuple[str, int, str, int | None]]) -> pa.Table:
 
 
 def in_queue_order(table: pa.Table) -> pa.Table:
-    """Rows of :data:`POSITIONS_SCHEMA` by topic, queue and group: a queue's together, in one chunk."""
+    """Return the rows by topic, queue and group: those of one queue together, in one chunk.
+
+    :param table: of :data:`POSITIONS_SCHEMA`.
+    """
     topics, topic = coded(table["topic"])
     groups, group = coded(table["group"])
     queue = np.asarray(table["queue_id"])

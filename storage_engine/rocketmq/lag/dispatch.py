@@ -28,13 +28,15 @@ _FRAMES_TO_PROBE = 64
 def dispatched_offset(
     layout: StoreLayout, segments: Sequence[MappedFile], sealed_end: int, max_offset: int
 ) -> int:
-    """Offset below which every message is in its consume queue.
+    """Return the offset below which every message is in its consume queue.
 
     Asks the consume queue of the first message behind the sealed segments; without an answer the ends of
     all queues, until one proves it; behind the highest entry a segment without messages for a consume
     queue counts as dispatched too.
 
+    :param segments: the commitlog's files, oldest first.
     :param sealed_end: where the active segment begins; more than that needs no proof.
+    :param max_offset: the logical end of the log.
     :return: at most ``max_offset``; the log's min offset when nothing is proven. An entry that points behind
         ``max_offset`` proves nothing.
     """

@@ -48,6 +48,8 @@ Flags = npt.NDArray[np.bool_]
 class LagContext:
     """What lag is measured against; picklable.
 
+    :param segments: the commitlog's, oldest first.
+    :param doomed: base offsets of the segments that are about to go.
     :param time_to_loss_ms: for each segment, the time until age alone may take it, with everything older
         gone before it; None where the window never comes.
     :param source: where the positions are from that are measured.
@@ -86,7 +88,11 @@ def lag_context(
     now_ms: int,
     zone: ZoneInfo,
 ) -> LagContext:
-    """Put together what :func:`place_positions` needs; BadInputError: a doomed segment is unknown."""
+    """Put together what :func:`place_positions` needs.
+
+    :param doomed: the segments in a plan; those before the log's first one went meanwhile, by another run.
+    :raises BadInputError: one of the others isn't in the store.
+    """
     (log,) = snapshot.logs
     went = {one for one in doomed if one.log == log.name and one.base_offset < log.min_offset}
     unknown = set(doomed) - went - {segment.id for segment in log.segments}
@@ -243,7 +249,10 @@ def read_files(
     last: Position = None,
     is_batch: bool = False,
 ) -> tuple[consume_queue.QueueBounds, Longs]:
-    """Do the same for a queue whose files are listed, and whose last entry may be known already."""
+    """Return the same as :func:`read_queue`, of a queue whose files are listed.
+
+    :param last: where its last entry is, where that is known already.
+    """
     kind = batch_consume_queue if is_batch else consume_queue
     bounds = kind.bounds(files, log_min_offset, last)
     asked = np.append(np.maximum(wanted, bounds.min_offset), bounds.max_offset - 1)
@@ -300,7 +309,11 @@ def _longs(column: Any) -> Longs:
 
 @dataclass(frozen=True, slots=True)
 class _InQueue:
-    """One group's unread messages in one queue that go, -1 if unknown, and the first one's place, or -1."""
+    """One group's unread messages in one queue that go.
+
+    :param messages: -1: the group's position is not known.
+    :param physical_offset: of the first one; -1: it can't be told.
+    """
 
     topic: str
     messages: int
@@ -318,7 +331,10 @@ def unread_messages(
 ) -> Unread:
     """Find what each group has not read below an offset of the log, by group and topic.
 
+    :param segments: of the log, oldest first.
     :param positions: of ``POSITIONS_SCHEMA`` in ``lag.consumer_offsets``, in queue order.
+    :param new_min_offset: where the log begins after the deletion.
+    :param attempts: how often files are read that don't fit together.
     :param deleted: the segments are gone from the log, so that queues may lack entries of them.
     :raises CorruptFileError: a queue's files aren't a queue.
     :raises FileNotFoundError: a queue's file went away since it was listed.
@@ -387,8 +403,10 @@ def _in_queue(
     committed: Longs,
     known: Flags,
 ) -> tuple[Longs, Longs]:
-    """Return how many unread messages of a queue each row loses between two min offsets of the log, -1 for an
-    unknown number; and where they begin.
+    """Return how many unread messages of a queue each row loses, -1 for an unknown number; and where they
+    begin.
+
+    :param min_offsets: of the log, now and after the deletion.
     """
     now, after = min_offsets
     none = np.zeros(len(committed), np.int64)

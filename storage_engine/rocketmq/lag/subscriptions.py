@@ -36,6 +36,7 @@ class Consumers:
     """What is known of who consumes, before the queues are looked at.
 
     :param committed: of :data:`POSITIONS_SCHEMA`, in queue order: every committed offset.
+    :param groups: names of all groups that exist.
     :param subscriptions: (group, topic) that are known, with or without an offset.
     :param unknown: what isn't known, by the file that can't be read; what it has is in no other field.
     """
@@ -47,7 +48,10 @@ class Consumers:
 
 
 def consumers_in_files(layout: StoreLayout, attempts: int = 1) -> Consumers:
-    """Return what the broker last wrote down, as far as its files can be read, each tried so many times."""
+    """Return what the broker last wrote down, as far as its files can be read.
+
+    :param attempts: how often a file is read that can't be read as what it is.
+    """
     committed, no_positions = read_or_tell(
         partial(consumer_offsets, layout), POSITIONS_SCHEMA.empty_table(), "groups' positions", attempts
     )
@@ -57,7 +61,10 @@ def consumers_in_files(layout: StoreLayout, attempts: int = 1) -> Consumers:
 
 
 def read_filtered(layout: StoreLayout, attempts: int) -> tuple[frozenset[tuple[str, str]], tuple[str, ...]]:
-    """Return (group, topic) of each subscription with a filter, and why these aren't known; (): they are."""
+    """Return (group, topic) of each subscription with a filter, and why these aren't known; (): they are.
+
+    :param attempts: how often the file is read where it can't be read as what it is.
+    """
     read = partial(config_files.filtered_subscriptions, layout)
     filtered, unknown = read_or_tell(read, (), "subscriptions with a filter", attempts)
     return frozenset(filtered), unknown
@@ -84,6 +91,7 @@ class _Reads:
     :param topics, groups: names by code.
     :param row_topic, row_queue, row_group: codes of each row, by topic, queue and group.
     :param pairs: topic code * number of groups + group code of each pair with an offset, ascending.
+    :param pair_rows: how many rows each pair has.
     """
 
     topics: pa.Array[Any]
@@ -190,7 +198,10 @@ def _committed_among(
 
 
 def queue_directories(layout: StoreLayout, topic: str) -> tuple[Path, Path]:
-    """Return where the consume queues, and batch ones, of a topic that ``has_directory`` are."""
+    """Return where a topic's consume queues are, and its batch consume queues if it has those instead.
+
+    :param topic: one that ``has_directory``.
+    """
     return layout.consumequeue / topic, layout.batchconsumequeue / topic
 
 

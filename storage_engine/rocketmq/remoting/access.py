@@ -54,7 +54,10 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How brokers are spoken to; a request lasts from its first byte to the last of its answer."""
+    """How brokers and name servers are spoken to.
+
+    :param request_timeout_seconds: from the first byte of a request to the last of its answer.
+    """
 
     connect_timeout_seconds: float = 5.0
     request_timeout_seconds: float = 10.0

@@ -99,7 +99,10 @@ class BrokerAdmin:
             return error.code != command.REQUEST_CODE_NOT_SUPPORTED
 
     def config(self) -> dict[str, str]:
-        """Every setting in effect, but passwords, and :data:`RELEASE` (GET_BROKER_CONFIG)."""
+        """Return every setting in effect, but passwords; broker.conf may differ (GET_BROKER_CONFIG).
+
+        :return: with the broker's release as :data:`RELEASE`.
+        """
         return self._read(
             command.GET_BROKER_CONFIG,
             lambda answer: with_release(answers.config(answer.body), answer.version),
@@ -175,8 +178,9 @@ class BrokerAdmin:
         )
 
     def clustering_subscriptions(self, group: str) -> frozenset[str]:
-        """Topics that a group's members subscribe to, as they said, unless each takes every message
-        (GET_CONSUMER_CONNECTION_LIST).
+        """Return the topics that a group's members subscribe to, as they said (GET_CONSUMER_CONNECTION_LIST).
+
+        :return: none for a group without members now, or whose members each take every message.
         """
 
         def parse(answer: RemotingCommand) -> frozenset[str]:
@@ -192,7 +196,10 @@ class BrokerAdmin:
         )
 
     def consumer_offsets(self) -> pa.Table:
-        """Every committed offset, light message queues' too, as in files (GET_ALL_CONSUMER_OFFSET)."""
+        """Return every committed offset, light message queues included (GET_ALL_CONSUMER_OFFSET).
+
+        :return: as ``rocketmq.lag.consumer_offsets.consumer_offsets`` returns them.
+        """
 
         def parse(answer: RemotingCommand) -> pa.Table:
             try:

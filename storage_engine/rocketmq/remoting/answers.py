@@ -31,11 +31,15 @@ SECRET_SETTINGS: Final = frozenset({"initAuthenticationUser", "innerClientAuthen
 class RuntimeInfo:
     """A broker's state (DefaultMessageStore#getRuntimeInfo, AdminBrokerProcessor#prepareRuntimeInfo).
 
+    :param version: the broker's release, as in ``V5_3_3``.
     :param boot_timestamp_ms: when this process started: another one is another process.
+    :param commitlog_max_offset: where the next message will begin.
     :param commitlog_used_percent: of each commitlog path's partition, 0 to 100; None where it
         can't tell.
     :param earliest_message_timestamp_ms: store time of the first message; None for an empty log.
+    :param dispatch_behind_bytes: how far consume queues and index are behind the log.
     :param timer_behind_messages: timer messages that are in the log, and not yet in the timer's.
+    :param values: everything that the broker said.
     """
 
     version: str
@@ -52,7 +56,10 @@ class RuntimeInfo:
 
 @dataclass(frozen=True, slots=True)
 class BrokerMembers:
-    """The brokers of one name, as ``host:port`` by broker id: a master, whose id is 0, and its slaves."""
+    """The brokers of one name: a master and its slaves.
+
+    :param addresses: broker id → ``host:port``; id 0 is the master.
+    """
 
     cluster: str
     name: str
@@ -66,7 +73,11 @@ class BrokerMembers:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """What one name server knows: brokers' names by cluster, and their members by name."""
+    """What one name server knows.
+
+    :param clusters: cluster → names of its brokers.
+    :param brokers: broker name → its members.
+    """
 
     clusters: Mapping[str, tuple[str, ...]]
     brokers: Mapping[str, BrokerMembers]
@@ -77,7 +88,10 @@ class AnswerError(ValueError):
 
 
 def checked(parse: Callable[[], Parsed]) -> Parsed:
-    """Return what ``parse`` makes of an answer, or raise AnswerError whatever is wrong with it."""
+    """Return what ``parse`` makes of an answer.
+
+    :raises AnswerError: whatever is wrong with the answer.
+    """
     try:
         return parse()
     except AnswerError:
@@ -87,7 +101,10 @@ def checked(parse: Callable[[], Parsed]) -> Parsed:
 
 
 def runtime_info(body: bytes, release: str = "") -> RuntimeInfo:
-    """Read what a broker of a release says of itself; of an unknown one, "", all that a newer one does."""
+    """Read what a broker says of itself.
+
+    :param release: of the broker; "": it isn't known, then it has to say all that a newer one does.
+    """
     table = {str(key): str(value) for key, value in _table(_object(body), "table").items()}
     prefix = "commitLogDiskRatio_"
     return RuntimeInfo(

@@ -46,6 +46,7 @@ _CHUNK_BYTES: Final = 1 << 20
 class Connection:
     """Asks one peer, one request at a time; may be shared by threads. Connects at the first request.
 
+    :param address: ``host:port``.
     :raises BadInputError: the address or a TLS file can't be used.
     """
 
@@ -97,6 +98,9 @@ class Connection:
     ) -> RemotingCommand:
         """Ask for something that changes nothing; once more where the connection broke or the peer was busy.
 
+        :param fields: the request's extFields; all travel as texts.
+        :param accept: response codes that are an answer.
+        :param max_bytes: longest answer that is taken.
         :raises BrokerUnavailableError: no answer, or none in time.
         :raises BrokerProtocolError: the answer is none.
         :raises BrokerRefusedError: the answer has another code.

@@ -66,7 +66,11 @@ class Replicas:
         return ""
 
     def check_only_master(self, root: Path) -> None:
-        """:raises GateRefusedError: the broker of this store may not be the only master of its name."""
+        """Check that a broker is the only master of its name.
+
+        :param root: of the broker's store.
+        :raises GateRefusedError: it may not be.
+        """
         if self.why_kept:
             raise GateRefusedError(f"{root}: {self.why_kept}. Nothing was deleted, and it stays archived.")
 
@@ -90,7 +94,12 @@ class BrokerGroup:
     def find_replicas(
         self, known: Collection[str] = (), has_slaves: Callable[[], bool] = lambda: False
     ) -> Replicas:
-        """Ask who else is the master, and, where nothing tells of replicas, whether the broker has slaves."""
+        """Ask which other brokers of this name are, or may be, the master.
+
+        :param known: addresses of replicas that earlier looks have seen.
+        :param has_slaves: tells whether the broker has slaves; called where nothing else tells of replicas.
+        :raises BrokerError: the broker itself can't be asked.
+        """
         if not self.settings.get(NAME, "").strip():
             return Replicas()
         has_controller = self.settings.get(CONTROLLER_MODE, "").strip().lower() == "true"

@@ -23,5 +23,8 @@ def disk_usage(path: str | os.PathLike[str]) -> DiskUsage:
 
 
 def log_disks(layout: StoreLayout) -> tuple[int | None, int | None]:
-    """Return the bytes of the smallest disk of a log, and the fullest one's level in percent, or None."""
+    """Return the bytes of the smallest disk of a store's log, and the level in percent of the fullest.
+
+    :return: None for what can't be measured.
+    """
     return smallest_and_fullest(map(disk_usage, layout.commitlog_paths))

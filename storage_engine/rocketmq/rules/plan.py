@@ -50,6 +50,7 @@ def plan(
     A segment with an mtime in the future has not expired, whatever fileReservedTime says: either it is held
     on purpose, or a clock jumped, which never permits a deletion. A forced pass ignores age and so this too.
 
+    :param zone: in which deleteWhen is meant.
     :raises BadInputError: a request that makes no sense.
     :raises BrokerConfigError: a deleteWhen that the broker can't parse.
     """

@@ -38,9 +38,11 @@ def triggers(
     zone: ZoneInfo,
     request: PlanRequest,
 ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
-    """The causes that hold now, each with its urgency, and notices that change nothing
-    (CleanCommitLogService#deleteExpiredFiles).
+    """Return the causes that hold now, each with its urgency, and notices that change nothing.
 
+    The rule is that of CleanCommitLogService#deleteExpiredFiles.
+
+    :param zone: in which deleteWhen is meant.
     :param request: its ``manual`` and ``forced`` are a cause of their own. Forced without
         cleanFileForciblyEnable becomes an ordinary manual pass, as in the broker, and a notice.
     :raises BrokerConfigError: a deleteWhen that the broker can't parse. It would give up the whole pass,
@@ -158,6 +160,9 @@ def accepts_writes(used_percent: int, accepted: bool, config: BrokerConfig) -> b
     """Return whether the broker accepts writes after a pass (CleanCommitLogService#isSpaceToDelete).
 
     Between the level of forced cleaning and the warning level a pass leaves it as it was.
+
+    :param used_percent: as the pass found it.
+    :param accepted: before the pass.
     """
     if used_percent > config.disk_space_warning_level_percent:
         return False
@@ -169,6 +174,8 @@ def accepts_writes_by(snapshot: StoreSnapshot, accepted: bool, config: BrokerCon
 
     A log's disk above the level of forced cleaning leaves the other one unasked. A level that isn't known
     changes nothing.
+
+    :param accepted: before the pass.
     """
     for disk in (least_used(snapshot.log_disks), snapshot.dependents_disk):
         if disk is None or disk.used_percent is None:

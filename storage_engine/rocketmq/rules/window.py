@@ -32,14 +32,19 @@ def time_zone(name: str | None) -> ZoneInfo:
 
 
 def in_window(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
-    """Return whether the local clock shows one of deleteWhen's whole hours (UtilAll#isItTimeToDo)."""
+    """Return whether the local clock shows one of the hours; the whole hour counts (UtilAll#isItTimeToDo).
+
+    :param hours: from ``broker_config.parse_delete_when``.
+    """
     return in_hours(now_ms, hours, zone)
 
 
 def next_window_ms(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> int | None:
-    """Return ms since the epoch when the window is next open: now, or at the next such hour, if any.
+    """Return when the window is next open: now if it is, else at the next beginning of one of its hours.
 
     An hour that a change of the clock leaves out has no window that day, one that comes twice has two.
+
+    :return: milliseconds since the epoch; None when no clock ever shows one of the hours.
     """
     if not any(0 <= hour <= 23 for hour in hours):
         return None

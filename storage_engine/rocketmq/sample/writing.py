@@ -443,11 +443,15 @@ def sample_settings(root: Path, segment_bytes: int) -> dict[str, str]:
 
 
 def _broker_conf(values: Mapping[str, str]) -> bytes:
+    """Return settings as a broker reads them."""
     return "".join(f"{key}={value}\n" for key, value in values.items()).encode()
 
 
 def _group_offsets(ends: Ends) -> tuple[Offsets, int]:
-    """Return how far each group has read queues up to their ends, and how many are far behind."""
+    """Return how far each consumer group has read, and how many groups are far behind.
+
+    :param ends: of queues, by topic and queue id.
+    """
     offsets: Offsets = {}
     lagging = 0
     topics = sorted({topic for topic, _ in ends} - set(_OWN_TOPICS))
@@ -465,7 +469,11 @@ def _group_offsets(ends: Ends) -> tuple[Offsets, int]:
 
 
 def _config_files(ends: Ends, delivered: list[int], offsets: Offsets) -> dict[str, bytes]:
-    """Return the files of ``config`` by path below the root, with messages delivered by level less one."""
+    """Return the files of ``config`` by their path below the store's root.
+
+    :param delivered: by delay level less one, how many messages of it were delivered.
+    :param offsets: of all groups, the broker's own too.
+    """
     rows = sorted((topic, queue, end - 1, False) for (topic, queue), end in ends.items())
     columns = zip(*rows, strict=True)
     queues = pa.table(
@@ -506,7 +514,11 @@ def _json(content: dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SentBatch:
-    """Messages of one queue that were sent at once, in a client's form, from a number among all on."""
+    """Messages of one queue that were sent at once.
+
+    :param messages: as a client sends them.
+    :param number: of the first one among all messages that producers send.
+    """
 
     topic: str
     queue_id: int
@@ -599,6 +611,7 @@ class Producers:
             )
 
     def _body_bytes(self, topics: Longs) -> Longs:
+        """Draw lengths: most near the topic's own, some far longer, some empty."""
         random = self._random
         spread = random.lognormal(-0.18, 0.6, len(topics))
         lengths = np.minimum(self._mean_bytes[topics] * spread, _LONGEST_BODY_BYTES).astype(np.int64)
@@ -607,6 +620,7 @@ class Producers:
         return np.asarray(lengths, np.int64)
 
     def _properties(self, number: int, count: int) -> tuple[Bytes, Longs]:
+        """Make rows of properties, and how long each is."""
         random = self._random
         rows = np.tile(np.frombuffer(_ROW, np.uint8), (count, 1))
         numbers = number + np.arange(count, dtype=np.int64)

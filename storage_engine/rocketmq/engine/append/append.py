@@ -41,7 +41,10 @@ class PutStatus(StrEnum):
 
 
 class PutResult(NamedTuple):
-    """Where a message, or a batch's first one, was stored; offsets are -1 where it wasn't."""
+    """Where a message, or a batch, was stored; offsets are -1 where it wasn't.
+
+    :param messages: of a batch; the queue offset is its first one's.
+    """
 
     status: PutStatus
     physical_offset: int = -1
@@ -57,6 +60,7 @@ class NewMessage(NamedTuple):
     A tuple, since a producer makes one for each message that it sends.
 
     :param properties: the block as it is stored; see :func:`properties_block`.
+    :param born_host: of :func:`host_bytes`, as ``store_host``.
     """
 
     topic: str
@@ -73,7 +77,11 @@ class NewMessage(NamedTuple):
 
 
 class NewBatch(NamedTuple):
-    """Messages of one queue as a client sends them (:func:`encode_batch`); each gets these properties."""
+    """Messages of one queue in the form in which a client sends them (MessageExtBatch).
+
+    :param messages: of :func:`encode_batch`.
+    :param properties: each message gets them, behind its own.
+    """
 
     topic: str
     messages: bytes
@@ -126,7 +134,10 @@ _BATCH_HEADER = struct.Struct(">iiiii")
 
 
 def encode_batch(messages: list[tuple[bytes, bytes, int]]) -> bytes:
-    """Return bodies, property blocks and flags as a client's batch (MessageDecoder#encodeMessages)."""
+    """Return messages as a client sends a batch (MessageDecoder#encodeMessages).
+
+    :param messages: body, property block and flag of each.
+    """
     parts = []
     for body, properties, flag in messages:
         size = _BATCH_HEADER.size + len(body) + 2 + len(properties)
@@ -187,7 +198,10 @@ class Appender:
             self._closed = True
 
     def put(self, message: NewMessage) -> PutResult:
-        """Write one message, or one inner batch; else say why not by the broker's own words."""
+        """Write one message, or one inner batch.
+
+        :return: not PUT_OK where it was not written, by the broker's own words.
+        """
         (
             topic,
             body,
@@ -318,7 +332,11 @@ class Appender:
         return part
 
     def _next_file(self, file: WritableFile | None, store_ms: int) -> WritableFile:
-        """Return the file behind one that has no room, which is filled up."""
+        """Return the file behind one that has no room, which is filled up.
+
+        :param file: None: the log has none yet.
+        :raises OSError: it can't be made.
+        """
         if file:
             file.fill_up(store_ms)
         return self._files.last_for_write()
@@ -362,4 +380,5 @@ class Appender:
 
 
 def _refused(reason: int) -> PutResult:
+    """Return what is said of a message that a kernel didn't write."""
     return PutResult(_REFUSALS.get(reason, PutStatus.MESSAGE_ILLEGAL))

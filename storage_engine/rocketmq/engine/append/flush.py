@@ -55,7 +55,10 @@ class StoreCheckpoint:
             self.values = replace(self.values, confirm_phy_offset=offset)
 
     def recovery_time_ms(self, *, with_index: bool) -> int:
-        """Return the store time at which a recovery, of the index too, may begin (#getMinTimestamp)."""
+        """Return the store time at which a recovery may begin (StoreCheckpoint#getMinTimestamp).
+
+        :param with_index: the index has to be complete as well (#getMinTimestampIndex).
+        """
         values = self.values
         earliest = min(values.physic_msg_timestamp_ms, values.logics_msg_timestamp_ms) - _MARGIN_MS
         earliest = max(0, earliest)
@@ -155,7 +158,10 @@ class GroupCommit:
         return me.is_flushed and time.monotonic() <= deadline
 
     def _flush_for_all(self, leader: _Waiting) -> None:
-        """Flush, and wake the puts whose bytes are on disk, the leader, and all if the disk refuses."""
+        """Flush, and wake the puts whose bytes are on disk; all of them where the disk refuses.
+
+        :param leader: the put that flushes; it waits no more, whatever became of its bytes.
+        """
         refused = True
         try:
             with suppress(OSError):
@@ -247,7 +253,10 @@ class LogFlusher:
         return self._commits.wait_for(offset, self._settings.sync_flush_timeout_ms / 1000)
 
     def flush(self) -> None:
-        """Commit and flush all that is written."""
+        """Commit and flush all that is written.
+
+        :raises OSError: the disk refuses, or has refused before.
+        """
         wrote = self._files.wrote_offset
         try:
             while self._files.committed_where < wrote and not self._files.commit(0):
@@ -318,7 +327,10 @@ class QueueFlusher:
         self._service.stop()
 
     def flush(self) -> None:
-        """Flush all queues, then note in the checkpoint up to which time."""
+        """Flush all queues, then note in the checkpoint up to which time.
+
+        :raises OSError: the disk refuses, or has refused before.
+        """
         with self._guard.flushing():
             dispatched_ms = self._dispatched_ms()
             self._queues.flush(0)

@@ -35,7 +35,10 @@ _BLOCK_BYTES = 1 << 20
 
 
 def erase_behind(fd: int, position: int, size_bytes: int) -> None:
-    """Write zeros over what is not zero from a position of a file on, and take them to disk."""
+    """Write zeros over what is not zero from a position of a file on, and take them to disk.
+
+    :raises OSError: the disk refuses.
+    """
     erased = False
     while position < size_bytes:
         try:
@@ -93,6 +96,7 @@ class WritableFile:
 
         The disk's space is taken at once: writing to a mapped file on a full disk would end the process.
 
+        :param pool: where the file's buffer comes from.
         :raises OSError: the file can't be made, or the disk has no room for it.
         """
         self.path, self.base_offset, self.size_bytes = path, base_offset, size_bytes
@@ -186,7 +190,10 @@ class WritableFile:
                 self._unmap()
 
     def shutdown(self, forced_after_ms: int, now_ms: int) -> None:
-        """Let nobody else pin the file; unmap it once unpinned, or by force (ReferenceResource#shutdown)."""
+        """Let nobody else pin the file, and unmap it once nobody has it (ReferenceResource#shutdown).
+
+        :param forced_after_ms: after so long readers don't count any more. Their memory stays theirs.
+        """
         with self._guard:
             if self.available:
                 self.available, self.first_shutdown_ms = False, now_ms

@@ -165,7 +165,10 @@ class FileQueue:
         return files[0] if or_first else None
 
     def commit(self, least_pages: int) -> bool:
-        """Commit the file that is next; True when there was nothing to do (MappedFileQueue#commit)."""
+        """Commit the file that is next; True when there was nothing to do (MappedFileQueue#commit).
+
+        :raises OSError: the disk refuses, or has refused before.
+        """
         with self._flushes.flushing():
             file = self.find(self.committed_where, or_first=self.committed_where == 0)
             if file is None:
@@ -211,7 +214,10 @@ class FileQueue:
         self.forget(gone)
 
     def erase_rest(self) -> None:
-        """Write zeros over what lies behind the log's end, durably: no recovery may take it for messages."""
+        """Write zeros over what lies behind the log's end, durably: no recovery may take it for messages.
+
+        :raises OSError: the disk refuses.
+        """
         if self.last is not None:
             self.last.erase_rest()
 
@@ -274,7 +280,10 @@ class FlushGuard:
 
     @contextmanager
     def flushing(self) -> Iterator[None]:
-        """Flush while the block runs, unless the disk has refused before."""
+        """Flush while the block runs.
+
+        :raises OSError: the disk has refused before.
+        """
         with self._turn:
             if self._refused is not None:
                 raise self._refused
@@ -287,8 +296,9 @@ class FlushGuard:
 
 
 def allow_open_files(directory: Path, files: int) -> None:
-    """Raise the soft limit of open files to the hard one, as a JVM does, where a log's number needs it.
+    """Raise the soft limit of open files to the hard one, as a JVM does, where a log needs it.
 
+    :param files: of the log.
     :raises BadInputError: the hard limit is too low.
     """
     needed = _A_FILE * files + _OTHERS

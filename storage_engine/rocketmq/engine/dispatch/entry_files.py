@@ -80,7 +80,11 @@ class EntryFiles:
         return path
 
     def begin_file(self, start_offset: int) -> bool:
-        """Make the file for the next entry, if none has room; return whether it is its queue's first."""
+        """Make the file that the next entry goes to, if there is none with room.
+
+        :param start_offset: of that entry; decides where a queue without files begins.
+        :return: whether it is the first file of the queue.
+        """
         if self.bases and self.wrote < self.file_bytes:
             return False
         first = not self.bases
@@ -121,8 +125,9 @@ class EntryFiles:
             os.close(fd)
 
     def flush(self, least_pages: int) -> None:
-        """Take at least so many pages that were written since the last flush to disk.
+        """Take what was written since the last flush to disk.
 
+        :param least_pages: do nothing for fewer.
         :raises OSError: the disk refuses; what was flushed before counts on.
         """
         bases, end = self.written()
@@ -194,7 +199,10 @@ class EntryFiles:
             self.directory.rmdir()
 
     def take_to_disk(self) -> None:
-        """Flush what a process wrote that was killed: it may be in the page cache alone."""
+        """Flush what a process wrote that was killed: it may be in the page cache alone.
+
+        :raises OSError: the disk refuses.
+        """
         if self.bases:
             self._new_directories += self.directory.parents[:QUEUE_DEPTH]
         self.flush(0)
@@ -203,6 +211,8 @@ class EntryFiles:
         """Write zeros over what lies behind the last entry, durably: no recovery may take it for entries.
 
         Files that were cut off don't come back either.
+
+        :raises OSError: the disk refuses.
         """
         self._flush_deletions()
         if not self.bases or self.wrote == self.file_bytes:

@@ -33,7 +33,11 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class UnsureIndex:
-    """What a crash may have taken of an index: files behind the first ones, and entries from an offset on."""
+    """What a crash may have taken of an index.
+
+    :param kept: number of the first files that stay.
+    :param begin: offset from which messages get their entries again.
+    """
 
     kept: int
     begin: int
@@ -49,6 +53,7 @@ def find_unsure(
 
     :param sound: headers of the first files, those that are as they were written.
     :param loaded: how many files the broker keeps.
+    :param began_at: where the recovery began to read the log.
     :return: None: nothing; each message has its entry.
     """
     kept = next((n for n, one in enumerate(sound) if one.end_phy_offset >= log_end), len(sound))
@@ -77,7 +82,11 @@ class IndexWriter:
         )
 
     def load(self, *, clean: bool) -> tuple[Path, ...]:
-        """Find the files; after a crash those that were not flushed are deleted, and returned."""
+        """Find the files; after a crash those that were not flushed are deleted (IndexService#load).
+
+        :param clean: the store was stopped cleanly.
+        :return: what was deleted.
+        """
         listed = self.listed()
         self._sound = 0 if clean else len(self.sound_headers(listed))
         deleted = () if clean else tuple(path for path in listed if self.is_unflushed(path))
@@ -123,6 +132,7 @@ class IndexWriter:
 
         The caller makes entries again from the returned offset on, in the log's order.
 
+        :param log_begin: first offset of the log.
         :param began_at: where the recovery began to read the log, and to make entries.
         :return: see :func:`find_unsure`.
         """
@@ -143,6 +153,7 @@ class IndexWriter:
         """Write the keys of messages, in their order.
 
         :param base: address that the rows' places are counted from; ``texts`` is the same memory.
+        :param now_ms: names a new file.
         :raises OSError: a file can't be made.
         """
         starts, hashes = self._hashes(base, texts, rows)

@@ -124,7 +124,10 @@ class ExtWriter:
 
 
 def files_to_look_at(files: EntryFiles, form: EntryFormat, unflushed_from: int | None) -> int:
-    """Return how many of a queue's last files a recovery looks at; see :meth:`QueueWriter.recover`."""
+    """Return how many of a queue's last files a recovery looks at.
+
+    :param unflushed_from: as of :meth:`QueueWriter.recover`.
+    """
     count = _FILES_TO_RECOVER
     if unflushed_from is None:
         return count
@@ -194,6 +197,7 @@ class QueueWriter:
     def append_next(self, rows: int, chosen: int, count: int) -> bool:
         """Write the entries of messages that follow the last one and each other, as nearly all do.
 
+        :param rows: address of a dispatch's rows.
         :param chosen: address of the numbers of those that are meant.
         :return: False: nothing was written, and :meth:`append` has to look at each.
         """
@@ -214,6 +218,8 @@ class QueueWriter:
         """Write the entries of messages in their order (ConsumeQueue#putMessagePositionInfoWrapper).
 
         Those of messages that have an entry already are passed over.
+
+        :param store_ms: for the extension; None: it gets no unit.
         """
         if self.ext and store_ms is not None:
             tags_codes = self.ext.append(tags_codes, store_ms)
@@ -329,7 +335,10 @@ class QueueWriter:
             self.max_physical_offset = log_end
 
     def clean_below(self, min_offset: int) -> int:
-        """Delete what points below the log's min offset; return how many files (#deleteExpiredFile)."""
+        """Delete what points only below the log's min offset (ConsumeQueue#deleteExpiredFile).
+
+        :return: how many files of entries went.
+        """
         deleted = delete_below(self.files, consume_queue.FORMAT, min_offset)
         address = self.correct_min(min_offset)
         if self.ext and address is not None:
@@ -430,7 +439,11 @@ class BatchQueueWriter:
         self.files.flush(least_pages)
 
     def recover(self, unflushed_from: int | None = None) -> None:
-        """Find the end in the last files (BatchConsumeQueue#recover); see :meth:`QueueWriter.recover`."""
+        """Find the end, looking at the last three files (BatchConsumeQueue#recover).
+
+        :param unflushed_from: as of
+            :meth:`~storage_engine.rocketmq.engine.dispatch.queue_writer.QueueWriter.recover`.
+        """
         bases = self.files.bases
         if not bases:
             return
@@ -475,7 +488,10 @@ class BatchQueueWriter:
             self._find_next_queue_offset()
 
     def clean_below(self, min_offset: int) -> int:
-        """Delete what points below the log's min offset; return how many files (#deleteExpiredFile)."""
+        """Delete what points only below the log's min offset (BatchConsumeQueue#deleteExpiredFile).
+
+        :return: how many files went.
+        """
         deleted = delete_below(self.files, batch_consume_queue.FORMAT, min_offset)
         self.correct_min(min_offset)
         return deleted
@@ -545,7 +561,10 @@ class QueueTable:
         return topic in self._batch_topics
 
     def load(self) -> None:
-        """Find the queues that are there, whose files must have the size that the settings say."""
+        """Find the queues that are there.
+
+        :raises StoreLayoutError: a file of one has another size than the settings say.
+        """
         for directory in (self._layout.consumequeue, self._layout.batchconsumequeue):
             for queue in iter_queues(directory):
                 batch = directory == self._layout.batchconsumequeue
@@ -575,7 +594,10 @@ class QueueTable:
         return max((writer.max_physical_offset for writer in self), default=-1)
 
     def recover(self, unflushed_from: int | None) -> None:
-        """Find the end of each queue; see :meth:`QueueWriter.recover`."""
+        """Find the end of each queue.
+
+        :param unflushed_from: entries of messages from this offset of the log on may not be on disk.
+        """
         for writer in self:
             writer.recover(unflushed_from)
         if unflushed_from is not None:
@@ -592,19 +614,28 @@ class QueueTable:
             writer.correct_min(min_offset)
 
     def flush(self, least_pages: int) -> None:
-        """Take what was written to disk, of each queue with at least so many pages."""
+        """Take what was written to disk, of each queue with at least so many pages.
+
+        :raises OSError: the disk refuses.
+        """
         with self._flushes:
             for writer in self:
                 writer.flush(least_pages)
 
     def take_to_disk(self) -> None:
-        """Flush what a killed process wrote."""
+        """Flush what a killed process wrote.
+
+        :raises OSError: the disk refuses.
+        """
         with ThreadPoolExecutor(_SYNCS, thread_name_prefix="flush") as pool:
             for _ in pool.map(EntryFiles.take_to_disk, self.entry_files()):
                 pass
 
     def drop_behind(self, log_end: int) -> None:
-        """Remove what lies behind the last entry of a message that is there, durably."""
+        """Remove what lies behind the last entry of a message that is there, durably.
+
+        :raises OSError: the disk refuses.
+        """
         for writer in self:
             writer.drop_behind(log_end)
         for files in self.entry_files():

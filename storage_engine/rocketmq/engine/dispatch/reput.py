@@ -58,7 +58,12 @@ class FrameReader:
         self._state = np.empty(2, np.int64)
 
     def read(self, data: Bytes, position: int, end: int, limit: int, *, check_crc: bool) -> Walk:
-        """Read at most :data:`ROWS_AT_ONCE` frames, up to ``limit``; rows stay valid until the next call."""
+        """Read the frames from a position on, at most :data:`ROWS_AT_ONCE`.
+
+        :param end: of what may be read.
+        :param limit: no frame may reach beyond it.
+        :return: rows that stay valid until the next call.
+        """
         crc = crc_engine()
         count = kernels.read_frames(
             address_of(data),
@@ -84,6 +89,7 @@ class _Groups:
 
     :param order: their numbers; only of those that have an entry.
     :param begins: where in it each queue begins, and where the last ends.
+    :param marks: all marks of all rows together.
     :param last: the last row that has an entry; -1: none has.
     """
 
@@ -105,7 +111,11 @@ class _Sorter:
         ]
 
     def sort(self, base: int, rows: int, count: int) -> _Groups:
-        """Sort at most :data:`ROWS_AT_ONCE` rows of a buffer; the result stays valid until the next call."""
+        """Sort so many rows; what is returned stays valid until the next call.
+
+        :param base: address of the buffer.
+        :param rows: address of the rows, at most :data:`ROWS_AT_ONCE`.
+        """
         table, of_rows, order, begins = self._addresses
         slots = 1 << count.bit_length()
         queues, marks, last = group_by_queue(base, rows, count, table, slots, of_rows, order, begins)
@@ -131,7 +141,11 @@ class Dispatcher:
         """Store time of the newest message that has an entry."""
 
     def dispatch(self, data: Bytes, rows: Rows) -> None:
-        """Write what queues and index need of a :class:`FrameReader`'s contiguous rows, in their order."""
+        """Write what queues and index need of these messages, in their order.
+
+        :param rows: of :class:`FrameReader`, contiguous.
+        :raises OSError: an entry can't be written.
+        """
         if not len(rows):
             return
         address = address_of(rows)
@@ -178,6 +192,7 @@ class Dispatcher:
 
 
 def _append(writer: QueueWriter | BatchQueueWriter, rows: Rows) -> None:
+    """Write entries of one queue."""
     if isinstance(writer, BatchQueueWriter):
         writer.append(
             rows[:, kernels.PHYSICAL_OFFSET],
