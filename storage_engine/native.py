@@ -457,9 +457,9 @@ def _compress_lanes(lanes: int) -> Any:
     if lanes == 1:
         return intrinsic(lambda typingctx, constants, state, block: (signature, generate))
     return intrinsic(
-        lambda typingctx, constants, state, block, other_state, other_block: (signature, generate)
+        lambda typingctx, constants, first, a, second, b, third, c, last, d: (signature, generate)
     )
 
 
 compress_sha256: Callable[[int, int, int], None] = _compress_lanes(1)
-compress_two_sha256: Callable[[int, int, int, int, int], None] = _compress_lanes(2)
+compress_four_sha256: Callable[[int, int, int, int, int, int, int, int, int], None] = _compress_lanes(4)

@@ -221,6 +221,7 @@ def test_every_way_to_hash_gives_the_same_roots(monkeypatch: pytest.MonkeyPatch,
     engine = engines()[way]
     assert sha256_kernels.is_right(engine)
     monkeypatch.setattr(segment_tree, "sha256_engine", lambda: engine)
+    monkeypatch.setattr(segment_tree, "_TOGETHER", 61)
     chance = Random(1)
     sizes = [*range(1, 140), 4096, 1, 5000, 34, 35, 36]
     rows = tiled([chance.choice("abc") for _ in sizes], sizes, chance)
