@@ -456,10 +456,13 @@ def _compress_lanes(lanes: int) -> Any:
     signature = types.void(*[types.int64] * (1 + 2 * lanes))
     if lanes == 1:
         return intrinsic(lambda typingctx, constants, state, block: (signature, generate))
+    if lanes == 2:
+        return intrinsic(lambda typingctx, constants, first, a, second, b: (signature, generate))
     return intrinsic(
-        lambda typingctx, constants, state, block, other_state, other_block: (signature, generate)
+        lambda typingctx, constants, first, a, second, b, third, c, last, d: (signature, generate)
     )
 
 
 compress_sha256: Callable[[int, int, int], None] = _compress_lanes(1)
 compress_two_sha256: Callable[[int, int, int, int, int], None] = _compress_lanes(2)
+compress_four_sha256: Callable[[int, int, int, int, int, int, int, int, int], None] = _compress_lanes(4)

@@ -1,7 +1,7 @@
 """Leaves of a segment's rows, and the trees that they make: a run of rows a call.
 
 Of a tree no more is kept than the tops of its whole subtrees: the one of 2^n leaves at level n, where bit n
-of the number of leaves is set. A leaf is added as a binary counter carries.
+of the number of leaves is set. Leaves are added as a binary counter carries, level by level.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from storage_engine.lake.file.sha256_kernels import (
     BLOCK_BYTES,
     DIGEST_BYTES,
     LANE_BYTES,
+    LANES,
     SCRATCH_BYTES,
+    begin_lane,
     has_lanes,
+    hash_blocks_of_lanes,
+    hash_lanes,
     lane_head,
+    lane_tail,
     sha256,
     sha256_blocks,
-    sha256_two,
-    sha256_two_blocks,
-    write_two,
+    write_lane,
 )
 from storage_engine.native import copy_16, copy_32, inlined, kernel, store_be_i32, store_be_i64, store_u8
 
@@ -34,14 +37,13 @@ _LEAF_PREFIX = 1 + SALT_BYTES + 8 + 4
 _SALT_MESSAGE = 1 + SALT_BYTES + 8
 _NODE_MESSAGE = 1 + 2 * DIGEST_BYTES
 _LEAF_AT = SCRATCH_BYTES
-_SALT_AT = _LEAF_AT + BLOCK_BYTES
-_NODE_AT = _SALT_AT + BLOCK_BYTES
+_SALTS_AT = _LEAF_AT + BLOCK_BYTES
+_NODE_AT = _SALTS_AT + LANES * BLOCK_BYTES
 _HASH_AT = _NODE_AT + 2 * BLOCK_BYTES
-_OTHER_SALT_AT = _HASH_AT + 2 * DIGEST_BYTES
-_LANES_AT = _OTHER_SALT_AT + BLOCK_BYTES
-TREE_SCRATCH_BYTES = _LANES_AT + 2 * LANE_BYTES
-"""Behind what a hash needs: a leaf's first bytes, a salt's and a node's message with its padding, two hashes;
-and for two leaves side by side another salt's message, and lanes."""
+_LANES_AT = _HASH_AT + DIGEST_BYTES
+TREE_SCRATCH_BYTES = _LANES_AT + LANES * LANE_BYTES
+"""Behind what a hash needs: a leaf's first bytes, messages of salts and of a node with their padding, a hash;
+and lanes for leaves and nodes side by side."""
 
 
 @kernel
@@ -51,15 +53,16 @@ def push_leaves(
     data: int,
     first_position: int,
     order: npt.NDArray[np.int64],
+    slots: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
     positions: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
-    streams: npt.NDArray[np.int32],
     secrets: int,
     places: npt.NDArray[np.int64],
     are_salts: npt.NDArray[np.uint8],
+    hashes: int,
     subtrees: int,
     counts: npt.NDArray[np.int64],
-    size_bytes: npt.NDArray[np.int64],
 ) -> None:
     """Add a leaf for each row to the tree of its stream.
 
@@ -69,48 +72,57 @@ def push_leaves(
     :param scratch: address of :data:`TREE_SCRATCH_BYTES`.
     :param data: address of the segment's bytes from ``first_position`` on.
     :param order: of the rows, by position.
+    :param slots: by place in ``order``, that of the leaf among the hashes: a stream's by position, and a free
+        one before them.
+    :param lengths: of each stream's slots, without the free one.
     :param secrets: address of keys and salts of 16 bytes each.
     :param places: of each row's among them.
     :param are_salts: whether it is the salt itself, and no key.
+    :param hashes: address of room for a hash in each slot.
     :param subtrees: address of :data:`LEVELS` hashes of each stream.
     :param counts: leaves of each stream.
-    :param size_bytes: of each stream's leaves.
     """
-    leaf, digest = scratch + _LEAF_AT, scratch + _HASH_AT
-    salted, node = scratch + _SALT_AT, scratch + _NODE_AT
-    _pad(salted, SALT, _SALT_MESSAGE, 1)
+    leaf, digest, salts = scratch + _LEAF_AT, scratch + _HASH_AT, scratch + _SALTS_AT
+    node, lanes = scratch + _NODE_AT, scratch + _LANES_AT
+    for i in range(LANES):
+        _pad(salts + BLOCK_BYTES * i, SALT, _SALT_MESSAGE, 1)
     _pad(node, NODE, _NODE_MESSAGE, 2)
-    other_salted, lanes = scratch + _OTHER_SALT_AT, scratch + _LANES_AT
-    _pad(other_salted, SALT, _SALT_MESSAGE, 1)
-    paired = len(order) - len(order) % 2 if has_lanes(engine) else 0
-    for i in range(0, paired, 2):
-        row, other = order[i], order[i + 1]
-        _ask_salt(salted, secrets + SALT_BYTES * places[row], positions[row])
-        _ask_salt(other_salted, secrets + SALT_BYTES * places[other], positions[other])
-        sha256_two_blocks(engine, lanes, salted, other_salted)
-        write_two(lanes, digest, digest + DIGEST_BYTES)
-        head, other_head = lane_head(lanes, 0), lane_head(lanes, 1)
-        salt = secrets + SALT_BYTES * places[row] if are_salts[row] else digest
-        _begin_leaf(head, salt, positions[row], sizes[row])
-        salt = secrets + SALT_BYTES * places[other] if are_salts[other] else digest + DIGEST_BYTES
-        _begin_leaf(other_head, salt, positions[other], sizes[other])
-        first, second = data + positions[row] - first_position, data + positions[other] - first_position
-        sha256_two(engine, lanes, _LEAF_PREFIX, first, sizes[row], second, sizes[other])
-        write_two(lanes, digest, digest + DIGEST_BYTES)
-        _push(engine, scratch, subtrees, counts, size_bytes, streams[row], sizes[row])
-        copy_32(digest, digest + DIGEST_BYTES)
-        _push(engine, scratch, subtrees, counts, size_bytes, streams[other], sizes[other])
-    for i in range(paired, len(order)):
+    beside = len(order) - len(order) % LANES if has_lanes(engine) else 0
+    for i in range(0, beside, LANES):
+        for k in range(LANES):
+            row = order[i + k]
+            _ask_salt(salts + BLOCK_BYTES * k, secrets + SALT_BYTES * places[row], positions[row])
+        hash_blocks_of_lanes(engine, lanes, salts, BLOCK_BYTES, 1)
+        for k in range(LANES):
+            row, lane = order[i + k], lanes + LANE_BYTES * k
+            write_lane(lane, digest)
+            secret = secrets + SALT_BYTES * places[row] if are_salts[row] else digest
+            _begin_leaf(lane_head(lane), secret, positions[row], sizes[row])
+            begin_lane(lane, _LEAF_PREFIX, data + positions[row] - first_position, sizes[row])
+        # Rows lie side by side, so the next ones as far behind these as the first of them.
+        following = order[min(i + LANES, len(order) - 1)]
+        hash_lanes(engine, lanes, positions[following] - positions[order[i]])
+        for k in range(LANES):
+            write_lane(lanes + LANE_BYTES * k, hashes + DIGEST_BYTES * slots[i + k])
+    for i in range(beside, len(order)):
         row = order[i]
         secret = secrets + SALT_BYTES * places[row]
         if not are_salts[row]:
-            _ask_salt(salted, secret, positions[row])
-            sha256_blocks(engine, scratch, salted, 1, digest)
+            _ask_salt(salts, secret, positions[row])
+            sha256_blocks(engine, scratch, salts, 1, digest)
             secret = digest
         _begin_leaf(leaf, secret, positions[row], sizes[row])
         at = data + positions[row] - first_position
-        sha256(engine, scratch, leaf, _LEAF_PREFIX, at, sizes[row], digest)
-        _push(engine, scratch, subtrees, counts, size_bytes, streams[row], sizes[row])
+        sha256(engine, scratch, leaf, _LEAF_PREFIX, at, sizes[row], hashes + DIGEST_BYTES * slots[i])
+    for k in range(LANES):
+        _pad(lane_tail(lanes + LANE_BYTES * k), NODE, _NODE_MESSAGE, 2)
+    free = hashes
+    for stream in range(len(lengths)):
+        if lengths[stream] > 0:
+            tops = subtrees + LEVELS * DIGEST_BYTES * stream
+            _push(engine, scratch, tops, counts[stream], free, lengths[stream])
+            counts[stream] += lengths[stream]
+        free += DIGEST_BYTES * (lengths[stream] + 1)
 
 
 @inlined
@@ -141,24 +153,40 @@ def _pad(message: int, first: int, size: int, blocks: int) -> None:
 
 
 @inlined
-def _push(
-    engine: int,
-    scratch: int,
-    subtrees: int,
-    counts: npt.NDArray[np.int64],
-    size_bytes: npt.NDArray[np.int64],
-    stream: int,
-    size: int,
-) -> None:
-    """Add the leaf that lies in the scratch to its stream's tree."""
-    node, digest = scratch + _NODE_AT, scratch + _HASH_AT
-    tops, count, level = subtrees + LEVELS * DIGEST_BYTES * stream, counts[stream], 0
-    counts[stream] = count + 1
-    size_bytes[stream] += size
-    while count & 1:
-        copy_32(node + 1, tops + DIGEST_BYTES * level)
-        copy_32(node + 1 + DIGEST_BYTES, digest)
-        sha256_blocks(engine, scratch, node, 2, digest)
-        count >>= 1
+def _push(engine: int, scratch: int, tops: int, count: int, free: int, added: int) -> None:
+    """Add leaves to a stream's tree.
+
+    :param tops: address of its whole subtrees.
+    :param count: of its leaves so far.
+    :param free: address of room for a hash; the leaves lie behind it, and are overwritten.
+    :param added: how many they are.
+    """
+    lanes, node = scratch + _LANES_AT, scratch + _NODE_AT
+    level = 0
+    while added > 0:
+        at = free + DIGEST_BYTES
+        if count >> level & 1:
+            at = free
+            copy_32(at, tops + DIGEST_BYTES * level)
+            added += 1
+        if added & 1:
+            copy_32(tops + DIGEST_BYTES * level, at + DIGEST_BYTES * (added - 1))
+        added //= 2
+        beside = added - added % LANES if has_lanes(engine) else 0
+        for i in range(0, beside, LANES):
+            for k in range(LANES):
+                _join(lane_tail(lanes + LANE_BYTES * k), at + 2 * DIGEST_BYTES * (i + k))
+            hash_blocks_of_lanes(engine, lanes, lane_tail(lanes), LANE_BYTES, 2)
+            for k in range(LANES):
+                write_lane(lanes + LANE_BYTES * k, free + DIGEST_BYTES * (i + k + 1))
+        for i in range(beside, added):
+            _join(node, at + 2 * DIGEST_BYTES * i)
+            sha256_blocks(engine, scratch, node, 2, free + DIGEST_BYTES * (i + 1))
         level += 1
-    copy_32(tops + DIGEST_BYTES * level, digest)
+
+
+@inlined
+def _join(message: int, hashes: int) -> None:
+    """Write what is hashed for a node over two hashes, one behind the other."""
+    copy_32(message + 1, hashes)
+    copy_32(message + 1 + DIGEST_BYTES, hashes + DIGEST_BYTES)

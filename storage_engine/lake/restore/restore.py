@@ -38,6 +38,7 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.nesting import refuse_target_inside_store
 from storage_engine.lake.coverage.coverage import in_either
 from storage_engine.lake.file.data_file import WindowMemory
+from storage_engine.lake.file.sha256_kernels import LANES
 from storage_engine.lake.restore.filled import FILLED_FILE, FilledSegment, FilledSegments
 from storage_engine.lake.restore.restore_span import (
     LineageRange,
@@ -362,13 +363,16 @@ def write_segments(
             finished = frozenset() if config is None else config.FINISHED
             existing = target.look(configuration | set(wanted), finished)
             # All that is there is compared before anything is written.
-            there = existing - configuration
-            _all(pool.submit(_check_same, name, target, path, wanted[path]) for path in sorted(there))
+            there = sorted(existing - configuration)
+            beside = min(LANES, max(1, -(-len(there) // threads)))
+            groups = (there[at : at + beside] for at in range(0, len(there), beside))
+            _all(pool.submit(_check_same, name, target, paths, wanted) for paths in groups)
             if existing & configuration:
                 queues = _all(pool.submit(source.queues, row) for row in chosen)
                 contents = config_files(config, queues, chosen)
                 for path in existing & configuration:
-                    _check_same(name, target, path, hashlib.sha256(contents[str(path)]).hexdigest())
+                    made = hashlib.sha256(contents[str(path)]).hexdigest()
+                    _check_same(name, target, [path], {path: made})
             target.sweep()
             if filled and FILLED_FILE not in existing:
                 # First: no segment with filler is there without it.
@@ -568,14 +572,15 @@ def _add(wanted: dict[Path, str], path: Path, sha256: str, configuration: Set[Pa
     wanted[path] = sha256
 
 
-def _check_same(name: Path, target: RestoreTarget, path: Path, expected: str) -> None:
+def _check_same(name: Path, target: RestoreTarget, paths: Sequence[Path], wanted: Mapping[Path, str]) -> None:
     """Make sure that what is in the target already is what this restore would write."""
-    if (found := target.sha256(path)) != expected:
-        raise RestoreError(
-            f"{name / path}: expected SHA-256 {expected}, which this restore would write, found a file with "
-            f"{found}: of another lineage or store, or changed since. Nothing was written. Restore into a "
-            "new directory."
-        )
+    for path, found in zip(paths, target.sha256(paths), strict=True):
+        if found != wanted[path]:
+            raise RestoreError(
+                f"{name / path}: expected SHA-256 {wanted[path]}, which this restore would write, found a "
+                f"file with {found}: of another lineage or store, or changed since. Nothing was written. "
+                "Restore into a new directory."
+            )
 
 
 def _all(futures: Iterable[Future[T]]) -> list[T]:

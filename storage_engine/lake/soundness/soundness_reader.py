@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import stat
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from errno import ELOOP, ENOENT, ENOTDIR
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -29,6 +30,7 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of, proven_files
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
+from storage_engine.lake.file.data_file import WindowMemory
 from storage_engine.lake.file.jobs import data_file_name, file_name
 from storage_engine.lake.file.live_files import LiveFile, live_data_files
 from storage_engine.lake.soundness.chain import row_fault, row_faults
@@ -107,6 +109,7 @@ class Reader:
         self._sha256 = cache(self._read_sha256)
         self._differences: dict[int, str] = {}
         self._expected: dict[str, _Expected | None] = {}
+        self._per_thread = threading.local()
 
     def faulty(
         self, rows: Sequence[Receipt], faults: Mapping[int, str] | None = None
@@ -243,7 +246,9 @@ class Reader:
                 fault = partial_fault(self._table, receipt, from_table=is_displaced(receipt, seen.files))
                 # The root that its rows reach is over this SHA-256.
                 return replace(seen, undecoded=fault, rows_sha256=None if fault else receipt.sha256)
-            for position, data in read_segment(self._table, receipt, tree=leaves):
+            untouched = frozenset(file.location for file in seen.own if not file.has_deletes)
+            read = partial(read_segment, self._table, receipt, untouched=untouched, memory=self._memory())
+            for position, data in read(tree=leaves):
                 if leaves is None:
                     digest.update(data)
                 if chunk is not None:
@@ -253,7 +258,7 @@ class Reader:
                 # The root is over each byte at its place, and over the SHA-256 of all: one hash a byte.
                 return replace(seen, rows_sha256=receipt.sha256)
             if leaves is not None:
-                for _, data in read_segment(self._table, receipt):
+                for _, data in read():
                     digest.update(data)
         except (LakeUnavailableError, MemoryError):
             raise
@@ -265,6 +270,13 @@ class Reader:
         # Of rows that are others than were proven, nobody asks for the tree.
         is_same = digest.hexdigest() == receipt.sha256
         return replace(seen, rows_sha256=digest.hexdigest(), tree=wrong if is_same else "")
+
+    def _memory(self) -> WindowMemory:
+        """Return memory that serves one segment of this thread after the other."""
+        if not hasattr(self._per_thread, "windows"):
+            self._per_thread.windows = WindowMemory()
+        windows: WindowMemory = self._per_thread.windows
+        return windows
 
     def _difference(self, listed: LiveFile) -> str:
         """Return what of an entry isn't as in the file's footer, which is read once however many share it."""

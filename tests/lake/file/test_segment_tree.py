@@ -6,6 +6,8 @@ import hashlib
 import io
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
+from io import FileIO
 from itertools import accumulate
 from pathlib import Path
 from random import Random
@@ -221,10 +223,30 @@ def test_every_way_to_hash_gives_the_same_roots(monkeypatch: pytest.MonkeyPatch,
     engine = engines()[way]
     assert sha256_kernels.is_right(engine)
     monkeypatch.setattr(segment_tree, "sha256_engine", lambda: engine)
+    monkeypatch.setattr(segment_tree, "_TOGETHER", 61)
     chance = Random(1)
     sizes = [*range(1, 140), 4096, 1, 5000, 34, 35, 36]
     rows = tiled([chance.choice("abc") for _ in sizes], sizes, chance)
     assert tree_of(list(rows), [7, 50]).root == expected(rows)
+
+
+@pytest.mark.parametrize("way", ["OpenSSL", "OpenSSL and processor"])
+@pytest.mark.parametrize("files", [1, 2, 3, 4])
+def test_files_are_hashed_side_by_side_as_each_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str, files: int
+) -> None:
+    engine, part = engines()[way], sha256_kernels._PART_BYTES
+    monkeypatch.setattr(sha256_kernels, "sha256_engine", lambda: engine)
+    chance = Random(files)
+    for size in (0, 55, 56, part - 1, part, 2 * part + 64, 3 * part):
+        sizes = [size, *(max(0, size + chance.choice([0, 0, -1, 63, part])) for _ in range(files - 1))]
+        contents = [chance.randbytes(it) for it in sizes]
+        with ExitStack() as opened:
+            paths = [tmp_path / str(number) for number in range(files)]
+            for path, content in zip(paths, contents, strict=True):
+                path.write_bytes(content)
+            found = sha256_kernels.sha256_of_files([opened.enter_context(FileIO(path)) for path in paths])
+        assert found == [hashlib.sha256(content).hexdigest() for content in contents]
 
 
 @pytest.mark.parametrize(
