@@ -111,13 +111,10 @@ class Acting:
         :param other_name: that the act gives the file.
         :raises FileNotFoundError: there is no such file.
         """
-        fd = os.open(path, _LOOK)
-        try:
+        with durable.opened(path, _LOOK) as fd:
             before = os.fstat(fd)
             yield
             after = os.fstat(fd)
-        finally:
-            os.close(fd)
         if after.st_nlink and _is_ours(before, after, mtime_ns):
             names = (path,) if other_name is None else (path, other_name)
             self._note(before, after, tuple(os.fspath(name) for name in names))

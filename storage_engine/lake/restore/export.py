@@ -34,7 +34,7 @@ from pyiceberg.expressions import (
 )
 
 from storage_engine.brokers import find_broker
-from storage_engine.core.durable import new_file, remove_abandoned
+from storage_engine.core.durable import new_file, opened, remove_abandoned
 from storage_engine.core.nearest import meant
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, ExportError
@@ -199,6 +199,7 @@ _ROWS_AT_A_TIME = 64 << 10
 _BYTES_AT_A_TIME = 32 << 20
 _BUFFER_BYTES = 1 << 20
 _PARTIAL_SUFFIX = ".exporting"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +263,8 @@ def export_messages(
     _check_topic_id(lake, selection.topic_id, ids)
     count, tally = ReadCount(), _Tally(str(columns.stored_at))
     every_row = _receipts_of(lake, selection)
-    with _target_errors(target), _directory_of(target) as directory:
+    # What leads to the directory is resolved once.
+    with _target_errors(target), opened(target.parent, _DIRECTORY) as directory:
         if target.is_symlink() or target.exists():
             raise _exists(target)
         remove_abandoned(target.name, _PARTIAL_SUFFIX, dir_fd=directory)
@@ -532,16 +534,6 @@ _WRITERS: dict[ExportFormat, Callable[[BinaryIO, pa.Schema], AbstractContextMana
     ExportFormat.PARQUET: _parquet,
     ExportFormat.JSON_LINES: _json_lines,
 }
-
-
-@contextmanager
-def _directory_of(target: Path) -> Iterator[int]:
-    """The descriptor of the directory that a target is in; what leads there is resolved once."""
-    fd = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _exists(target: Path) -> ExportError:
