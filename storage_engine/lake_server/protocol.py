@@ -73,8 +73,6 @@ class Request:
     """A request of a client.
 
     :param version: -1: of ApiVersions, in one that isn't answered.
-    :param host: of the client.
-    :param login: who the client is.
     :param body: as kio has it.
     :param data: the request as it came, without its length.
     """
@@ -99,7 +97,6 @@ def load_types() -> None:
 def read_request(data: bytes, host: str, login: Login) -> Request:
     """Parse a request without its length.
 
-    :param host: of the client.
     :raises ProtocolError: it is none, or none that is answered.
     """
     if len(data) < _PREFIX.size:

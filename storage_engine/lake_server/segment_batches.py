@@ -211,7 +211,6 @@ class Piece:
         """Find the batches in bytes, whose CRC is compared. It isn't over first offsets, but these rise.
 
         :param data: all that ``read`` gives.
-        :param name: of what has them, for messages.
         :param offsets: the lowest and the highest that batches may begin with.
         """
         array = np.frombuffer(data, np.uint8)

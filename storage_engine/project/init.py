@@ -122,10 +122,8 @@ def init_project(
 
     :param directory: where to put it; created when missing.
     :param store_root: the broker's storePathRootDir, for the connection; a placeholder when None.
-    :param broker_conf: the broker's own config file, when it has one.
     :param time_zone: the zone in which the broker reads ``deleteWhen``.
     :param fields: others of the store's connection.
-    :param spark_conf: Spark settings, for the Spark connection.
     :param older_dag_ids: let runs in flight end under the ids of :data:`OLDER_DAGS`.
     :raises BadInputError: when the directory already holds one of the files.
     """

@@ -152,10 +152,7 @@ _READY_SECONDS = 180.0
 
 
 class Interrupted(BaseException):
-    """A person or the system asked us to end; not an error, and not to be caught as one.
-
-    :param signal_number: the signal that said so.
-    """
+    """A person or the system asked us to end; not an error, and not to be caught as one."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal.Signals(signal_number).name)
@@ -185,9 +182,7 @@ def interruptible() -> Iterator[None]:
 class LocalAirflow:
     """The four components of one project; a context manager that stops them however it is left.
 
-    :param project: what to run.
     :param port: a free port of the loopback address; wins over the one in the project's settings.
-    :param say: receives a line about each step.
     :param is_edited: False: nobody changes its DAGs while it runs, so they are not parsed again and again. It
         runs for minutes, so its scheduler looks more often for the next task.
     """

@@ -312,7 +312,6 @@ def run_suites(
     :param suites: directory with the suites' JSON.
     :param directory: becomes the Great Expectations project; all that is in it is removed first, so it must
         be of an earlier run.
-    :param run_name: names the run in Data Docs.
     :return: one row an expectation, in the order of :data:`SUITES`.
     :raises OSError: the directory can't be written, as on a full disk.
     """

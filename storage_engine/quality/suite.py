@@ -33,9 +33,7 @@ SUBJECT = "subject"
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """:param name: class name, as reports show it.
-    :param description: the rule as a sentence.
-    :param rule: tells of each row whether it is as it should be.
+    """:param rule: tells of each row whether it is as it should be.
     :param columns: what the rule reads, in its order.
     :param severity: of a row that breaks it.
     """

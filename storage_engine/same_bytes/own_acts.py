@@ -146,10 +146,7 @@ class Acting:
 
 @contextmanager
 def own_acts(root: str | os.PathLike[str]) -> Iterator[Acting]:
-    """Touch files of a store in the block, and record durably at its end what we did. Not to be nested.
-
-    :param root: the store's.
-    """
+    """Touch files of a store in the block, and record durably at its end what we did. Not to be nested."""
     with ExitStack() as held:
         directory = None
         with suppress(OSError):
@@ -167,7 +164,6 @@ def own_acts(root: str | os.PathLike[str]) -> Iterator[Acting]:
 def read_own_acts(root: str | os.PathLike[str], *, waits: bool = True) -> OwnActs:
     """Return what is recorded, once no act is on its way; nothing where it can't be read.
 
-    :param root: the store's.
     :param waits: False: an act that is on its way may be missing, and none waits for who reads.
     """
     with ExitStack() as held:

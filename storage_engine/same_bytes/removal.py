@@ -22,7 +22,6 @@ def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
 
     The directory is flushed before the next, younger segment goes: a power loss must never leave a hole.
 
-    :param root: the store's.
     :param remove: by which a file goes.
     :raises ChangedUnderUsError: somebody else did; nothing was done.
     """

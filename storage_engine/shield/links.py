@@ -51,8 +51,6 @@ def make_links(
 ) -> tuple[Link, ...]:
     """Link segments that have no link yet, in this order; one that is gone by now is left out.
 
-    :param lineage: the store's.
-    :param wait_seconds: for others who change the shield.
     :return: the links that were made.
     :raises NoLinkError: one can't be made; those before it are.
     :raises ShieldError: the shield can't be written.

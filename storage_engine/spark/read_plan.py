@@ -103,7 +103,6 @@ class StoreFile:
     :param size_bytes: how much of it is read.
     :param log_id: which log it is of, as receipts have it; "": it can't be told.
     :param end: offset behind what was there for good: of Kafka the high watermark; None: all was.
-    :param context: of ``SegmentContext``, for the codec.
     """
 
     facts: FileFacts

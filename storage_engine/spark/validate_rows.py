@@ -66,7 +66,6 @@ class ValidateRowsRequest:
     :param lakes: of the store; each by itself has to be right.
     :param spans: offsets to look at, with the segments right beside them; none: all that the lakes have.
     :param directory: becomes the Great Expectations project; what is in it is removed.
-    :param run_name: names the run in Data Docs.
     """
 
     lakes: tuple[LakeConfig, ...]

@@ -185,7 +185,6 @@ def _became(connection: Connection, run_ids: Sequence[int], after: int, limit: i
     """Return the last event of each segment in some runs, the newest first.
 
     :param after: only by events after this one.
-    :param limit: at most so many segments.
     """
     undo = select(events.c.run_id).where(
         events.c.run_id.in_(run_ids),

@@ -116,7 +116,6 @@ def as_table(table: Table, rows: Sequence[dict[str, object]]) -> pa.Table:
 def files_to_merge(row_counts: Sequence[int]) -> list[int]:
     """Choose files to merge with the rows that a commit appends.
 
-    :param row_counts: of a store's files.
     :return: their places in ``row_counts``.
     """
     by_size: dict[int, list[int]] = {}

@@ -43,7 +43,6 @@ class AgentRun:
 
     :param address: as of :class:`AgentAccess`, as is ``authorities``.
     :param run: what the agent calls the run: the digest of what it may read, and a number.
-    :param key: that the agent made for the run.
     """
 
     address: str
@@ -68,7 +67,6 @@ class SegmentJob:
     :param end_offset: see ``Segment.end``; None where it is base offset + size.
     :param companions: see ``Segment``, as they were when they were chosen.
     :param context: what its broker knows of it beside its files.
-    :param trees: the lake is of a version that has trees.
     :param permits: by which rows of some topics stay out of the lake; None: all rows enter.
     :param agent: where its files are read; None: on this host.
     :param found_in: a shared data file of the table that has its rows, without a receipt of it, and the row

@@ -100,7 +100,6 @@ class SmallFile:
     :param kind: what those have in common that may lie in one file.
     :param days: of the rule by which they expire; None: by none.
     :param newest_ms: from when its newest segment's age counts; None: nobody knows.
-    :param receipts: of all that is in it.
     """
 
     location: str

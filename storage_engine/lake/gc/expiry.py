@@ -146,7 +146,6 @@ def remove_expired(
 
     :param trash_ms: how long after its act a file stays, in milliseconds by the lake's clock.
     :param kept: ids of stores of which nothing goes, for what other lakes hold of them, or may.
-    :param dry_run: say what would go.
     :return: what went, by the names that receipts give it.
     :raises StorageEngineError: as :func:`finish_acts` does.
     """
@@ -387,10 +386,7 @@ def _next_expiry_step(
 def _shared_with_others(
     messages: Table, segments: Table, rows: Sequence[Receipt], leaving: Set[SegmentIdentity]
 ) -> set[str]:
-    """Return the data files of receipts that have rows of a segment which stays, too: they stay whole.
-
-    :param leaving: segments that don't stay.
-    """
+    """Return the data files of receipts that have rows of a segment which stays, too: they stay whole."""
     shared = {data_file_of(messages, row) for row in rows if row.row_groups is not None}
     if not shared:
         return shared
@@ -517,7 +513,6 @@ def data_step(
 
     :param why: says the same for the same work.
     :param taking: receipts whose data files come, where the table hasn't them.
-    :param live: what the table has now.
     """
     there = {file.location for file in live}
     by_file = {data_file_of(messages, row): row for row in taking}

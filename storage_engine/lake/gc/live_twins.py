@@ -115,7 +115,6 @@ class LiveTwins:
     def of_rows(self, table: Table, location: str, slot: tuple[str, int, str, int]) -> Held:
         """Look for what a file of another engine holds of a segment.
 
-        :param location: of that file.
         :param slot: store, lineage, log and base offset of the segment.
         :raises LakeUnavailableError: the lake can't be read.
         """

@@ -240,7 +240,6 @@ class Copied:
 def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
     """Copy a lake, or bring a copy up to it. Killed at any instant and run again, it goes on.
 
-    :param lake: as opened.
     :param to: where the copy is, or comes to be.
     :raises BadInputError: the place is inside the lake, another one, or a broker's store, or around a lake.
     :raises LakeIdentityError: something else is in the place.

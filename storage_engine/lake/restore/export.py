@@ -66,7 +66,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Selection:
     """Which messages; every part that is None selects all.
 
-    :param key: one of the message's keys.
     :param queue_id: number of the queue, or of the partition.
     :param from_ms: stored at or after, ms since the epoch.
     :param to_ms: stored before.

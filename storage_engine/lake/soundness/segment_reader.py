@@ -81,7 +81,6 @@ def read_segment(
     :param table: that of rows, as loaded.
     :param untouched: what :func:`untouched_files` says of the table; None: it is asked for this segment.
     :param memory: says how long the bytes are valid; None: until the next are asked for.
-    :param tree: is given all leaves.
     :raises ProofError: the data file is no Parquet file, or the rows are not a whole segment.
     :raises LakeUnavailableError: the lake can't be read.
     """
