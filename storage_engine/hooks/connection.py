@@ -594,7 +594,6 @@ def with_broker_credentials(
 
 
 def _text(value: Any) -> str:
-    """Return a value of a JSON object as a client library takes it."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

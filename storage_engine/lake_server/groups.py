@@ -297,5 +297,4 @@ def _limits(request: Any) -> tuple[float, float]:
 
 
 def _common(members: Sequence[Member], names: set[str]) -> set[str]:
-    """Return the protocols that all members know."""
     return names.intersection(*(one.protocols for one in members)) if members else names

@@ -242,7 +242,6 @@ class LakeReader:
             self._begin(opened.result(), 0)
 
     def _begin(self, segment: SegmentInLake, number: int) -> asyncio.Future[Piece]:
-        """Have a piece decoded, unless it is there."""
         if number not in segment.pieces:
 
             def end(done: asyncio.Future[Piece]) -> None:

@@ -413,7 +413,6 @@ class SegmentInLake:
         return begin - origin, end - origin
 
     def _decode(self, number: int) -> None:
-        """Keep a window, unless it is there."""
         with self._lock:
             lock = self._decodings.setdefault(number, threading.Lock())
         with lock:

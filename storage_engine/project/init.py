@@ -188,7 +188,6 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
 
 
 def _older_dags(project: Project) -> str:
-    """Return which DAG does what an older one did, and where a run in flight ends."""
     ids = {old: new.format(store=STORE_CONNECTION) for old, new in OLDER_DAGS.items()}
     width = max(map(len, ids))
     listed = "".join(f"  {old:{width}}  {new}\n" for old, new in ids.items())

@@ -328,7 +328,6 @@ def _password(passwords_file: Path, user: str) -> str:
 
 
 def _unhealthy(address: str) -> list[str]:
-    """Components that don't report themselves healthy yet."""
     try:
         health: dict[str, Any] = AirflowApi(address, None).get_once("/api/v2/monitor/health")
     except ApiError:

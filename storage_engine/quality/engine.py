@@ -359,8 +359,6 @@ def _is_empty(table: _Frame) -> bool:
 
 
 def _project_config(tables: Sequence[str], engine: str) -> dict[str, object]:
-    """A project whose assets are the fact tables, with everything below its own directory."""
-
     def store(kind: str, directory: str) -> dict[str, object]:
         backend = {
             "class_name": "TupleFilesystemStoreBackend",

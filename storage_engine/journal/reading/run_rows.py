@@ -254,7 +254,6 @@ def read_verdicts(
 
 
 def _unpacked(connection: Connection, run_ids: Sequence[int]) -> dict[int, tuple[str, int]]:
-    """Return verdict and lost ranges by the reports of runs."""
     query = select(reports.c.run_id, reports.c.report).where(reports.c.run_id.in_(run_ids))
     found = {}
     for row in connection.execute(query) if run_ids else ():

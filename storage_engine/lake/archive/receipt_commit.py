@@ -127,7 +127,6 @@ def files_to_merge(row_counts: Sequence[int]) -> list[int]:
 
 
 def _files(table: Table, store_id: str) -> list[FileScanTask]:
-    """Return the files of a store that may be merged."""
     with metadata_errors(table.location(), "read the table's manifests"):
         where = all_equal({"store_id": store_id})
         tasks = plan_files(table, where, store_id=store_id, below_rows=FULL_FILE_ROWS)

@@ -280,7 +280,6 @@ def _write_ranges(
 
 
 def _first_rows(groups: Iterator[pa.Table]) -> list[pa.Table]:
-    """Take as many groups as the sample for a file's options needs."""
     taken: list[pa.Table] = []
     count = 0
     for rows in groups:
@@ -598,7 +597,6 @@ def _statistics(
 
 
 def _says_one(statistics: Iterable[pq.Statistics | None]) -> bool:
-    """Return whether each of some columns has a single value, by its statistics."""
     return all(it is not None and it.has_min_max and it.min == it.max for it in statistics)
 
 

@@ -153,7 +153,6 @@ def _constants() -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
 
 
 def _root(value: int, degree: int) -> int:
-    """Return the integer part of a root of a whole number."""
     low, high = 0, 1 << 64
     while low < high:
         middle = (low + high + 1) >> 1
@@ -259,7 +258,6 @@ def sha256_two(
 
 @inlined
 def _blocks_of(size: int) -> int:
-    """Return how many blocks a message has with its padding."""
     return (size + 8) // BLOCK_BYTES + 1
 
 

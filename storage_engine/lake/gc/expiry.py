@@ -444,7 +444,6 @@ def _next_undo_step(
 
 
 def _as_it_goes(row: Receipt, act: RecordedAct, thinning: Thinning | None) -> Receipt:
-    """Return the receipt of a segment once it went by an act, or some of its streams did."""
     act_id, text = act.sha256[:SHOWN_CHARACTERS], _act_text(act)
     if thinning is None:
         return replace(row, state=EXPIRED, act=text, streams=gone_by(row.streams, act_id))
@@ -462,7 +461,6 @@ def _as_it_goes(row: Receipt, act: RecordedAct, thinning: Thinning | None) -> Re
 
 
 def _name_of(row: Receipt) -> tuple[str, str]:
-    """Return what the name of each data file of a segment begins with."""
     return slot_prefix(row.identity), row.sha256[:16]
 
 

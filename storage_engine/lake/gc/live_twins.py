@@ -202,7 +202,6 @@ class LiveTwins:
 
 
 def _row_hashes(segments: Table) -> frozenset[str]:
-    """Hashes of the rows that are in the table as they were written."""
     with metadata_errors(segments.location(), "read receipts"):
         rows = segments.scan().to_arrow().to_pylist()
     known = [{name: row.get(name) for name in Receipt.__dataclass_fields__} for row in rows]

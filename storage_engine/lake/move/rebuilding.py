@@ -356,7 +356,6 @@ class _Rebuild:
 
 
 def _worth_of_rows(deletions: PlacedTable) -> int | None:
-    """Return how many rows a state of the table of deletions has."""
     with suppress(LakeUnavailableError):
         return sum(file.record_count for file in live_files(deletions).values())
     return None
@@ -466,7 +465,6 @@ def _sizes(messages: PlacedTable, found: Sequence[Orphan]) -> dict[str, int]:
 
 
 def _pointers(config: LakeConfig) -> dict[str, str]:
-    """Return what the catalog names; nothing where it is lost."""
     return read_pointers(connect(config)) if is_catalog_there(config) else {}
 
 

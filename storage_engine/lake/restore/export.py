@@ -305,7 +305,6 @@ def export_messages(
 
 
 def _receipts_of(lake: Lake, selection: Selection) -> tuple[Receipt, ...]:
-    """Return the receipts that count of the stores that are selected, whatever their state."""
     return tuple(
         row
         for store in list_stores(lake)
@@ -317,7 +316,6 @@ def _receipts_of(lake: Lake, selection: Selection) -> tuple[Receipt, ...]:
 def _expired_of(
     rows: Iterable[Receipt], selection: Selection, expiries: Mapping[str, str]
 ) -> tuple[LineageRange, ...]:
-    """Return what expired that may have had selected messages."""
     span = Span(from_ms=selection.from_ms, to_ms=selection.to_ms)
     by_store: dict[str, list[Receipt]] = {}
     for row in ended(rows):
@@ -464,8 +462,6 @@ class _HashedWriter(io.BufferedWriter):
 
 
 class _Tally:
-    """What has been written so far."""
-
     def __init__(self, stored_at: str) -> None:
         self._stored_at = stored_at
         self.messages = self.compressed = 0

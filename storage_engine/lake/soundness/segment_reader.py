@@ -266,7 +266,6 @@ def _bytes_of_rows(
 
 
 def _without(rows: pa.Table, columns: Columns, receipt: Receipt) -> pa.Table:
-    """Return a segment's rows without those of streams that are gone."""
     gone = list(receipt.gone_streams)
     if not gone:
         return rows
