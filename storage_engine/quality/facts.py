@@ -720,7 +720,7 @@ def _span(
     segment: LocalSegment, receipt: Receipt | None, acts: OwnActs, *, full: bool, pending: bool
 ) -> LocalSpan:
     files, unread = (segment.facts, *segment.companions), segment.unread
-    found = compare(files, None if unread else receipt, acts, hash_changed=True, hash_all=full)
+    found = compare(files, None if unread else receipt, acts, hash_all=full)
     return LocalSpan(
         log=segment.log,
         start_offset=segment.start_offset,
