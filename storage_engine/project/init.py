@@ -142,13 +142,12 @@ def init_project(
     if older_dag_ids:
         shutil.copy(project_path(_OLDER_DAGS) / _OLDER_DAG_IDS, project.home / "dags")
     write_file(project.settings_file, _settings(project).encode())
-    connections = connection_definitions(
-        store_root=store_root,
-        broker_conf=broker_conf,
-        time_zone=time_zone,
-        fields=fields,
-        spark_conf=spark_conf,
-    )
+    # Where no Spark can start there is no connection for it.
+    spark = propose_spark(None, (), ()).conn_id
+    said = store_fields(store_root, broker_conf, time_zone) | {"spark_conn_id": spark, **fields}
+    connections = {STORE_CONNECTION: store_definition(said)}
+    if spark is not None:
+        connections[spark] = spark_definition(spark_conf)
     write_file(project.connections_file, (json.dumps(connections, indent=2) + "\n").encode())
     from storage_engine.lake.move.making import make_lake
 
@@ -199,24 +198,6 @@ def _older_dags(project: Project) -> str:
     )
     told = f"Older DAGs, from before each store had its own, and those that do their work now:\n{listed}"
     return told + runs
-
-
-def connection_definitions(
-    *,
-    store_root: Path | None,
-    broker_conf: Path | None,
-    time_zone: str,
-    fields: Mapping[str, Any],
-    spark_conf: Mapping[str, str],
-) -> dict[str, dict[str, object]]:
-    """The connections of a project, in the format of ``airflow connections import``.
-
-    Where no Spark can start there is none for it.
-    """
-    spark = propose_spark(None, (), ()).conn_id
-    said = store_fields(store_root, broker_conf, time_zone) | {"spark_conn_id": spark, **fields}
-    found = {STORE_CONNECTION: store_definition(said)}
-    return found if spark is None else {**found, spark: spark_definition(spark_conf)}
 
 
 def store_fields(
