@@ -460,7 +460,7 @@ def _spark_from(source: str, extra: Mapping[str, Any]) -> SparkFrom:
 
 
 def broker_connection(conn_id: str, extra: Mapping[str, Any]) -> str | None:
-    """Return the connection with a running broker's access key and secret key; None: requests are not signed."""
+    """Return the connection with a running broker's two keys; None: requests are not signed."""
     return Fields(_connection(conn_id), extra, PLACES).text("conn_id") or None
 
 

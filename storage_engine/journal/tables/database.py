@@ -446,12 +446,9 @@ class JournalDatabase:
 
     def _set_reserve_aside(self) -> None:
         """Keep RESERVE_BYTES beside SQLite's file. Having none is no reason not to work."""
-        if self._reserve is None or self._reserve.exists():
-            return
-        try:
-            durable.write_file(self._reserve, bytes(RESERVE_BYTES))
-        except OSError:
-            return
+        if self._reserve is not None and not self._reserve.exists():
+            with suppress(OSError):
+                durable.write_file(self._reserve, bytes(RESERVE_BYTES))
 
     def _give_reserve_back(self) -> bool:
         return self._reserve is not None and durable.unlink(self._reserve)

@@ -32,7 +32,7 @@ _PARTITION = f"{_METRICS}column.store_id"
 
 
 def followed_properties(found: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of a table that count here: ours, and how much statistics manifests have. Pure."""
+    """Return a table's properties that count here: ours, and how much statistics manifests have. Pure."""
     return {
         **OWN_PROPERTIES,
         _PARTITION: "truncate(64)",

@@ -201,7 +201,7 @@ def has_trees(properties: Mapping[str, str]) -> bool:
 
 
 def version_to_write(properties: Mapping[str, str]) -> str:
-    """Return the schema version that a table has once it was written to: never a lower one, nor trees. Pure."""
+    """Return the schema version of a table once it was written to: never a lower one, nor trees. Pure."""
     return SCHEMA_VERSION if has_trees(properties) else VERSION_WITHOUT_TREES
 
 
