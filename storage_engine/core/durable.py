@@ -36,6 +36,16 @@ _LOCK_FILE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
+@contextmanager
+def opened(path: str | os.PathLike[str], flags: int, *, dir_fd: int | None = None) -> Iterator[int]:
+    """Open a file or directory, and yield its descriptor, which is closed when the block ends."""
+    fd = os.open(path, flags, dir_fd=dir_fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def fsync_path(path: str | os.PathLike[str]) -> None:
     """Flush a file's bytes, or a directory's entries, to disk.
 
@@ -43,12 +53,8 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
     :raises OSError: when the path can't be opened or the device refuses.
     """
     # A pipe waits for nobody then, and can't be flushed.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        with _named(path):
-            os.fsync(fd)
-    finally:
-        os.close(fd)
+    with opened(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK) as fd, _named(path):
+        os.fsync(fd)
 
 
 @contextmanager
@@ -94,11 +100,8 @@ def make_dir(path: str | os.PathLike[str], *, dir_fd: int | None = None, shared:
     parent = _parent(path, dir_fd)
     mode = None if shared else _private_modes(parent)[0]
     os.mkdir(path, 0o755 | _group_writes(parent) if mode is None else mode & 0o777, dir_fd=dir_fd)
-    fd = os.open(path, _DIRECTORY, dir_fd=dir_fd)
-    try:
+    with opened(path, _DIRECTORY, dir_fd=dir_fd) as fd:
         _settle(fd, mode, parent)
-    finally:
-        os.close(fd)
 
 
 def create(path: str | os.PathLike[str], *, dir_fd: int | None = None, shared: bool = False) -> io.FileIO:

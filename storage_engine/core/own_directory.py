@@ -47,11 +47,8 @@ def own_directory(root: str | os.PathLike[str], *, makes: bool = False) -> Itera
             # Whoever may look at the store may read the stamp, or reports and checks would need its owner.
             durable.make_dir(path, shared=True)
             durable.fsync_path(root)
-    fd = os.open(path, _FLAGS)
-    try:
+    with durable.opened(path, _FLAGS) as fd:
         yield fd
-    finally:
-        os.close(fd)
 
 
 def writable_by_all(directories: Iterable[Path]) -> Iterator[Path]:

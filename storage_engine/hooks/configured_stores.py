@@ -118,10 +118,10 @@ def when_failed() -> Mapping[str, Any]:
     return found
 
 
-def stores_by_lake(option: str = "stores") -> Mapping[str, tuple[ConfiguredStore, ...]]:
+def stores_by_lake() -> Mapping[str, tuple[ConfiguredStore, ...]]:
     """Return the configured stores by the name that they give their lake."""
     found: dict[str, tuple[ConfiguredStore, ...]] = {}
-    for store in configured_stores(option):
+    for store in configured_stores():
         found[store.lake] = (*found.get(store.lake, ()), store)
     return found
 

@@ -460,10 +460,7 @@ def _spark_from(source: str, extra: Mapping[str, Any]) -> SparkFrom:
 
 
 def broker_connection(conn_id: str, extra: Mapping[str, Any]) -> str | None:
-    """Return the connection with a running broker's access key and secret key; None: requests are not signed.
-
-    :param conn_id: the store's.
-    """
+    """Return the connection with a running broker's two keys; None: requests are not signed."""
     return Fields(_connection(conn_id), extra, PLACES).text("conn_id") or None
 
 
@@ -597,7 +594,6 @@ def with_broker_credentials(
 
 
 def _text(value: Any) -> str:
-    """Return a value of a JSON object as a client library takes it."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

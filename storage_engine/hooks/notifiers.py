@@ -183,8 +183,6 @@ def metrics_sent(conn_id: str) -> Iterator[None]:
     """Send a store's figures when its task ends, well or not; not while it waits, or its time is up.
 
     Nothing of the store is looked at, so that no disk that hangs holds the task up.
-
-    :param conn_id: connection of the store.
     """
     try:
         yield

@@ -32,7 +32,6 @@ def own_airflow(dags_folder: Path | None, *conn_ids: str) -> OwnAirflow:
     """Ask this environment's Airflow.
 
     :param dags_folder: where DAG files go; None: where Airflow says.
-    :param conn_ids: connections that are looked for.
     :raises BadInputError: Airflow reads no DAG from its DAGs folder.
     """
     return OwnAirflow(

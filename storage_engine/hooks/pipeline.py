@@ -212,7 +212,6 @@ def _dags(session: Any, dags: Mapping[str, bool]) -> Iterator[DagFacts]:
 
 
 def _is_of_stores(file: str | None, trace: str | None) -> bool:
-    """Return whether a file that can't be parsed has DAGs of stores."""
     ours = {f"{name}.py" for name in (*_OF_STORE, _OF_LAKE)}
     return PurePath(file or "").name in ours or "storage_engine" in (trace or "")
 

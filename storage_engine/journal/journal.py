@@ -34,7 +34,7 @@ from storage_engine.journal.records import (
 )
 from storage_engine.journal.stores import JournalStores
 from storage_engine.journal.tables import rows as journal_rows
-from storage_engine.journal.tables.database import JournalDatabase
+from storage_engine.journal.tables.database import JournalDatabase, reads, writes
 from storage_engine.journal.tables.leases import Lease, give_up, is_taken, renew, take, take_cluster
 from storage_engine.journal.tables.plan_storage import store_plan
 from storage_engine.journal.tables.rows import Slot, Subjects, heads_since, in_parts, put_topic_days
@@ -55,7 +55,6 @@ from storage_engine.journal.tables.schema import (
 from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldMemory, HoldStatus
 from storage_engine.model.lag import ArchiveLag, GroupLag
 from storage_engine.model.plan.plan import Plan, PlanRequest
-from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.store.store import DiskUsage, TopicDay
 
 _ASK_AGAIN_SECONDS: Final = 0.5
@@ -116,14 +115,14 @@ class JournalHoldMemory:
         self._record_drift(found)
 
 
-def put_report(connection: Connection, run_id: int, row: ReportRow) -> None:
+def put_report(connection: Connection, run: Run, row: ReportRow) -> None:
     """Put a run's report in the place of its last one."""
-    connection.execute(delete(reports).where(reports.c.run_id == run_id))
+    connection.execute(delete(reports).where(reports.c.run_id == run.run_id))
     connection.execute(
         insert(reports).values(
             **asdict(row)
             | {
-                "run_id": run_id,
+                "run_id": run.run_id,
                 "causes": ",".join(row.causes),
                 "report": None if row.report is None else zlib.compress(row.report),
                 "at_ms": clock_ms(),
@@ -246,16 +245,8 @@ class Journal(JournalStores):
         finally:
             self._database.write(lambda connection: give_up(connection, lease))
 
-    def is_leased(self, store_id: str) -> bool:
-        """Return whether a run that isn't known to be dead changes the store."""
-        return self._database.read(lambda connection: is_taken(connection, store_id))
-
-    def renew(self, lease: Lease) -> None:
-        """Prolong a lease during work that records nothing.
-
-        :raises StoreBusyError: it ran out, or is another's by now.
-        """
-        self._database.write(lambda connection: renew(connection, lease))
+    is_leased = reads(is_taken)
+    renew = writes(renew)
 
     def hold_memory(self, store_id: str, record_drift: Callable[[Sequence[Drift]], None]) -> HoldMemory:
         """Return what the store's broker folder remembers of its hold on it; as a whole it is
@@ -284,11 +275,7 @@ class Journal(JournalStores):
                     )
                 )
 
-        try:
-            self._database.write(begin)
-        except JournalConflictError:
-            if self.find_run(store_id, run_key) is None:
-                raise
+        self._twice(begin)
         run = self.run(store_id, run_key)
         if run.request != request:
             raise RunStateError(
@@ -442,12 +429,7 @@ class Journal(JournalStores):
 
         return self._database.read(read)
 
-    def lake_heads(self, store_id: str, since_event_id: int) -> tuple[LakeHead, ...]:
-        """The last receipts that a store's runs have seen in each lake, by events after this one.
-
-        Not only the last one of a lake, where an earlier event names a later receipt.
-        """
-        return self._database.read(lambda connection: heads_since(connection, store_id, since_event_id))
+    lake_heads = reads(heads_since)
 
     def last_event_with(self, store_id: str, step: Step, field: str) -> Event | None:
         """The newest result of a step, in all runs of a store, whose payload says true in this field."""
@@ -464,16 +446,8 @@ class Journal(JournalStores):
 
     # Reports and findings
 
-    def save_report(self, run: Run, row: ReportRow) -> None:
-        """Keep the run's report; the latest one counts."""
-        self._database.write(lambda connection: put_report(connection, run.run_id, row))
-
-    def save_findings(self, store_id: str, found: Mapping[str, Any], lags: Sequence[GroupLag] | None) -> None:
-        """Keep what the last look at a store between its cleanups found.
-
-        :param lags: of all consumer groups; None: they were not measured.
-        """
-        self._database.write(lambda connection: put_findings(connection, store_id, found, lags))
+    save_report = writes(put_report)
+    save_findings = writes(put_findings)
 
     def save_topic_days(self, store_id: str, found: Mapping[Slot, Sequence[TopicDay]]) -> None:
         """Keep what archived segments hold of each topic and day; a disk's last room is not for that."""
@@ -508,15 +482,9 @@ class Journal(JournalStores):
             delete_levels(connection, store_id, [at_ms])
             put_levels(connection, store_id, {at_ms: disks})
 
-        try:
-            self._database.write(write)
-        except JournalConflictError:
-            # Somebody else recorded a path for the first time at the same time: it is seen then.
-            self._database.write(write)
+        self._twice(write)
 
-    def add_archive_lag(self, store_id: str, at_ms: int, lag: ArchiveLag) -> None:
-        """Add to the sample of a moment what was sealed and in no lake; where there is none, do nothing."""
-        self._database.write(lambda c: journal_rows.put_archive_lag(c, store_id, at_ms, lag))
+    add_archive_lag = writes(journal_rows.put_archive_lag)
 
     def last_sample(self, store_id: str) -> Sample | None:
         query = (
@@ -572,17 +540,9 @@ class Journal(JournalStores):
                 connection.execute(insert(waivers).values(**to_jsonable(found)))
             return found
 
-        try:
-            return self._database.write(write)
-        except JournalConflictError:
-            # Somebody else waived it at the same time.
-            found = self.find_waiver(plan_digest)
-            if found is None:
-                raise
-            return found
+        return self._twice(write)
 
-    def find_waiver(self, plan_digest: str) -> Waiver | None:
-        return self._database.read(lambda connection: journal_rows.find_waiver_row(connection, plan_digest))
+    find_waiver = reads(journal_rows.find_waiver_row)
 
 
 WATCH_RUN: Final = "watch"

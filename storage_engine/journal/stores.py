@@ -35,7 +35,7 @@ from storage_engine.core.host import ANY_HOST, is_this_host, this_host
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import JournalConflictError, RunStateError, StoreIdentityError
 from storage_engine.journal.records import Phase, RecordedRule, Run, Step, StoreRecord
-from storage_engine.journal.tables.database import JournalDatabase
+from storage_engine.journal.tables.database import HasDatabase, reads, writes
 from storage_engine.journal.tables.rows import insert_events, put_rules
 from storage_engine.journal.tables.schema import leases, lineages, log_lineages, stores
 from storage_engine.model.store.known_logs import Lineages
@@ -151,19 +151,36 @@ def read_archive_rules(connection: Connection, store_id: str) -> tuple[RecordedR
 T = TypeVar("T")
 
 
-class JournalStores:
+def _store_at(connection: Connection, real_path: str, host: str | None = ANY_HOST) -> StoreRecord | None:
+    """Return the store at a path of this machine.
+
+    A store that was recorded elsewhere is this one only where nothing says that this machine has its own.
+
+    :param host: where the store lies, by its settings: this machine, all (``ANY_HOST``), or nobody says.
+    :raises StoreIdentityError: several machines have a store at this path, this one has none yet, and
+        nothing says which it is.
+    """
+    found = _select(connection, stores.c.real_path == real_path)
+    # Its id tells a machine better than its name, which another may have had.
+    own = sorted((row for row in found if is_this_host(row.host)), key=lambda row: row.host != this_host())
+    if own:
+        return own[0]
+    if host not in (None, ANY_HOST):
+        found = tuple(row for row in found if row.host is None)
+    if len(found) > 1:
+        hosts = ", ".join(sorted(row.host or "unknown" for row in found))
+        raise StoreIdentityError(
+            f"{real_path}: expected the journal to have one store at this path, found those of machines "
+            f"{hosts}. Nothing was changed. Say in the store's connection on which machine it lies "
+            "(store_host)."
+        )
+    return found[0] if found else None
+
+
+class JournalStores(HasDatabase):
     """The part of a journal that is about stores; each method is one transaction."""
 
-    def __init__(self, database: JournalDatabase) -> None:
-        self._database = database
-
-    def find_store(self, real_path: str, host: str | None = ANY_HOST) -> StoreRecord | None:
-        """Return the store at a path of this machine.
-
-        :param host: where the store lies, by its settings; None: they don't say.
-        :raises StoreIdentityError: several machines have a store at this path, and nothing says which it is.
-        """
-        return self._database.read(lambda connection: _store_at(connection, real_path, host))
+    find_store = reads(_store_at)
 
     def store_with_id(self, store_id: str) -> StoreRecord | None:
         """Return the store with this id, wherever it lay last."""
@@ -273,9 +290,8 @@ class JournalStores:
 
         return self._database.write(follow)
 
-    def save_rules(self, store_id: str, found: Mapping[str, Any]) -> None:
-        """Record by which rules a store's broker deletes, where they are others than those recorded last."""
-        self._database.write(lambda connection: put_rules(connection, store_id, found, clock_ms()))
+    save_rules = writes(put_rules)
+    archive_rules = reads(read_archive_rules)
 
     def record_archive_rule(self, store_id: str, rule: str, person: str) -> None:
         """Record that a rule keeps messages of a store out of its lakes; the first time counts.
@@ -290,10 +306,6 @@ class JournalStores:
                 connection.execute(insert(_archive_rules).values(**to_jsonable(found)))
 
         self._twice(put)
-
-    def archive_rules(self, store_id: str) -> tuple[RecordedRule, ...]:
-        """Return the rules that were recorded of a store, whether a lake still has them or not."""
-        return self._database.read(lambda connection: read_archive_rules(connection, store_id))
 
     def record_lake_act(self, lake_id: str, act: str) -> None:
         """Record which act is the newest of a lake, by its SHA-256; so it has all before it."""
@@ -401,29 +413,3 @@ def _check_name(connection: Connection, name: str, record: StoreRecord) -> None:
     other = _find(connection, stores.c.name == name)
     if other is not None and other.store_id != record.store_id:
         raise name_taken(record.real_path, name, other)
-
-
-def _store_at(connection: Connection, real_path: str, host: str | None) -> StoreRecord | None:
-    """Return the store at a path of this machine.
-
-    A store that was recorded elsewhere is this one only where nothing says that this machine has its own.
-
-    :param host: where the store lies, by its settings: this machine, all (``ANY_HOST``), or nobody says.
-    :raises StoreIdentityError: several machines have a store at this path, this one has none yet, and
-        nothing says which it is.
-    """
-    found = _select(connection, stores.c.real_path == real_path)
-    # Its id tells a machine better than its name, which another may have had.
-    own = sorted((row for row in found if is_this_host(row.host)), key=lambda row: row.host != this_host())
-    if own:
-        return own[0]
-    if host not in (None, ANY_HOST):
-        found = tuple(row for row in found if row.host is None)
-    if len(found) > 1:
-        hosts = ", ".join(sorted(row.host or "unknown" for row in found))
-        raise StoreIdentityError(
-            f"{real_path}: expected the journal to have one store at this path, found those of machines "
-            f"{hosts}. Nothing was changed. Say in the store's connection on which machine it lies "
-            "(store_host)."
-        )
-    return found[0] if found else None

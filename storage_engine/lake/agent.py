@@ -19,13 +19,14 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from storage_engine import __version__
+from storage_engine.core.durable import opened
 from storage_engine.core.host import is_loopback
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.turns import SharedLock
@@ -59,6 +60,7 @@ _PAUSE_SECONDS: Final = 0.1
 _UNPACED_BYTES: Final = 8 * BLOCK_BYTES
 """Sent at a time where nothing limits the speed; a run's lease is renewed as often."""
 _BUFFERS: Final = threading.local()
+_READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 SegmentFiles = Callable[[], Iterable[FileFacts]]
 """Lists the files of a store's segments as they are now."""
@@ -414,7 +416,7 @@ class Agent:
             with source_errors(path):
                 # Who asks who uses the store is told that we do.
                 held.enter_context(SharedLock([Path(path).parent]))
-                file = held.enter_context(_opened(path))
+                file = held.enter_context(opened(path, _READ))
                 before = FileFacts.of_stat(path, os.fstat(file))
             if (before.device, before.inode) != (served.device, served.inode):
                 raise FileGoneError.at(path)
@@ -514,15 +516,6 @@ def _system_calls() -> tuple[int, int, int]:
     library = ctypes.CDLL(None)
     pread, send = (ctypes.cast(it, ctypes.c_void_p).value or 0 for it in (library.pread, library.send))
     return pread, send, crc32c_engine().function
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[int]:
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        yield file
-    finally:
-        os.close(file)
 
 
 def _stat(path: Path) -> os.stat_result | None:

@@ -75,8 +75,6 @@ def may_open(properties: Mapping[str, str], location: str) -> bool:
 
     A location may come from data: what names a host by itself, or a kind of storage that nobody configured,
     would be a connection to where the configuration knows nothing of.
-
-    :param properties: of the configured file access.
     """
     scheme, netloc, _ = PyArrowFileIO.parse_location(location)
     warehouse = properties.get("warehouse", "")

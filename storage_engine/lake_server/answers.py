@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from storage_engine.lake_server.group_answers import FORWARDED, NODE_ID, UNKNOWN, GroupAnswers
 from storage_engine.lake_server.logs import UNDEFINED, PartitionRecords
-from storage_engine.lake_server.protocol import APIS, Frame, Request, part, response
+from storage_engine.lake_server.protocol import APIS, Frame, Request, part, parts_by_topic, response
 from storage_engine.lake_server.segment_batches import has_zstd
 from storage_engine.lake_server.upstream import FetchLimits, PartitionFetch, PartitionKey
 from storage_engine.lake_server.users import MECHANISMS, LoginError
@@ -133,26 +133,19 @@ class Answers(GroupAnswers):
     async def _produce(self, request: Request) -> Frame | None:
         if request.body.acks == 0:
             return None
-        responses = tuple(
-            part(
+
+        def refused(_: str, one: Any) -> Any:
+            return part(
                 request,
-                "TopicProduceResponse",
-                name=topic.name,
-                partition_responses=tuple(
-                    part(
-                        request,
-                        "PartitionProduceResponse",
-                        index=one.index,
-                        error_code=ErrorCode.topic_authorization_failed,
-                        base_offset=UNDEFINED,
-                        log_append_time=None,
-                    )
-                    for one in topic.partition_data
-                ),
+                "PartitionProduceResponse",
+                index=one.index,
+                error_code=ErrorCode.topic_authorization_failed,
+                base_offset=UNDEFINED,
+                log_append_time=None,
             )
-            for topic in request.body.topic_data
-        )
-        return response(request, responses=responses)
+
+        topics = parts_by_topic(request, "TopicProduceResponse", request.body.topic_data, refused)
+        return response(request, responses=topics)
 
     async def _fetch(self, request: Request) -> Frame:
         body = request.body
@@ -174,23 +167,13 @@ class Answers(GroupAnswers):
         got = dict(zip(wanted, await self._logs.fetch(list(wanted.values()), limits), strict=True))
         if request.version < _FETCH_OF_ZSTD:
             got = {place: self._without_zstd(request, place, one) for place, one in got.items()}
-        responses = tuple(
-            part(
-                request,
-                "FetchableTopicResponse",
-                topic=topic.topic,
-                partitions=tuple(
-                    _partition_data(
-                        request,
-                        one.partition,
-                        got.get((topic.topic, one.partition), PartitionRecords(UNKNOWN)),
-                    )
-                    for one in topic.partitions
-                ),
-            )
-            for topic in body.topics
-        )
-        return response(request, session_id=0, responses=responses)
+
+        def fetched(name: str, one: Any) -> Any:
+            found = got.get((name, one.partition), PartitionRecords(UNKNOWN))
+            return _partition_data(request, one.partition, found)
+
+        topics = parts_by_topic(request, "FetchableTopicResponse", body.topics, fetched)
+        return response(request, session_id=0, responses=topics)
 
     def _without_zstd(self, request: Request, place: PartitionKey, got: PartitionRecords) -> PartitionRecords:
         if not has_zstd(got.records):
@@ -228,25 +211,17 @@ class Answers(GroupAnswers):
         return response(request, topics=tuple(topics))
 
     async def _offset_for_leader_epoch(self, request: Request) -> Frame:
-        topics = tuple(
-            part(
+        def unknown(_: str, one: Any) -> Any:
+            return part(
                 request,
-                "OffsetForLeaderTopicResult",
-                topic=topic.topic,
-                partitions=tuple(
-                    part(
-                        request,
-                        "EpochEndOffset",
-                        error_code=ErrorCode.none,
-                        partition=one.partition,
-                        leader_epoch=UNDEFINED,
-                        end_offset=UNDEFINED,
-                    )
-                    for one in topic.partitions
-                ),
+                "EpochEndOffset",
+                error_code=ErrorCode.none,
+                partition=one.partition,
+                leader_epoch=UNDEFINED,
+                end_offset=UNDEFINED,
             )
-            for topic in request.body.topics
-        )
+
+        topics = parts_by_topic(request, "OffsetForLeaderTopicResult", request.body.topics, unknown)
         return response(request, topics=topics)
 
 

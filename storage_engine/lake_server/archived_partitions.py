@@ -152,7 +152,6 @@ def archive_of(
     """Return the partitions that receipts are of. Pure.
 
     :param rows: those that count, of every log's newest lineage; of what expired nothing is served.
-    :param location: of the lake, for messages.
     :param expiries: by which policy and since when something expired, by the act's SHA-256.
     :param first_proven: when each segment was proven for the first time; by default by its receipt. The topic
         of which one was so last has its name, whatever was proven again or compacted since.

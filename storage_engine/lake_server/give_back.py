@@ -75,7 +75,6 @@ async def _give_back(
 
 
 def _is_same(archive: Archive, upstream: Upstream, place: PartitionKey) -> bool:
-    """Return whether the cluster has a partition, of the topic that the lake has by this name."""
     topic = upstream.view.topics.get(place[0])
     of_lake = next(iter(archive.topics.get(place[0], {}).values()), None)
     is_same = topic is not None and (of_lake is None or of_lake.topic_id == topic.id_text)

@@ -14,7 +14,7 @@ from storage_engine.lake_server.archived_partitions import ArchivedPartition
 from storage_engine.lake_server.groups import GroupCoordinator
 from storage_engine.lake_server.logs import UNDEFINED, Logs
 from storage_engine.lake_server.positions import CommittedPositions, Position
-from storage_engine.lake_server.protocol import Frame, Request, part, response
+from storage_engine.lake_server.protocol import Frame, Request, part, parts_by_topic, response
 from storage_engine.lake_server.upstream import Upstream, UpstreamError
 
 NODE_ID: Final = 0
@@ -206,23 +206,14 @@ class GroupAnswers:
                     self._used[body.group_id] = monotonic()
             except OSError:
                 error = ErrorCode.kafka_storage_error
-        topics = tuple(
-            part(
-                request,
-                "OffsetCommitResponseTopic",
-                name=topic.name,
-                partitions=tuple(
-                    part(
-                        request,
-                        "OffsetCommitResponsePartition",
-                        partition_index=one.partition_index,
-                        error_code=error if (topic.name, one.partition_index) in kept else UNKNOWN,
-                    )
-                    for one in topic.partitions
-                ),
-            )
-            for topic in body.topics
-        )
+
+        def committed(name: str, one: Any) -> Any:
+            number = one.partition_index
+            code = error if (name, number) in kept else UNKNOWN
+            kind = "OffsetCommitResponsePartition"
+            return part(request, kind, partition_index=number, error_code=code)
+
+        topics = parts_by_topic(request, "OffsetCommitResponseTopic", body.topics, committed)
         return response(request, topics=topics)
 
     async def _offset_fetch(self, request: Request) -> Frame:

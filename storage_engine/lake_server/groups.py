@@ -110,7 +110,6 @@ class GroupCoordinator:
     async def join(self, request: Any, client_id: str, host: str, *, ask_for_id: bool) -> Joined:
         """Take a member into a group, and return once the group has a new generation.
 
-        :param request: of JoinGroup.
         :param ask_for_id: whether a new member has to come again with the id that it gets.
         """
         if not request.group_id:
@@ -298,5 +297,4 @@ def _limits(request: Any) -> tuple[float, float]:
 
 
 def _common(members: Sequence[Member], names: set[str]) -> set[str]:
-    """Return the protocols that all members know."""
     return names.intersection(*(one.protocols for one in members)) if members else names

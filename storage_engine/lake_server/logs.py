@@ -231,7 +231,6 @@ class Logs:
     async def _read(
         self, partition: ArchivedPartition, offset: int, stop: int, max_bytes: int, level: int
     ) -> PartitionRecords:
-        """Return batches of the lake that begin below ``stop``."""
         start, end = self._start(partition), self._end(partition)
         stable = end
         aborted: tuple[tuple[int, int], ...] | None = None
@@ -447,7 +446,6 @@ class Logs:
         return topic is not None and topic.id_text != partition.topic_id
 
     def _is_at_cluster(self, partition: ArchivedPartition) -> bool:
-        """Return whether the cluster has a partition of this name."""
         topic = self._topic(partition)
         return topic is not None and (partition.number in topic.leaders or self._is_other(partition))
 

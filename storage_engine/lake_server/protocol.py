@@ -6,6 +6,7 @@ A response names all that any version of it has, and each version takes the fiel
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib import import_module
@@ -73,8 +74,6 @@ class Request:
     """A request of a client.
 
     :param version: -1: of ApiVersions, in one that isn't answered.
-    :param host: of the client.
-    :param login: who the client is.
     :param body: as kio has it.
     :param data: the request as it came, without its length.
     """
@@ -99,7 +98,6 @@ def load_types() -> None:
 def read_request(data: bytes, host: str, login: Login) -> Request:
     """Parse a request without its length.
 
-    :param host: of the client.
     :raises ProtocolError: it is none, or none that is answered.
     """
     if len(data) < _PREFIX.size:
@@ -165,6 +163,23 @@ def part(request: Request, kind: str, **values: Any) -> Any:
     :param kind: what kio calls it.
     """
     return _made(body_class(request.name, max(request.version, 0), "response", kind), values)
+
+
+def parts_by_topic(
+    request: Request, kind: str, topics: Iterable[Any], make: Callable[[str, Any], Any]
+) -> tuple[Any, ...]:
+    """Return a part of a response for each topic of a request.
+
+    :param kind: what kio calls such a part.
+    :param make: returns the part for what is asked of one of the topic's partitions.
+    """
+    found = []
+    for topic in topics:
+        name = topic.name if hasattr(topic, "name") else topic.topic
+        asked = topic.partitions if hasattr(topic, "partitions") else topic.partition_data
+        made = tuple(make(name, one) for one in asked)
+        found.append(part(request, kind, name=name, topic=name, partitions=made, partition_responses=made))
+    return tuple(found)
 
 
 def _made(schema: Any, values: dict[str, Any]) -> Any:

@@ -41,10 +41,6 @@ _AHEAD = 2
 """Pieces that are decoded before a consumer asks for them: one takes longer than it takes to send one."""
 
 
-class HoleError(StorageEngineError):
-    """Offsets between archived ones that no receipt has."""
-
-
 class LakeReader:
     """Gives batches of a lake. Used in one event loop; what takes time runs in other threads.
 
@@ -119,7 +115,7 @@ class LakeReader:
         :param offset: that the partition has.
         :param end: only batches that begin below it.
         :return: nothing: no batch begins below ``end``.
-        :raises HoleError: no receipt has it.
+        :raises StorageEngineError: no receipt has it.
         :raises DamagedRangeError: what is archived there is no batch.
         :raises ProofError: the data file can't be turned back into its segment.
         :raises LakeUnavailableError: the lake can't be read.
@@ -197,12 +193,12 @@ class LakeReader:
         where = f"{partition.topic}-{partition.number}, offsets"
         hole = next(((max(a, offset), b) for a, b in partition.holes() if offset < b <= found.first), None)
         if hole is not None and not self.skip_holes:
-            raise HoleError(
+            raise StorageEngineError(
                 f"{where} [{hole[0]}, {hole[1]}): no receipt has them, so that consumers stop before "
                 "them. Run verify, which says what became of them; --holes skip goes on behind them."
             )
         if found.refused:
-            raise HoleError(
+            raise StorageEngineError(
                 f"{where} [{found.first}, {found.end}): nothing is served, since {found.refused}."
             )
 
@@ -242,7 +238,6 @@ class LakeReader:
             self._begin(opened.result(), 0)
 
     def _begin(self, segment: SegmentInLake, number: int) -> asyncio.Future[Piece]:
-        """Have a piece decoded, unless it is there."""
         if number not in segment.pieces:
 
             def end(done: asyncio.Future[Piece]) -> None:

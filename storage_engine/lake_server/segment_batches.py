@@ -58,10 +58,6 @@ class DamagedRangeError(StorageEngineError):
     """Archived bytes that are no batch with the right CRC, so nothing is served of them."""
 
 
-class NoRoomError(StorageEngineError):
-    """Decoded batches can't be kept in the directory of temporary files."""
-
-
 class ScratchFile:
     """Decoded bytes of a segment at their positions, in a file without a name: unused ones take no room."""
 
@@ -79,14 +75,14 @@ class ScratchFile:
     def write(self, position: int, data: memoryview) -> None:
         """Keep bytes. Several threads may, of other positions.
 
-        :raises NoRoomError: there is no place for them.
+        :raises StorageEngineError: there is no place for them.
         """
         try:
             descriptor, written = self._open(), 0
             while written < len(data):
                 written += os.pwrite(descriptor, data[written:], position + written)
         except OSError as error:
-            raise NoRoomError(
+            raise StorageEngineError(
                 f"{tempfile.gettempdir()}: expected room for {len(data)} decoded bytes, found that none can "
                 f"be written: {error.strerror}. Free space, or name another directory by TMPDIR"
             ) from error
@@ -211,7 +207,6 @@ class Piece:
         """Find the batches in bytes, whose CRC is compared. It isn't over first offsets, but these rise.
 
         :param data: all that ``read`` gives.
-        :param name: of what has them, for messages.
         :param offsets: the lowest and the highest that batches may begin with.
         """
         array = np.frombuffer(data, np.uint8)
@@ -346,7 +341,7 @@ class SegmentInLake:
         :raises ProofError: the data file can't be turned back into its segment.
         :raises DamagedRangeError: another engine has changed its rows.
         :raises LakeUnavailableError: the lake can't be read.
-        :raises NoRoomError: there is no place for it.
+        :raises StorageEngineError: there is no place for it.
         """
         name = self._location
         if self._metadata is None:
@@ -414,7 +409,6 @@ class SegmentInLake:
         return begin - origin, end - origin
 
     def _decode(self, number: int) -> None:
-        """Keep a window, unless it is there."""
         with self._lock:
             lock = self._decodings.setdefault(number, threading.Lock())
         with lock:

@@ -414,7 +414,6 @@ class Upstream:
         )
 
     async def _ask_any(self, name: str, **values: Any) -> Any:
-        """Ask whichever broker answers."""
         failures = []
         for address in dict.fromkeys((*self.view.brokers.values(), *self._bootstrap)):
             try:
@@ -569,5 +568,4 @@ def _has_something(answers: Mapping[PartitionKey, Any]) -> bool:
 
 
 def _kind(name: str, kind: str) -> Any:
-    """Return a part of a request, as kio has it."""
     return getattr(import_module(f"kio.schema.{name}.v{_VERSIONS[name]}.request"), kind)

@@ -101,7 +101,6 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
         return to_jsonable(reply)
 
     def _recorded(self, context: Context, event: Mapping[str, Any]) -> Reply:
-        """Record what Airflow says was answered, as far as it counts."""
         from storage_engine.retention.proof.approvals import record_reply
         from storage_engine.retention.store.context import opened
 

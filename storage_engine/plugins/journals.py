@@ -175,10 +175,7 @@ def _believed(conn_ids: Iterable[str]) -> Mapping[str, str]:
 
 
 def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
-    """Return one line for each store; each journal is asked once, all at the same time.
-
-    :param conn_ids: of the stores' connections.
-    """
+    """Return one line for each store; each journal is asked once, all at the same time."""
     names: dict[JournalReader, list[str]] = {}
     unknown = []
     older = _believed(conn_ids)

@@ -32,7 +32,6 @@ class NoSuchStoreError(StorageEngineError):
 def report_of_run(conn_id: str, run_key: str) -> str:
     """Return the page of a run's report; where it has none, one that says so.
 
-    :param conn_id: of the store's connection.
     :raises NoSuchStoreError: there is no such store.
     :raises JournalUnavailableError: the journal can't be read.
     :raises BadInputError: a newer release wrote the journal or the report.
@@ -61,7 +60,6 @@ def report_or_none(conn_id: str, run_key: str) -> str:
 def keep_of_store(conn_id: str, price: float | None) -> str:
     """Return the page of what a store's lakes keep, as it was forecast last.
 
-    :param conn_id: of the store's connection.
     :param price: of 10⁹ bytes for a month.
     :raises JournalUnavailableError: the journal can't be read.
     :raises BadInputError: there is no such store, or a newer release wrote its journal.
@@ -75,7 +73,6 @@ def keep_of_store(conn_id: str, price: float | None) -> str:
 def run_in_short(conn_id: str, run_key: str) -> Mapping[str, Any]:
     """Return what a run came to, in the words of its report's first screen.
 
-    :param conn_id: of the store's connection.
     :return: as JSON; without a report, outcome and story are None.
     :raises JournalUnavailableError: the journal can't be read.
     :raises BadInputError: there is no such store, or a newer release wrote its journal.

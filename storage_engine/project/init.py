@@ -122,10 +122,8 @@ def init_project(
 
     :param directory: where to put it; created when missing.
     :param store_root: the broker's storePathRootDir, for the connection; a placeholder when None.
-    :param broker_conf: the broker's own config file, when it has one.
     :param time_zone: the zone in which the broker reads ``deleteWhen``.
     :param fields: others of the store's connection.
-    :param spark_conf: Spark settings, for the Spark connection.
     :param older_dag_ids: let runs in flight end under the ids of :data:`OLDER_DAGS`.
     :raises BadInputError: when the directory already holds one of the files.
     """
@@ -144,13 +142,12 @@ def init_project(
     if older_dag_ids:
         shutil.copy(project_path(_OLDER_DAGS) / _OLDER_DAG_IDS, project.home / "dags")
     write_file(project.settings_file, _settings(project).encode())
-    connections = connection_definitions(
-        store_root=store_root,
-        broker_conf=broker_conf,
-        time_zone=time_zone,
-        fields=fields,
-        spark_conf=spark_conf,
-    )
+    # Where no Spark can start there is no connection for it.
+    spark = propose_spark(None, (), ()).conn_id
+    said = store_fields(store_root, broker_conf, time_zone) | {"spark_conn_id": spark, **fields}
+    connections = {STORE_CONNECTION: store_definition(said)}
+    if spark is not None:
+        connections[spark] = spark_definition(spark_conf)
     write_file(project.connections_file, (json.dumps(connections, indent=2) + "\n").encode())
     from storage_engine.lake.move.making import make_lake
 
@@ -190,7 +187,6 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
 
 
 def _older_dags(project: Project) -> str:
-    """Return which DAG does what an older one did, and where a run in flight ends."""
     ids = {old: new.format(store=STORE_CONNECTION) for old, new in OLDER_DAGS.items()}
     width = max(map(len, ids))
     listed = "".join(f"  {old:{width}}  {new}\n" for old, new in ids.items())
@@ -202,24 +198,6 @@ def _older_dags(project: Project) -> str:
     )
     told = f"Older DAGs, from before each store had its own, and those that do their work now:\n{listed}"
     return told + runs
-
-
-def connection_definitions(
-    *,
-    store_root: Path | None,
-    broker_conf: Path | None,
-    time_zone: str,
-    fields: Mapping[str, Any],
-    spark_conf: Mapping[str, str],
-) -> dict[str, dict[str, object]]:
-    """The connections of a project, in the format of ``airflow connections import``.
-
-    Where no Spark can start there is none for it.
-    """
-    spark = propose_spark(None, (), ()).conn_id
-    said = store_fields(store_root, broker_conf, time_zone) | {"spark_conn_id": spark, **fields}
-    found = {STORE_CONNECTION: store_definition(said)}
-    return found if spark is None else {**found, spark: spark_definition(spark_conf)}
 
 
 def store_fields(

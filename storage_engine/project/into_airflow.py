@@ -250,7 +250,6 @@ PAGE = "own-airflow"
 def parsed(text: str, path: Path) -> configparser.ConfigParser:
     """Return a settings file as Airflow reads it.
 
-    :param path: names it in errors.
     :raises BadInputError: Airflow would not start with it; names the line.
     """
     parser = configparser.ConfigParser(interpolation=None)

@@ -9,9 +9,7 @@ import signal
 import sys
 import sysconfig
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +18,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+import requests
+
 from storage_engine.core.durable import make_dirs, write_file
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.project.init import Project
@@ -27,8 +27,6 @@ from storage_engine.project.process_tree import ProcessTree
 
 _TIMEOUT_SECONDS = 30
 _GET_ATTEMPTS = 5
-# A proxy that the user's environment names must not see calls to this machine.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ApiError(StorageEngineError):
@@ -120,22 +118,21 @@ class AirflowApi:
         return self.get(f"{path}/xcomEntries/return_value?deserialize=true")["value"]
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
-        request = urllib.request.Request(
-            self.address + path,
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json", "Accept": "application/json"},
-        )
+        headers = {"Accept": "application/json"}
         if self.token:
-            request.add_header("Authorization", f"Bearer {self.token}")
+            headers["Authorization"] = f"Bearer {self.token}"
+        url = self.address + path
         try:
-            with _OPENER.open(request, timeout=_TIMEOUT_SECONDS) as response:
-                return json.load(response)
-        except urllib.error.HTTPError as error:
-            text = error.read().decode(errors="replace")
-            raise ApiError(f"{method} {path}: HTTP {error.code}: {text}", error.code) from error
-        except (urllib.error.URLError, OSError, json.JSONDecodeError) as error:
-            raise ApiError(f"{method} {self.address}{path}: no usable answer: {error}") from error
+            with requests.Session() as session:
+                # A proxy that the user's environment names must not see calls to this machine.
+                session.trust_env = False
+                answer = session.request(method, url, json=body, headers=headers, timeout=_TIMEOUT_SECONDS)
+            if not answer.ok:
+                status = answer.status_code
+                raise ApiError(f"{method} {path}: HTTP {status}: {answer.text}", status)
+            return answer.json()
+        except requests.RequestException as error:
+            raise ApiError(f"{method} {url}: no usable answer: {error}") from error
 
 
 def _quote(run_id: str) -> str:
@@ -152,10 +149,7 @@ _READY_SECONDS = 180.0
 
 
 class Interrupted(BaseException):
-    """A person or the system asked us to end; not an error, and not to be caught as one.
-
-    :param signal_number: the signal that said so.
-    """
+    """A person or the system asked us to end; not an error, and not to be caught as one."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal.Signals(signal_number).name)
@@ -185,9 +179,7 @@ def interruptible() -> Iterator[None]:
 class LocalAirflow:
     """The four components of one project; a context manager that stops them however it is left.
 
-    :param project: what to run.
     :param port: a free port of the loopback address; wins over the one in the project's settings.
-    :param say: receives a line about each step.
     :param is_edited: False: nobody changes its DAGs while it runs, so they are not parsed again and again. It
         runs for minutes, so its scheduler looks more often for the next task.
     """
@@ -333,7 +325,6 @@ def _password(passwords_file: Path, user: str) -> str:
 
 
 def _unhealthy(address: str) -> list[str]:
-    """Components that don't report themselves healthy yet."""
     try:
         health: dict[str, Any] = AirflowApi(address, None).get_once("/api/v2/monitor/health")
     except ApiError:

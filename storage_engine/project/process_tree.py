@@ -42,10 +42,7 @@ class ProcessTree:
         log: Path,
         stdin: int = subprocess.DEVNULL,
     ) -> subprocess.Popen[bytes]:
-        """Start ``command`` in a session of its own, so that a terminal's Ctrl-C reaches only us.
-
-        :param log: file that receives its output.
-        """
+        """Start ``command`` in a session of its own, so that a terminal's Ctrl-C reaches only us."""
         with log.open("ab") as output:
             self._started[name] = subprocess.Popen(
                 command,

@@ -31,7 +31,6 @@ class SampleStore:
     """An unpacked sample.
 
     :param root: its storePathRootDir.
-    :param broker_conf: the config of the broker that it would belong to.
     :param old: segments that are past their reserved time, oldest first.
     """
 

@@ -259,7 +259,7 @@ class RowExpectation(MulticolumnMapExpectation):  # type: ignore[misc]
 
 def _registered(one: Expectation) -> type[RowExpectation]:
     """Make a class of an expectation; Great Expectations finds it by its name from then on."""
-    content = {"__module__": __name__, "__doc__": one.description, "map_metric": _metric(one.rule)}
+    content = {"__module__": __name__, "__doc__": one.rule.__doc__, "map_metric": _metric(one.rule)}
     return new_class(one.name, (RowExpectation,), exec_body=lambda body: body.update(content))
 
 
@@ -312,7 +312,6 @@ def run_suites(
     :param suites: directory with the suites' JSON.
     :param directory: becomes the Great Expectations project; all that is in it is removed first, so it must
         be of an earlier run.
-    :param run_name: names the run in Data Docs.
     :return: one row an expectation, in the order of :data:`SUITES`.
     :raises OSError: the directory can't be written, as on a full disk.
     """
@@ -360,8 +359,6 @@ def _is_empty(table: _Frame) -> bool:
 
 
 def _project_config(tables: Sequence[str], engine: str) -> dict[str, object]:
-    """A project whose assets are the fact tables, with everything below its own directory."""
-
     def store(kind: str, directory: str) -> dict[str, object]:
         backend = {
             "class_name": "TupleFilesystemStoreBackend",
@@ -434,10 +431,6 @@ def _raised(info: Mapping[str, Any]) -> str:
         return f"could not be evaluated: {info.get('exception_message')}"
     nested = (value for value in info.values() if isinstance(value, Mapping))
     return next((text for value in nested if (text := _raised(value))), "")
-
-
-def _unchecked(suite: str, expectation: Any) -> CheckResult:
-    return CheckResult(suite, type(expectation).__name__, expectation.description or "", Status.OK, 0, 0)
 
 
 def _class_name(expectation_type: str) -> str:

@@ -364,7 +364,6 @@ def _rows(receipt: Receipt, rows: pa.Table) -> tuple[RowsFact, set[tuple[str, in
 
 
 def _row_table(table: Table, receipt: Receipt, files: Sequence[DataFileFact]) -> pa.Table:
-    """The rows of a segment that a query of the table sees."""
     columns = (*_PLACE_COLUMNS, *find_broker(receipt.broker).codec.columns.streams)
     if any(file.found_bytes < 0 and file.times_in_table for file in files):
         return _NO_ROWS
@@ -668,7 +667,6 @@ def _missing(place: AnyStore) -> tuple[tuple[ReleasedSpan, ...], dict[str, str]]
 
 
 def _shielded(store: AnyStore) -> tuple[LocalSpan, ...]:
-    """Return what is gone from the log and lies in the shield."""
     _, record = _journal(store)
     return () if record is None else shielded_spans(managed_of(store).real_root, record.lineages)
 
@@ -722,7 +720,7 @@ def _span(
     segment: LocalSegment, receipt: Receipt | None, acts: OwnActs, *, full: bool, pending: bool
 ) -> LocalSpan:
     files, unread = (segment.facts, *segment.companions), segment.unread
-    found = compare(files, None if unread else receipt, acts, hash_changed=True, hash_all=full)
+    found = compare(files, None if unread else receipt, acts, hash_all=full)
     return LocalSpan(
         log=segment.log,
         start_offset=segment.start_offset,

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from storage_engine.core.durable import opened
+
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 _MEMORY: Final = frozenset({"tmpfs", "ramfs"})
@@ -69,16 +71,18 @@ def parse_mount(line: str) -> Mount | None:
 def mount_of(directory: str | os.PathLike[str]) -> Mount | None:
     """Return the mount that a directory lies on; None: this system doesn't say, or it can't be opened."""
     try:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with opened(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as fd:
+            return parse_mount(mount_line(fd))
     except OSError:
         return None
-    try:
-        info = Path(f"/proc/self/fdinfo/{fd}").read_text()
-        mount_id = next((line.split()[1] for line in info.splitlines() if line.startswith("mnt_id:")), "")
-        with _MOUNTS.open(encoding="utf-8", errors="surrogateescape") as mounts:
-            found = next((line for line in mounts if line.split(None, 1)[0] == mount_id), "")
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-    return parse_mount(found)
+
+
+def mount_line(fd: int) -> str:
+    """Return what the kernel says of the mount of an open file; "": it says nothing.
+
+    :raises OSError: this system doesn't say.
+    """
+    info = Path(f"/proc/self/fdinfo/{fd}").read_text()
+    mount_id = next((line.split()[1] for line in info.splitlines() if line.startswith("mnt_id:")), "")
+    with _MOUNTS.open(encoding="utf-8", errors="surrogateescape") as mounts:
+        return next((line.strip() for line in mounts if line.split(None, 1)[0] == mount_id), "")

@@ -111,13 +111,10 @@ class Acting:
         :param other_name: that the act gives the file.
         :raises FileNotFoundError: there is no such file.
         """
-        fd = os.open(path, _LOOK)
-        try:
+        with durable.opened(path, _LOOK) as fd:
             before = os.fstat(fd)
             yield
             after = os.fstat(fd)
-        finally:
-            os.close(fd)
         if after.st_nlink and _is_ours(before, after, mtime_ns):
             names = (path,) if other_name is None else (path, other_name)
             self._note(before, after, tuple(os.fspath(name) for name in names))
@@ -149,10 +146,7 @@ class Acting:
 
 @contextmanager
 def own_acts(root: str | os.PathLike[str]) -> Iterator[Acting]:
-    """Touch files of a store in the block, and record durably at its end what we did. Not to be nested.
-
-    :param root: the store's.
-    """
+    """Touch files of a store in the block, and record durably at its end what we did. Not to be nested."""
     with ExitStack() as held:
         directory = None
         with suppress(OSError):
@@ -170,7 +164,6 @@ def own_acts(root: str | os.PathLike[str]) -> Iterator[Acting]:
 def read_own_acts(root: str | os.PathLike[str], *, waits: bool = True) -> OwnActs:
     """Return what is recorded, once no act is on its way; nothing where it can't be read.
 
-    :param root: the store's.
     :param waits: False: an act that is on its way may be missing, and none waits for who reads.
     """
     with ExitStack() as held:

@@ -7,10 +7,10 @@ that belong to no segment. The engine removes these by what its journal meant to
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from storage_engine.core.durable import opened
 from storage_engine.exceptions import ChangedUnderUsError
 from storage_engine.model.broker.broker_store import Remove
 from storage_engine.model.store.store import FileFacts, Segment
@@ -22,7 +22,6 @@ def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
 
     The directory is flushed before the next, younger segment goes: a power loss must never leave a hole.
 
-    :param root: the store's.
     :param remove: by which a file goes.
     :raises ChangedUnderUsError: somebody else did; nothing was done.
     """
@@ -71,11 +70,6 @@ def _is_same(found: FileFacts | None, known: FileFacts, root: Path) -> bool:
     return found == known or (found is not None and read_own_acts(root).same_file(found, known))
 
 
-@contextmanager
-def _directory_of(segment: Segment) -> Iterator[int]:
-    parent = Path(segment.facts.path).parent
-    directory = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield directory
-    finally:
-        os.close(directory)
+def _directory_of(segment: Segment) -> AbstractContextManager[int]:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    return opened(Path(segment.facts.path).parent, flags)

@@ -11,6 +11,7 @@ import os
 import time
 from typing import Final
 
+from storage_engine.core.durable import opened
 from storage_engine.exceptions import ChangedUnderUsError
 from storage_engine.model.store.store import FileFacts
 
@@ -30,8 +31,7 @@ def settle(path: str | os.PathLike[str]) -> FileFacts:
     :raises ChangedUnderUsError: somebody writes to it again and again.
     :raises OSError: it can't be opened or flushed.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
+    with opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) as fd:
         for _ in range(_ROUNDS):
             before = FileFacts.of_stat(path, os.fstat(fd))
             # Before the flush: a page that it has cleaned may be written to while it goes on with others.
@@ -40,8 +40,6 @@ def settle(path: str | os.PathLike[str]) -> FileFacts:
             os.fsync(fd)
             if FileFacts.of_stat(path, os.fstat(fd)) == before:
                 return before
-    finally:
-        os.close(fd)
     raise ChangedUnderUsError(
         f"{os.fspath(path)}: expected a file that nobody writes to any more, found that it was written to in "
         f"each of {_ROUNDS} looks at it. Nothing was committed or deleted. Find out which process writes to "

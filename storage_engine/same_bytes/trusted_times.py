@@ -23,11 +23,11 @@ from storage_engine.core.own_directory import own_directory
 from storage_engine.core.untrusted import MALFORMED, read_file
 from storage_engine.exceptions import BadInputError
 from storage_engine.same_bytes import probe
+from storage_engine.same_bytes.mounts import mount_line
 
 NAME: Final = "trusted-times.json"
 _SCRATCH: Final = "scratch"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_MOUNTS: Final = Path("/proc/self/mountinfo")
 _PROBE_SECONDS: Final = 30.0
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _MAX_BYTES: Final = 1 << 20
@@ -55,10 +55,9 @@ def times_are_trusted(directory: str | os.PathLike[str], root: str | os.PathLike
     :param root: of their store; our directory there remembers the answer.
     :return: False where it can't be tried, too; that is tried again the next time.
     """
-    with ExitStack() as opened:
+    with ExitStack() as held:
         try:
-            fd = os.open(directory, _DIRECTORY)
-            opened.callback(os.close, fd)
+            fd = held.enter_context(durable.opened(directory, _DIRECTORY))
             boot_id, mount = _BOOT_ID.read_text().strip(), _mount(fd)
         except (OSError, ValueError):
             return False
@@ -79,15 +78,10 @@ def known_trust(directory: str | os.PathLike[str], root: str | os.PathLike[str])
     Nothing is tried or written. The arguments are those of :func:`times_are_trusted`.
     """
     try:
-        fd = os.open(directory, _DIRECTORY)
-    except OSError:
-        return None
-    try:
-        boot_id, mount = _BOOT_ID.read_text().strip(), _mount(fd)
+        with durable.opened(directory, _DIRECTORY) as fd:
+            boot_id, mount = _BOOT_ID.read_text().strip(), _mount(fd)
     except (OSError, ValueError):
         return None
-    finally:
-        os.close(fd)
     return _remembered(root, boot_id).trusted.get(mount)
 
 
@@ -97,12 +91,8 @@ def _mount(fd: int) -> str:
 
     :raises OSError, ValueError: this system doesn't say.
     """
-    info = dict(line.split(":", 1) for line in Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines())
-    mount_id = info["mnt_id"].strip() if "mnt_id" in info else ""
-    with _MOUNTS.open(encoding="utf-8", errors="surrogateescape") as mounts:
-        line = next((line.strip() for line in mounts if line.split(None, 1)[0] == mount_id), None)
-    if line is None:
-        raise ValueError(f"no mount {mount_id!r}")
+    if not (line := mount_line(fd)):
+        raise ValueError("the kernel names no mount of it")
     return f"{line} {os.fstatvfs(fd).f_fsid}"
 
 
@@ -132,10 +122,10 @@ def _scratch_file(directory: int, mount: str, root: str | os.PathLike[str]) -> I
 
     :raises OSError: there can be none.
     """
-    with ExitStack() as opened:
+    with ExitStack() as held:
         own = None
         with suppress(OSError):
-            own = opened.enter_context(own_directory(root, makes=True))
+            own = held.enter_context(own_directory(root, makes=True))
         if own is not None and _mount(own) != mount:
             own = None
         try:
@@ -148,7 +138,7 @@ def _scratch_file(directory: int, mount: str, root: str | os.PathLike[str]) -> I
                 os.unlink(name, dir_fd=own)
                 yield file.fileno()
             return
-        opened.callback(os.close, fd)
+        held.callback(os.close, fd)
         yield fd
 
 

@@ -18,7 +18,6 @@ def log_has_bytes(root: str | os.PathLike[str], seen: SeenLink, spend: Spend) ->
 
     Where they are equal, the segment's facts are recorded: it counts as not written to from then on.
 
-    :param spend: waits until so many bytes more may be read.
     :return: whether they are provably equal.
     :raises ShieldError: the shield can't be read or written.
     """

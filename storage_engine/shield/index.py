@@ -105,7 +105,6 @@ def shield_path(root: str | os.PathLike[str]) -> Path:
 def opened_shield(root: str | os.PathLike[str], *, makes: bool = False) -> Iterator[int | None]:
     """Open the shield's directory, following no symbolic link; None: there is none.
 
-    :param root: the store's.
     :param makes: a missing one is made, durably: its owner alone may look into it.
     :raises ShieldError: it can't be opened or made.
     """

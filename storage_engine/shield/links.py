@@ -51,8 +51,6 @@ def make_links(
 ) -> tuple[Link, ...]:
     """Link segments that have no link yet, in this order; one that is gone by now is left out.
 
-    :param lineage: the store's.
-    :param wait_seconds: for others who change the shield.
     :return: the links that were made.
     :raises NoLinkError: one can't be made; those before it are.
     :raises ShieldError: the shield can't be written.
@@ -253,34 +251,24 @@ def _hard_link(directory: int, root: str | os.PathLike[str], link: Link, acts: A
     :raises NoLinkError: it can't be linked.
     """
     path = Path(link.segment.path)
-    parent = os.open(path.parent, _DIRECTORY)
-    try:
-        with acts.on(path, other_name=shield_path(root) / link.name):
-            try:
-                os.link(
-                    path.name,
-                    link.name,
-                    src_dir_fd=parent,
-                    dst_dir_fd=directory,
-                    follow_symlinks=False,
-                )
-            except FileNotFoundError:
-                raise
-            except OSError as error:
-                raise _no_link(link, error) from error
-    finally:
-        os.close(parent)
+    with (
+        durable.opened(path.parent, _DIRECTORY) as parent,
+        acts.on(path, other_name=shield_path(root) / link.name),
+    ):
+        try:
+            os.link(path.name, link.name, src_dir_fd=parent, dst_dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise _no_link(link, error) from error
     found = os.stat(link.name, dir_fd=directory, follow_symlinks=False)
     if (found.st_dev, found.st_ino) != (link.segment.device, link.segment.inode):
         os.unlink(link.name, dir_fd=directory)
         raise FileNotFoundError(errno.ENOENT, "another file has its name", link.segment.path)
-    fd = os.open(link.name, _OPEN, dir_fd=directory)
-    try:
+    with durable.opened(link.name, _OPEN, dir_fd=directory) as fd:
         # Every later write has to move its times.
         os.fsync(fd)
         kept = FileFacts.of_stat(link.name, os.fstat(fd))
-    finally:
-        os.close(fd)
     return replace(link, kind=LinkKind.HARD_LINK, kept=kept)
 
 

@@ -34,7 +34,6 @@ class Place(StrEnum):
 class SeenLink:
     """A link as it is found.
 
-    :param facts: of its file.
     :param other_names: that its file has; without one it is the last that keeps the bytes.
     :param is_same: its file is as it was when it was known to have the segment's bytes, but for what we did
         ourselves, and the removal of other names.
@@ -101,10 +100,7 @@ def look_at_shield(root: str | os.PathLike[str]) -> Shield:
 
 
 def digest_of(root: str | os.PathLike[str], seen: SeenLink, spend: Spend) -> str | None:
-    """Read a link's bytes and return their SHA-256; None: its file changed meanwhile, or is gone.
-
-    :param spend: waits until so many bytes more may be read.
-    """
+    """Read a link's bytes and return their SHA-256; None: its file changed meanwhile, or is gone."""
     with opened_shield(root) as directory:
         if directory is None:
             return None

@@ -96,7 +96,6 @@ def without_use(shield: Shield, segments: Collection[Segment], lineages: Lineage
     """Return the links that may go at once: their segments are in the log, and need none.
 
     :param segments: that shall have a link.
-    :param lineages: the store's.
     """
     slots = {(*one.id, one.facts.inode, lineages.of(one.log)) for one in segments}
     return tuple(

@@ -22,7 +22,6 @@ def register_decompress_body(
 
     This package must be installed on the executors. A task has one part of its bodies in memory at a time.
 
-    :param name: of the function.
     :param broker: whose bodies; None: the default broker's.
     :raises BadInputError: that broker's producers compress none, or this PySpark is older than 4.1.
     """

@@ -66,7 +66,6 @@ class ConsumerLagRequest:
     """What to compute; crosses to the job as JSON.
 
     :param store_root: the store; executors must see it under the same path.
-    :param broker: its kind.
     :param broker_conf, overrides, time_zone, live: as in ``ManagedStore``.
     :param plan_segments: those that a plan deletes; empty: ask without a plan.
     :param table_path: directory for the table, as Parquet; what is there is replaced. Executors must see it
@@ -263,7 +262,6 @@ def lag_here(store: ManagedStore, going: Iterable[SegmentId], now_ms: int) -> Co
     """Compute the lag of a store in this process, and write no table.
 
     :param going: the segments that are about to go.
-    :param now_ms: the moment to compute for.
     :raises BadInputError: a store or settings that can't be read, a plan for another store.
     """
     tables = lag_in_process(ConsumerLagRequest.of(store, "", going, now_ms))

@@ -56,7 +56,6 @@ def write_request(path: str | os.PathLike[str], request: Any) -> dict[str, str]:
 def read_request(path: str | os.PathLike[str], kind: type[Request]) -> Request:
     """Read a request back, with the credentials in this process's environment.
 
-    :param kind: its dataclass.
     :raises BadInputError: when the file is missing, not JSON, or not such a request, or its credentials are
         missing.
     """
@@ -89,7 +88,6 @@ def read_result(
 ) -> Result:
     """Read what the job that was given ``request_path`` gave back.
 
-    :param kind: the result's dataclass.
     :raises SparkJobError: when there is no result, it answers another request, or the job failed with
         an error that isn't ours.
     :raises StorageEngineError: our error that ended the job, of its own class where a message

@@ -103,7 +103,6 @@ class StoreFile:
     :param size_bytes: how much of it is read.
     :param log_id: which log it is of, as receipts have it; "": it can't be told.
     :param end: offset behind what was there for good: of Kafka the high watermark; None: all was.
-    :param context: of ``SegmentContext``, for the codec.
     """
 
     facts: FileFacts
@@ -346,7 +345,6 @@ def _local(look: StoreLook, rows: Sequence[Receipt], lineages: Mapping[str, int]
 def _gone(
     lake: Lake, store_id: str, columns: Columns, lineages: Mapping[str, int], present: Mapping[str, str]
 ) -> tuple[ReleasedSpan, ...]:
-    """Return what the lake says of deletions from the logs as they are now."""
     ids: Mapping[str, str] = {}
     if columns.topic_id_of is not None:
         ids = {log: columns.topic_id_of(log_id) for log, log_id in present.items() if log_id}
@@ -368,7 +366,6 @@ def _gone(
 def _may_have(
     hole: RangeStatus, rows: Sequence[Receipt], schema: Schema, columns: Columns, where: BooleanExpression
 ) -> bool:
-    """Return whether a hole may have had rows that are asked for."""
     inside = [row for row in ended(rows) if row.base_offset < hole.end_offset and hole.start_offset < row.end]
     evaluator, log = _InclusiveMetricsEvaluator(schema, where), rows[0].log if rows else hole.log
     if not inside or hole.where not in (Where.EXPIRED, Where.NOT_ARCHIVED):
@@ -418,7 +415,6 @@ def _hole_error(
 
 
 def _unarchived(look: StoreLook, rows: Sequence[Receipt]) -> Iterator[Segment]:
-    """Yield the segments of which the lake has not all."""
     archived = {(row.log, row.base_offset) for row in rows}
     for log in look.snapshot.logs:
         for segment in log.segments:

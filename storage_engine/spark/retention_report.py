@@ -98,7 +98,6 @@ def retention_report_of(
     """Count what a store's lakes have of a span of time; write its table and page, and record its advice.
 
     :param run_key: of the run, which begins with it.
-    :param run_job: runs :func:`retention_report`.
     :param first_ms: when the first message that counts was stored; None: the first of all.
     :param until_ms: when the first message that doesn't was stored; None: none.
     :raises BadInputError: nothing of the store is archived, or its broker's rows have no topic or time.

@@ -188,7 +188,6 @@ TASKS_PER_CORE = 4
 class RowGroup:
     """Where rows were read.
 
-    :param location: of their data file.
     :param first_row: how many rows of the file come before them.
     """
 
@@ -221,7 +220,6 @@ def map_row_groups(
 
     A file of which rows count as deleted is read by the driver, as PyIceberg alone knows which ones.
 
-    :param columns: that are read.
     :param fold: is given rows with these columns, and returns rows with those of ``schema``.
     :raises LakeUnavailableError: a file can't be read by the driver; a task's error says the same.
     """

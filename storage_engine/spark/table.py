@@ -351,7 +351,6 @@ def _schema(lake: Lake, options: Options) -> pa.Schema:
 
 
 def _counting(slots: Sequence[Slot]) -> Any:
-    """Return which rows of a data file count, as Arrow has it."""
     by_log: dict[tuple[int, str], list[int]] = {}
     for lineage, log, base_offset in slots:
         by_log.setdefault((lineage, log), []).append(base_offset)

@@ -66,7 +66,6 @@ class ValidateRowsRequest:
     :param lakes: of the store; each by itself has to be right.
     :param spans: offsets to look at, with the segments right beside them; none: all that the lakes have.
     :param directory: becomes the Great Expectations project; what is in it is removed.
-    :param run_name: names the run in Data Docs.
     """
 
     lakes: tuple[LakeConfig, ...]
@@ -164,7 +163,6 @@ class _Looked:
 
 
 def _look_at(spark: SparkSession, config: LakeConfig, request: ValidateRowsRequest) -> _Looked:
-    """Return what is found in one lake, a row a segment, and a row a segment and stream of it."""
     lake = open_lake(config)
     table, codec = lake.messages(), find_broker(request.broker).codec
     every_row = chosen_receipts(receipts(lake, request.store_id, with_ended=True), request.spans)
@@ -228,7 +226,6 @@ def _expected(rows: Sequence[Receipt], where: str) -> Iterator[tuple[Any, ...]]:
 
 
 def _sums(spark: SparkSession, source: StoreFiles, codec: SegmentCodec) -> DataFrame:
-    """Return what row groups sum up to, a row a segment, stream and data file."""
     from pyspark.sql import functions as F  # noqa: N812
 
     parts = map_row_groups(

@@ -40,9 +40,7 @@ class Sight:
     """What every executor has to see.
 
     :param segments: as the driver sees them; one of each directory.
-    :param store_roots: whose segments they are.
     :param token: a file that the driver has just put into the lake.
-    :param content: of the token.
     :param agent: by which they see the segments; None: as their own files.
     """
 

@@ -26,8 +26,8 @@ from storage_engine.lake_server.archived_partitions import ArchivedPartition
 from storage_engine.lake_server.logs import Logs, PartitionRecords
 from storage_engine.lake_server.positions import CommittedPositions
 from storage_engine.lake_server.protocol import APIS, FETCH, Request, read_request
-from storage_engine.lake_server.reader import _THREADS, HoleError, LakeReader
-from storage_engine.lake_server.segment_batches import KeptBytes, NoRoomError, Piece, SegmentInLake
+from storage_engine.lake_server.reader import _THREADS, LakeReader
+from storage_engine.lake_server.segment_batches import KeptBytes, Piece, SegmentInLake
 from storage_engine.lake_server.server import Listening, serve
 from storage_engine.lake_server.transactions import Transactions
 from storage_engine.lake_server.upstream import FetchLimits, PartitionFetch
@@ -94,7 +94,9 @@ def test_a_hole_ends_what_is_served_unless_it_is_skipped(lake: Lake, node: Path,
             reader.close()
 
     if not skips:
-        with pytest.raises(HoleError, match=rf"\[{second.base_offset}, {second.end_offset}\): no receipt"):
+        with pytest.raises(
+            StorageEngineError, match=rf"\[{second.base_offset}, {second.end_offset}\): no receipt"
+        ):
             asyncio.run(read())
         return
     found = asyncio.run(read())
@@ -206,7 +208,7 @@ def test_what_could_not_be_kept_once_is_read_again(
         partition = reader.archive.topics["hdrs"][0]
         with monkeypatch.context() as without:
             without.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-            with pytest.raises(NoRoomError, match="expected room for"):
+            with pytest.raises(StorageEngineError, match="expected room for"):
                 await reader.batches(partition, 0, partition.end, 1)
         found = await reader.batches(partition, 0, partition.end, 1)
         reader.close()

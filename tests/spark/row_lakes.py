@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,7 @@ def receipt_of(log: str, base: int, size: int, rows: int, messages: int, sequenc
         "broker": "rocketmq",
         "sequence": sequence,
     }
-    nothing = {name: "" if kind == "str" else 0 for name, kind in Receipt.__annotations__.items()}
-    empty = {name: None for name, kind in Receipt.__annotations__.items() if "None" in kind}
+    kinds = {it.name: str(it.type) for it in fields(Receipt)}
+    nothing = {name: "" if kind == "str" else 0 for name, kind in kinds.items()}
+    empty = {name: None for name, kind in kinds.items() if "None" in kind}
     return Receipt(**{**nothing, **empty, **known})

@@ -11,7 +11,7 @@ import json
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Row, Select, column, func, inspect, null, select, table
 from sqlalchemy.exc import SQLAlchemyError
@@ -38,20 +38,15 @@ from storage_engine.journal.reading.answers import (
 )
 from storage_engine.journal.reading.run_rows import (
     RUN_COLUMNS,
-    CleanupRun,
-    Verdict,
     read_cleanups,
     read_verdicts,
     run_row,
 )
-from storage_engine.journal.reading.store_summaries import StoreSummary, of_stores, read_summaries
+from storage_engine.journal.reading.store_summaries import of_stores, read_summaries
 from storage_engine.journal.records import Phase, Step
 from storage_engine.journal.tables.database import place_of, read_only_engine, sqlite_error
 from storage_engine.journal.tables.rows import (
     MOST_VALUES,
-    RulesRow,
-    Slot,
-    SlotTopic,
     read_archived_topics,
     read_rules,
     read_topic_days,
@@ -73,7 +68,6 @@ from storage_engine.journal.tables.schema import (
     stores,
     waivers,
 )
-from storage_engine.model.store.store import TopicDay
 
 _STATES = {Step.ARCHIVE.value: "archived", Step.SEALED.value: "archived", Step.RELEASE.value: "deleted"}
 """What the result of a step makes of a segment."""
@@ -83,9 +77,12 @@ _PARTS = 60
 
 
 def read_incidents(
-    connection: Connection, store_id: str, since_ms: int, until_ms: int | None, limit: int
+    connection: Connection, store_id: str, *, since_ms: int = 0, until_ms: int | None = None, limit: int = 200
 ) -> tuple[Incident, ...]:
-    """Return what others did, losses that were accepted, and steps that failed, the newest first."""
+    """Return what others did, losses that were accepted, and steps that failed, the newest first.
+
+    :param until_ms: only what was before; None: all.
+    """
     newest = (
         select(events.c.id)
         .join(runs, events.c.run_id == runs.c.id)
@@ -109,7 +106,7 @@ def read_incidents(
 
 
 def read_drifts(
-    connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int
+    connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int = 200
 ) -> tuple[DriftRow, ...]:
     """Return what others did from a moment to another, which is not included, by time.
 
@@ -149,7 +146,7 @@ def read_drifts(
     return tuple(sorted(found, key=lambda one: one.at_ms))
 
 
-def read_segments(connection: Connection, store_id: str, limit: int) -> tuple[SegmentRow, ...]:
+def read_segments(connection: Connection, store_id: str, *, limit: int = 1_000) -> tuple[SegmentRow, ...]:
     """Return the segments that runs archived or deleted last, the newest first; each once.
 
     What an undone run deleted is back: it is as it was before.
@@ -188,7 +185,6 @@ def _became(connection: Connection, run_ids: Sequence[int], after: int, limit: i
     """Return the last event of each segment in some runs, the newest first.
 
     :param after: only by events after this one.
-    :param limit: at most so many segments.
     """
     undo = select(events.c.run_id).where(
         events.c.run_id.in_(run_ids),
@@ -236,7 +232,7 @@ _verifications = table(
 
 
 def read_standing(connection: Connection, store_id: str, now_ms: int) -> Standing:
-    """Read it."""
+    """Return the store's hold, who works on it, waivers, accepted losses and what was verified."""
     query = select(leases.c.owner, leases.c.expires_at_ms).where(
         leases.c.store_id == store_id, leases.c.token.is_not(None), leases.c.expires_at_ms > now_ms
     )
@@ -318,6 +314,16 @@ def read_verified(
 
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def asked(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[JournalReader, P], T]:
+    """Return a method that runs a function which asks a journal; see :meth:`JournalReader.read`."""
+
+    def method(self: JournalReader, /, *args: P.args, **named: P.kwargs) -> T:
+        return self.read(lambda connection: work(connection, *args, **named))
+
+    return method
 
 
 class JournalReader:
@@ -369,12 +375,16 @@ class JournalReader:
         rows = self.read(lambda connection: connection.execute(query).all())
         return tuple(StoreRow(**row._mapping) for row in rows)
 
-    def summaries(self, names: Collection[str] | None, now_ms: int) -> tuple[StoreSummary, ...]:
-        """Return stores in short, by name and path.
-
-        :param names: those with these names; None: all.
-        """
-        return self.read(lambda connection: read_summaries(connection, names, now_ms))
+    summaries = asked(read_summaries)
+    cleanups = asked(read_cleanups)
+    drifts = asked(read_drifts)
+    verdicts = asked(read_verdicts)
+    incidents = asked(read_incidents)
+    segments = asked(read_segments)
+    topic_days = asked(read_topic_days)
+    archived_topics = asked(read_archived_topics)
+    rules = asked(read_rules)
+    standing = asked(read_standing)
 
     def store_id(self, name: str) -> str | None:
         """Return the id of the store with this name; None: the journal knows none."""
@@ -398,22 +408,6 @@ class JournalReader:
         rows = self.read(lambda connection: connection.execute(query).all())
         return tuple(run_row(row) for row in rows)
 
-    def cleanups(self, store_id: str, start_ms: int, end_ms: int) -> tuple[CleanupRun, ...]:
-        """Return the runs that deleted something, or were to and didn't, by time.
-
-        :param start_ms: from this moment on, up to ``end_ms``, which is not included.
-        Of more than 500 some are told together.
-        """
-        return self.read(lambda c: read_cleanups(c, store_id, start_ms, end_ms, 500))
-
-    def drifts(self, store_id: str, start_ms: int, end_ms: int) -> tuple[DriftRow, ...]:
-        """Return what others did to a store between two moments, by time; of more than 200 some together."""
-        return self.read(lambda c: read_drifts(c, store_id, start_ms, end_ms, 200))
-
-    def verdicts(self, store_id: str, start_ms: int, end_ms: int) -> tuple[Verdict, ...]:
-        """Return what the newest 20,000 runs came to that began between two moments, by time."""
-        return self.read(lambda c: read_verdicts(c, store_id, start_ms, end_ms, 20_000))
-
     def report(self, store_id: str, run_key: str) -> StoredReport | None:
         """Return a run's report, or the one that answers for it; None: there is none, or it has expired."""
         query = (
@@ -431,48 +425,11 @@ class JournalReader:
         found = self.read(read)
         return self.report(store_id, found) if isinstance(found, str) else found
 
-    def incidents(
-        self, store_id: str, *, since_ms: int = 0, until_ms: int | None = None, limit: int = 200
-    ) -> tuple[Incident, ...]:
-        """Return what others did, losses that were accepted, and steps that failed, the newest first.
-
-        :param until_ms: only what was before; None: all.
-        """
-        return self.read(lambda c: read_incidents(c, store_id, since_ms, until_ms, limit))
-
-    def segments(self, store_id: str, *, limit: int = 1_000) -> tuple[SegmentRow, ...]:
-        """Return the segments that runs archived or deleted last, the newest first; each once.
-
-        What an undone run deleted is back: it is as it was before.
-        """
-        return self.read(lambda connection: read_segments(connection, store_id, limit))
-
-    def topic_days(
-        self, store_id: str, start_day: int, end_day: int, *, limit: int = 1_000
-    ) -> tuple[TopicDay, ...]:
-        """Return what archived segments hold of each topic and UTC day, the largest first.
-
-        :param start_day: from this day on, counted from 1970-01-01, up to ``end_day``, which is not included.
-        """
-        return self.read(lambda c: read_topic_days(c, store_id, start_day, end_day, limit))
-
-    def archived_topics(self, store_id: str) -> dict[Slot, list[SlotTopic]]:
-        """Return by log and base offset of a segment which topics it has, as they were counted."""
-        return self.read(lambda connection: read_archived_topics(connection, store_id))
-
-    def rules(self, store_id: str, start_ms: int, end_ms: int) -> tuple[RulesRow, ...]:
-        """Return the rules that held between two moments, by time; the first may be older than that."""
-        return self.read(lambda connection: read_rules(connection, store_id, start_ms, end_ms))
-
     def findings(self, store_id: str) -> Findings | None:
         """Return what the last look found; None: nobody has looked yet."""
         query = select(findings).where(findings.c.store_id == store_id)
         row = self.read(lambda connection: connection.execute(query).first())
         return None if row is None else Findings(row.at_ms, row.findings)
-
-    def standing(self, store_id: str, now_ms: int) -> Standing:
-        """Return the store's hold, who works on it, waivers, accepted losses and what was verified."""
-        return self.read(lambda connection: read_standing(connection, store_id, now_ms))
 
     def groups(self, store_id: str, *, limit: int = 200) -> tuple[GroupRow, ...]:
         """Return the consumer groups by the last look, those that lose messages first at the head."""

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, and_, func, or_, select
 from sqlalchemy.exc import NoResultFound
 
 from storage_engine.core.clock import HOUR_MS
+from storage_engine.core.jsonable import filled
 from storage_engine.core.untrusted import MALFORMED
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError
@@ -220,7 +221,7 @@ class Verdict:
 
 
 def read_verdicts(
-    connection: Connection, store_id: str, start_ms: int, end_ms: int, limit: int
+    connection: Connection, store_id: str, start_ms: int, end_ms: int, limit: int = 20_000
 ) -> tuple[Verdict, ...]:
     """Return what the runs that began between two moments came to, by time; the newest ones."""
     query = (
@@ -253,7 +254,6 @@ def read_verdicts(
 
 
 def _unpacked(connection: Connection, run_ids: Sequence[int]) -> dict[int, tuple[str, int]]:
-    """Return verdict and lost ranges by the reports of runs."""
     query = select(reports.c.run_id, reports.c.report).where(reports.c.run_id.in_(run_ids))
     found = {}
     for row in connection.execute(query) if run_ids else ():
@@ -301,19 +301,9 @@ RUN_COLUMNS: Final = (
 
 def run_row(row: Any) -> RunRow:
     """Return the run of a row with :data:`RUN_COLUMNS`."""
-    return RunRow(
-        run_id=row.id,
-        run_key=row.run_key,
-        state=row.state,
-        created_at_ms=row.created_at_ms,
-        finished_at_ms=row.finished_at_ms,
-        outcome=row.outcome,
-        causes=tuple(row.causes.split(",")) if row.causes else (),
-        deleted_segments=0 if row.unchanged_since else row.deleted_segments,
-        freed_bytes=0 if row.unchanged_since else row.freed_bytes,
-        unchanged_since=row.unchanged_since,
-        has_report=bool(row.has_report),
-    )
+    causes = tuple(row.causes.split(",")) if row.causes else ()
+    nothing = {"deleted_segments": 0, "freed_bytes": 0} if row.unchanged_since else {}
+    return filled(RunRow, row, run_id=row.id, causes=causes, has_report=bool(row.has_report), **nothing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,9 +334,9 @@ _PARTS = 60
 
 
 def read_cleanups(
-    connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int
+    connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int = 500
 ) -> tuple[CleanupRun, ...]:
-    """Return the cleanups from a moment to another, which is not included, by time.
+    """Return the runs from a moment to another that deleted something, or were to and didn't, by time.
 
     :param most: more are told together, so that each is part of what is told.
     """

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, case, func, or_, select
 
 from storage_engine.core.clock import DAY_MS
+from storage_engine.core.jsonable import filled
 from storage_engine.journal.reading.answers import RunRow
 from storage_engine.journal.reading.run_rows import RUN_COLUMNS, run_row
 from storage_engine.journal.tables.rows import RulesRow, in_parts
@@ -130,36 +131,18 @@ def _summary(
     found: Any,
     verdict: Any,
 ) -> StoreSummary:
-    # Groups whose lag could not be measured stay in the journal as they were.
-    is_measured = found is not None and found.lag_error == ""
-    due = (found.due if found is not None else None) or {}
-    return StoreSummary(
-        row.store_id,
-        row.name,
-        row.real_path,
-        row.host,
-        row.broker,
-        row.lineage,
-        row.sampled_at_ms,
-        row.oldest_message_ms,
-        row.archive_lag_bytes,
-        levels,
-        lagging[0] if is_measured else None,
-        last_run,
-        last_rules,
-        None if found is None else tuple(found.doctor or ()),
-        None if found is None else found.at_ms,
-        () if found is None else tuple(found.alarms or ()),
-        None if found is None else found.lost,
-        lost_ranges=None if found is None else found.lost_ranges,
-        archive_lag_seconds=row.archive_lag_seconds,
-        archive_lag_at_ms=row.archive_lag_at_ms,
-        time_to_loss_ms=lagging[1] if is_measured else None,
-        due_bytes=due.get("size_bytes"),
-        due_unproven_bytes=due.get("unproven_bytes"),
-        validated_at_ms=None if verdict is None else verdict.at_ms,
-        validation=None if verdict is None else verdict.validation,
-    )
+    known: dict[str, Any] = {"doctor": None, "found_at_ms": None, "lagging_groups": None}
+    if found is not None:
+        due = found.due or {}
+        known["doctor"], known["found_at_ms"] = tuple(found.doctor or ()), found.at_ms
+        known |= {"alarms": tuple(found.alarms or ()), "lost": found.lost, "lost_ranges": found.lost_ranges}
+        known |= {"due_bytes": due.get("size_bytes"), "due_unproven_bytes": due.get("unproven_bytes")}
+        # Groups whose lag could not be measured stay in the journal as they were.
+        if found.lag_error == "":
+            known["lagging_groups"], known["time_to_loss_ms"] = lagging
+    if verdict is not None:
+        known |= {"validated_at_ms": verdict.at_ms, "validation": verdict.validation}
+    return filled(StoreSummary, row, levels=levels, last_run=last_run, rules=last_rules, **known)
 
 
 def _stores(connection: Connection, names: Collection[str] | None, now_ms: int) -> list[Any]:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
@@ -304,6 +304,7 @@ def _rebuild_stores(connection: Connection) -> None:
 
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 UNREADABLE = (SQLAlchemyError, *MALFORMED)
 """What reading a journal raises whose pages, rows or JSON are damaged."""
@@ -445,12 +446,9 @@ class JournalDatabase:
 
     def _set_reserve_aside(self) -> None:
         """Keep RESERVE_BYTES beside SQLite's file. Having none is no reason not to work."""
-        if self._reserve is None or self._reserve.exists():
-            return
-        try:
-            durable.write_file(self._reserve, bytes(RESERVE_BYTES))
-        except OSError:
-            return
+        if self._reserve is not None and not self._reserve.exists():
+            with suppress(OSError):
+                durable.write_file(self._reserve, bytes(RESERVE_BYTES))
 
     def _give_reserve_back(self) -> bool:
         return self._reserve is not None and durable.unlink(self._reserve)
@@ -474,6 +472,31 @@ class JournalDatabase:
             f"{self.name}: the journal can't be read or written ({cause}). Nothing is done without it. "
             f"{advice}"
         )
+
+
+class HasDatabase:
+    """What works on a journal, a transaction a method."""
+
+    def __init__(self, database: JournalDatabase) -> None:
+        self._database = database
+
+
+def reads(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[HasDatabase, P], T]:
+    """Return a method that runs a function which only asks; see :meth:`JournalDatabase.read`."""
+
+    def method(self: HasDatabase, /, *args: P.args, **named: P.kwargs) -> T:
+        return self._database.read(lambda connection: work(connection, *args, **named))
+
+    return method
+
+
+def writes(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[HasDatabase, P], T]:
+    """Return a method that runs a function durably; see :meth:`JournalDatabase.write`."""
+
+    def method(self: HasDatabase, /, *args: P.args, **named: P.kwargs) -> T:
+        return self._database.write(lambda connection: work(connection, *args, **named))
+
+    return method
 
 
 def _read_version(connection: Connection) -> int | None:

@@ -92,7 +92,7 @@ def is_taken(connection: Connection, store_id: str) -> bool:
 
 
 def renew(connection: Connection, lease: Lease, table: Table = leases) -> None:
-    """Prolong a lease.
+    """Prolong a lease, as during work that records nothing.
 
     :param table: that it is in.
     :raises StoreBusyError: it ran out or was taken over.

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.jsonable import filled, from_jsonable, to_jsonable
 from storage_engine.journal.records import Event, Phase, Run, RunState, Step, Waiver
 from storage_engine.journal.tables.plan_storage import read_plan
 from storage_engine.journal.tables.schema import events, heads, rules, runs, samples, topic_days, waivers
@@ -69,10 +69,11 @@ def _put(connection: Connection, store_id: str, event_id: int, head: LakeHead) -
 
 
 def heads_since(connection: Connection, store_id: str, event_id: int) -> tuple[LakeHead, ...]:
-    """Return what events after this one have seen, the oldest first.
+    """Return the last receipts that a store's runs have seen in each lake, by events after this one.
 
-    A release that keeps no heads may have been at work while the journal was brought up to date. What it has
-    recorded since is read from its events.
+    The oldest comes first; a lake has several where an earlier event names a later receipt. A release that
+    keeps no heads may have been at work while the journal was brought up to date. What it has recorded since
+    is read from its events.
     """
     query = select(heads).where(heads.c.store_id == store_id).order_by(heads.c.event_id, heads.c.id)
     known = [
@@ -169,9 +170,12 @@ def put_topic_days(connection: Connection, store_id: str, found: Mapping[Slot, S
 
 
 def read_topic_days(
-    connection: Connection, store_id: str, start_day: int, end_day: int, limit: int
+    connection: Connection, store_id: str, start_day: int, end_day: int, *, limit: int = 1_000
 ) -> tuple[TopicDay, ...]:
-    """Return what a store's archived segments hold of each topic and day, the largest first."""
+    """Return what a store's archived segments hold of each topic and UTC day, the largest first.
+
+    :param start_day: from this day on, counted from 1970-01-01, up to ``end_day``, which is not included.
+    """
     size_bytes = func.sum(topic_days.c.bytes)
     query = (
         select(
@@ -191,7 +195,7 @@ def read_topic_days(
 
 
 def read_archived_topics(connection: Connection, store_id: str) -> dict[Slot, list[SlotTopic]]:
-    """Return by segment which topics a store's archived segments have."""
+    """Return by segment which topics a store's archived segments have, as they were counted."""
     columns = (topic_days.c.log, topic_days.c.base_offset, topic_days.c.topic)
     query = (
         select(
@@ -216,14 +220,14 @@ class RulesRow:
     rules: Mapping[str, Any]
 
 
-def put_rules(connection: Connection, store_id: str, found: Mapping[str, Any], at_ms: int) -> None:
-    """Record rules, unless they are the last ones that were recorded; never before those."""
+def put_rules(connection: Connection, store_id: str, found: Mapping[str, Any]) -> None:
+    """Record by which rules a store's broker deletes, unless they are the last ones that were recorded."""
     mine = select(rules).where(rules.c.store_id == store_id).order_by(rules.c.at_ms.desc()).limit(1)
     last, now = connection.execute(mine).first(), to_jsonable(found)
     if last is not None and last.rules == now:
         return
     # A clock that was set back must not put new rules before old ones.
-    from_ms = at_ms if last is None else max(at_ms, last.at_ms + 1)
+    from_ms = clock_ms() if last is None else max(clock_ms(), last.at_ms + 1)
     connection.execute(insert(rules).values(store_id=store_id, at_ms=from_ms, rules=now))
 
 
@@ -250,16 +254,13 @@ def find_run_row(connection: Connection, store_id: str, run_key: str) -> Run | N
 
 
 def _to_run(connection: Connection, row: Row[Any]) -> Run:
-    return Run(
+    return filled(
+        Run,
+        row,
         run_id=row.id,
-        store_id=row.store_id,
-        run_key=row.run_key,
         state=RunState(row.state),
         request=from_jsonable(PlanRequest, row.request),
         plan=None if row.plan is None else read_plan(connection, row.plan),
-        plan_digest=row.plan_digest,
-        created_at_ms=row.created_at_ms,
-        finished_at_ms=row.finished_at_ms,
     )
 
 
@@ -273,7 +274,7 @@ def find_waiver_row(connection: Connection, plan_digest: str) -> Waiver | None:
 
 
 def put_archive_lag(connection: Connection, store_id: str, at_ms: int, lag: ArchiveLag) -> None:
-    """Add the archive lag to the sample of a moment, which keeps what else it has."""
+    """Add the archive lag to the sample of a moment, which keeps what else it has; none is made."""
     connection.execute(
         update(samples)
         .where(samples.c.store_id == store_id, samples.c.at_ms == at_ms)

@@ -88,7 +88,6 @@ class SharedFileError(StorageEngineError):
 class SharedWithOthersError(LakeUnavailableError):
     """A data file that doesn't prove a segment has rows of others, too, which aren't archived with it.
 
-    :param location: of the file.
     :param slots: all that it has, as their own files' names begin.
     :param receipts: those of them that count; they name it, or the files that it took the place of.
     """
@@ -478,7 +477,6 @@ def _batches(segments: Sequence[ProvenSegment], leaving: Leaving) -> Iterator[li
 def _check_shared(segments: Sequence[ProvenSegment], missing: Sequence[MissingSegment]) -> None:
     """Make sure that a data file of several segments comes into the table for all of them, or not at all.
 
-    :param segments: of a batch.
     :param missing: those that the table doesn't have, or has elsewhere.
     :raises SharedFileError: the lake has one of them by now.
     """

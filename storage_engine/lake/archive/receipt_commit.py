@@ -116,7 +116,6 @@ def as_table(table: Table, rows: Sequence[dict[str, object]]) -> pa.Table:
 def files_to_merge(row_counts: Sequence[int]) -> list[int]:
     """Choose files to merge with the rows that a commit appends.
 
-    :param row_counts: of a store's files.
     :return: their places in ``row_counts``.
     """
     by_size: dict[int, list[int]] = {}
@@ -128,7 +127,6 @@ def files_to_merge(row_counts: Sequence[int]) -> list[int]:
 
 
 def _files(table: Table, store_id: str) -> list[FileScanTask]:
-    """Return the files of a store that may be merged."""
     with metadata_errors(table.location(), "read the table's manifests"):
         where = all_equal({"store_id": store_id})
         tasks = plan_files(table, where, store_id=store_id, below_rows=FULL_FILE_ROWS)

@@ -65,7 +65,6 @@ def reading_threads(segment_bytes: int) -> int:
 
 @cache
 def _memory_bytes() -> int:
-    """Return this machine's memory, or this container's limit."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in (*_MEMORY_LIMITS, *_own_limits()):
         with suppress(OSError, ValueError):

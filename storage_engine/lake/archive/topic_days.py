@@ -67,7 +67,6 @@ def topic_days_of(batches: Iterable[pa.Table], columns: Columns) -> tuple[TopicD
 
 
 def _counted(rows: pa.Table, columns: Columns) -> pa.Table:
-    """Return the sums of some rows by topic and day."""
     topic, stored_at = columns.streams[0], str(columns.stored_at)
     if rows[topic].null_count:
         rows = rows.filter(rows[topic].is_valid())
@@ -91,7 +90,6 @@ def _counted(rows: pa.Table, columns: Columns) -> pa.Table:
 
 
 def _sums(counted: pa.Table) -> pa.Table:
-    """Return one row a topic and day."""
     sums = counted.group_by(["topic", "day"], use_threads=False).aggregate(
         [("bytes", "sum"), ("messages", "sum")]
     )

@@ -62,7 +62,6 @@ def mark_deletions(lake: Lake) -> None:
 def drop_damaged(lake: Lake, error: LakeUnavailableError) -> bool:
     """Take a table that is lost or damaged out of the catalog, so that it is made again; its files stay.
 
-    :param error: what reading it came to.
     :return: whether that was done; not where the lake can't be reached, or the table is of another lake.
     :raises LakeUnavailableError: the catalog can't be written.
     """

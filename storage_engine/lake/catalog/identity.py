@@ -177,7 +177,6 @@ def read_mark(table: Table) -> Mark | None:
 
 def parse_mark(data: bytes, location: str) -> Mark:
     """
-    :param location: where it was found, for the message.
     :raises LakeUnavailableError: it isn't a mark.
     """
     try:
@@ -247,7 +246,6 @@ def check_containment(config: LakeConfig, table: Table) -> None:
 def check_below_warehouse(config: LakeConfig, name: str, location: str) -> None:
     """The same for a table, or a metadata file of it, that isn't opened yet.
 
-    :param name: of the table.
     :raises LakeIdentityError: it lies elsewhere.
     """
     warehouse = config.properties.get("warehouse", "")
@@ -355,11 +353,7 @@ def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: st
 
 
 def knows(metadata: TableMetadata, location: str, file_name: str) -> bool:
-    """Return whether a table's metadata came after another metadata file, or is that one.
-
-    :param location: of the metadata file.
-    :param file_name: name of the other one.
-    """
+    """Return whether a table's metadata, at ``location``, came after another file's, or is that one."""
     known = {_name(entry.metadata_file) for entry in metadata.metadata_log}
     if file_name == _name(location) or file_name in known:
         return True

@@ -51,7 +51,6 @@ class Intent:
 def read_intent(file_io: FileIO, location: str) -> Intent | None:
     """Return what a command that was killed meant to do.
 
-    :param location: where the files of ``segments`` lie.
     :raises LakeUnavailableError: it can't be read.
     """
     path = f"{location}/{INTENT_NAME}"
@@ -70,7 +69,6 @@ def read_intent(file_io: FileIO, location: str) -> Intent | None:
 def open_intent(file_io: FileIO, location: str) -> Intent | None:
     """Return what a command that was killed meant to do, if nobody has committed there since.
 
-    :param location: where the files of ``segments`` lie.
     :raises LakeUnavailableError: it can't be read.
     """
     intent = read_intent(file_io, location)

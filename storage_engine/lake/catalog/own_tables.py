@@ -32,10 +32,7 @@ _PARTITION = f"{_METRICS}column.store_id"
 
 
 def followed_properties(found: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of a table that count here: ours, and how much statistics manifests have. Pure.
-
-    :param found: as they were read.
-    """
+    """Return a table's properties that count here: ours, and how much statistics manifests have. Pure."""
     return {
         **OWN_PROPERTIES,
         _PARTITION: "truncate(64)",
@@ -44,10 +41,7 @@ def followed_properties(found: Mapping[str, str]) -> dict[str, str]:
 
 
 def ignored_properties(found: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of a table's properties that nobody here follows. Pure.
-
-    :param found: as they were read.
-    """
+    """Return the names of a table's properties that nobody here follows. Pure."""
     return tuple(
         sorted(
             key
@@ -64,10 +58,7 @@ def _is_followed(key: str, value: str) -> bool:
 
 
 class OwnTable(Table):
-    """A loaded table with the properties and the location that count here.
-
-    :param found: its properties as they were read.
-    """
+    """A loaded table with the properties and the location that count here."""
 
     found: Mapping[str, str]
 
@@ -89,10 +80,7 @@ class OwnTables(Catalog):
     _catalog_id: str
 
     def belong_to(self, config: LakeConfig, catalog_id: str) -> None:
-        """Take what tells which place is this lake's own.
-
-        :param catalog_id: identity of this catalog.
-        """
+        """Take what tells which place is this lake's own."""
         self._config, self._catalog_id = config, catalog_id
 
     def _load_file_io(self, properties: Properties | None = None, location: str | None = None) -> FileIO:
@@ -104,8 +92,6 @@ class OwnTables(Catalog):
     ) -> OwnTable:
         """Return a table as it counts here.
 
-        :param metadata: as it was read.
-        :param location: of the metadata file.
         :param config: what the catalog's protocol needs.
         :raises LakeUnavailableError: which place is its own can't be told.
         """
@@ -130,10 +116,7 @@ class OwnTables(Catalog):
 
 
 def usual_location(config: LakeConfig, name: str) -> str | None:
-    """Return where a lake's table is made; None: the catalog says it, as one of REST does. Pure.
-
-    :param name: of the table.
-    """
+    """Return where a lake's table is made; None: the catalog says it, as one of REST does. Pure."""
     warehouse = config.properties.get("warehouse", "")
     if "://" not in warehouse and not warehouse.lower().startswith(("/", "file:")):
         return None
@@ -147,7 +130,6 @@ def own_place(
 
     The second where the place that the metadata names has no mark, as another engine gave it to the table.
 
-    :param name: of the table.
     :raises LakeUnavailableError: a mark can't be read.
     """
     named = metadata.location.rstrip("/")
@@ -174,7 +156,6 @@ def is_own_metadata(
     It is a plain copy's, or a moved lake's, where the mark here names another catalog, where a file of that
     name lies here, or where the place that it lies in has a mark. Nothing but that mark is opened there.
 
-    :param name: of the table.
     :raises LakeUnavailableError: a mark can't be read.
     """
     usual = usual_location(config, name)

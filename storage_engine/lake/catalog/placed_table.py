@@ -72,7 +72,6 @@ vars(pyiceberg.avro.file)["new_decoder"] = _decoder
 class PlacedTable:
     """:param name: ``segments``, ``deletions``, or that of the table of rows.
     :param metadata: as it was read; its locations may be of another place.
-    :param file_name: name of the metadata file.
     :param location: where the table's files lie, without a final slash.
     :param metadata_elsewhere: where another engine has put the metadata file; None: it lies with the others.
     :param is_unmoved: what the metadata names outside of the location lies there: nobody has moved it.
@@ -137,7 +136,6 @@ def read_placed(
 ) -> PlacedTable:
     """Read a table's metadata file.
 
-    :param location: where the table's files lie.
     :param elsewhere: where the metadata file lies, if it isn't there.
     :raises LakeUnavailableError: there is no such file, or it can't be read.
     """

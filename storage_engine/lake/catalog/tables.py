@@ -201,10 +201,7 @@ def has_trees(properties: Mapping[str, str]) -> bool:
 
 
 def version_to_write(properties: Mapping[str, str]) -> str:
-    """Return the schema version that a table has once it was written to: never a lower one, nor trees. Pure.
-
-    :param properties: of the table as it was.
-    """
+    """Return the schema version of a table once it was written to: never a lower one, nor trees. Pure."""
     return SCHEMA_VERSION if has_trees(properties) else VERSION_WITHOUT_TREES
 
 
@@ -273,7 +270,6 @@ def messages_schema(
     """The Iceberg schema of the table of rows for a codec's columns.
 
     :param comments: of the codec's columns; None: without any comment, for who only reads or compares.
-    :param trees: of a lake that has them.
     """
     schema = _messages_schema(codec_schema, LATER_COLUMNS)
     if not trees:
@@ -403,10 +399,7 @@ def missing_comments(table: Table, expected: Schema) -> list[NestedField]:
 
 
 def missing_properties(found: Mapping[str, str]) -> dict[str, str]:
-    """Return what other engines and older releases go by and a table has not, or has otherwise. Pure.
-
-    :param found: its properties as they were read.
-    """
+    """Return what other engines and older releases go by and a table has not, or has otherwise. Pure."""
     wanted = {COMMIT_RETRIES_PROPERTY: "0", **GROWTH_PROPERTIES}
     return {key: value for key, value in wanted.items() if found.get(key) != value}
 

@@ -124,7 +124,6 @@ class ReplicaSpan:
     """What another store has archived of a log that both have a replica of.
 
     :param log: its name, or what it is called once another one has that.
-    :param store_id: of that store.
     :param ended: what became of it where it expired; "": that store has it whole.
     """
 

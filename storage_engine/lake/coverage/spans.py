@@ -26,8 +26,6 @@ from storage_engine.model.proof.receipt import Receipt, act_sha256, end_text
 from storage_engine.model.store.known_logs import Lineages
 from storage_engine.model.store.store import (
     FileFacts,
-    LogSnapshot,
-    Segment,
     SegmentId,
     SegmentState,
     StoreSnapshot,
@@ -61,18 +59,12 @@ def local_spans(
     snapshot: StoreSnapshot,
     rows: Sequence[Receipt],
     lineages: Lineages,
-    *,
-    pending: frozenset[tuple[str, int]] = frozenset(),
-    hash_changed: bool = True,
     ends: Mapping[SegmentId, int] | None = None,
 ) -> tuple[LocalSpan, ...]:
     """Return what a store has on disk, compared with its receipts. A file that goes away meanwhile isn't on
     disk.
 
     :param rows: the store's receipts; :func:`comparable` says which count.
-    :param pending: (log, base offset) of segments that are planned to go.
-    :param hash_changed: read and hash an archived segment whose facts are no longer those it was proven
-        with; without it such a segment is only known to have been touched.
     :param ends: of segments that end before the next one begins.
     """
     receipts = comparable(rows, lineages)
@@ -82,43 +74,49 @@ def local_spans(
         for segment in log.segments:
             with suppress(FileNotFoundError):
                 receipt = receipts.get((log.name, segment.base_offset))
-                found = compare(segment.files, receipt, acts, hash_changed=hash_changed)
+                found = compare(segment.files, receipt, acts)
                 end = (ends or {}).get(segment.id, segment.end_offset)
-                spans.append(_local_span(log, segment, end, found, pending, lineages.of(log.name)))
+                is_active = segment.state is SegmentState.ACTIVE
+                spans.append(
+                    LocalSpan(
+                        log=log.name,
+                        start_offset=segment.base_offset,
+                        end_offset=min(end, log.max_offset),
+                        name=segment.name,
+                        sha256=found.sha256,
+                        unchanged=found.unchanged,
+                        path=segment.facts.path,
+                        companions_fault=found.companions_fault,
+                        lineage=lineages.of(log.name),
+                        unread=found.unread or (log.unread if is_active else ""),
+                    )
+                )
     return tuple(spans)
 
 
 def compare(
-    files: Sequence[FileFacts],
-    receipt: Receipt | None,
-    acts: OwnActs,
-    *,
-    hash_changed: bool,
-    hash_all: bool = False,
+    files: Sequence[FileFacts], receipt: Receipt | None, acts: OwnActs, *, hash_all: bool = False
 ) -> Compared:
-    """Compare a segment's files with its receipt.
+    """Compare a segment's files with its receipt: a file is hashed that isn't as it was when it was proven.
 
     :param files: its own first.
-    :param hash_changed: read and hash a file whose facts are no longer those it was proven with.
     :param hash_all: read and hash each.
     :raises FileNotFoundError: a file to hash went away.
     """
     if receipt is None:
         return Compared(None, False, "")
     try:
-        return _compare(files, receipt, acts, hash_changed=hash_changed, hash_all=hash_all)
+        return _compare(files, receipt, acts, hash_all=hash_all)
     except FileNotFoundError:
         raise
     except OSError as error:
         return Compared(None, False, "", reason_text(error))
 
 
-def _compare(
-    files: Sequence[FileFacts], receipt: Receipt, acts: OwnActs, *, hash_changed: bool, hash_all: bool
-) -> Compared:
+def _compare(files: Sequence[FileFacts], receipt: Receipt, acts: OwnActs, *, hash_all: bool) -> Compared:
     own, *companions = files
     same = acts.same_file(own, receipt.source_facts)
-    sha256 = sha256_of(own.path) if hash_all or (hash_changed and not same) else None
+    sha256 = sha256_of(own.path) if hash_all or not same else None
     if receipt.files is None and not companions:
         return Compared(sha256, same, "")
     try:
@@ -131,9 +129,9 @@ def _compare(
         return Compared(sha256, False, "its companions are {} on disk, {} in the lake".format(*said))
     for name, facts in there.items():
         unchanged = acts.same_file(facts, proven[name].facts_in(Path(facts.path).parent))
-        same = same and (unchanged or hash_changed or hash_all)
-        read = hash_all or (hash_changed and not unchanged)
-        if read and (fault := companion_fault(receipt.broker, proven[name], Path(facts.path))):
+        if (hash_all or not unchanged) and (
+            fault := companion_fault(receipt.broker, proven[name], Path(facts.path))
+        ):
             return Compared(sha256, False, fault)
     return Compared(sha256, same, "")
 
@@ -159,29 +157,6 @@ def is_same_companion(broker: str, proven: Companion, path: Path) -> bool:
         found = read_file(path, MAX_COMPANION_BYTES, follow_links=False)
         return find_broker(broker).receipts.same_companion(proven.name, proven.content, found)
     return False
-
-
-def _local_span(
-    log: LogSnapshot,
-    segment: Segment,
-    end: int,
-    found: Compared,
-    pending: frozenset[tuple[str, int]],
-    lineage: int,
-) -> LocalSpan:
-    return LocalSpan(
-        log=log.name,
-        start_offset=segment.base_offset,
-        end_offset=min(end, log.max_offset),
-        name=segment.name,
-        sha256=found.sha256,
-        unchanged=found.unchanged,
-        pending=(log.name, segment.base_offset) in pending,
-        path=segment.facts.path,
-        companions_fault=found.companions_fault,
-        lineage=lineage,
-        unread=found.unread or (log.unread if segment.state is SegmentState.ACTIVE else ""),
-    )
 
 
 _COLUMNS = ("sequence", "log", "lineage", "base_offset", "size_bytes", "row_hash")

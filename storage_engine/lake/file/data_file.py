@@ -96,10 +96,7 @@ def write_data_file(
 
 
 class LeftOut:
-    """Tells the rows of a segment that stay out of the lake, by archive rules.
-
-    :param columns: of the codec that makes the rows.
-    """
+    """Tells the rows of a segment that stay out of the lake, by archive rules."""
 
     def __init__(self, permits: ArchivePermits, log: str, columns: Columns) -> None:
         self._permits, self._log = permits, log
@@ -214,7 +211,6 @@ def _read_only(data: memoryview) -> memoryview:
 def codec_errors(name: str) -> Iterator[None]:
     """Turn whatever a codec raises into one error; out of memory is no fault of its own.
 
-    :param name: of the file that the codec works on.
     :raises ProofError: a broker's codec raises what is no error of this package.
     """
     try:
@@ -248,7 +244,6 @@ def _codec_error(name: str, error: BaseException) -> ProofError:
 def encode_rows(codec: SegmentCodec, rows: pa.Table, out: memoryview, first_position: int, name: str) -> int:
     """Let a codec write rows' bytes.
 
-    :param name: of the file that has the rows.
     :return: how many bytes it says that it has written.
     :raises ProofError: the codec fails, or says what can't be.
     """
@@ -285,7 +280,6 @@ def _write_ranges(
 
 
 def _first_rows(groups: Iterator[pa.Table]) -> list[pa.Table]:
-    """Take as many groups as the sample for a file's options needs."""
     taken: list[pa.Table] = []
     count = 0
     for rows in groups:
@@ -329,10 +323,7 @@ def together(groups: Sequence[pa.Table]) -> pa.Table:
 
 
 class RowCounter:
-    """Counts a data file's rows as they are read back.
-
-    :param columns: of the codec that made them.
-    """
+    """Counts a data file's rows as they are read back."""
 
     def __init__(self, columns: Columns) -> None:
         self._stored_at = columns.stored_at
@@ -432,7 +423,6 @@ class SegmentPart:
 
     Row groups are counted from the segment's first one; rows of other segments in them are left out.
 
-    :param name: of the data file, for messages.
     :raises ProofError: the file hasn't as many row groups.
     """
 
@@ -516,7 +506,6 @@ SegmentRows = pq.ParquetFile | SegmentPart
 def rows_of_segment(parquet: pq.ParquetFile, receipt: Receipt, name: str) -> SegmentRows:
     """Return the rows of a receipt in its own data file.
 
-    :param name: of the data file, for messages.
     :raises ProofError: the file hasn't the row groups that the receipt names.
     """
     groups = receipt.groups
@@ -528,7 +517,6 @@ def copy_rows(
 ) -> None:
     """Write a segment's rows into a data file of its own, a row group as a row group.
 
-    :param columns: of the codec that made them.
     :param part_of: returns the segment's rows in the old file.
     :raises ProofError: the old file is no Parquet file.
     :raises LakeUnavailableError: it can't be read, or the new one can't be written.
@@ -576,7 +564,6 @@ def _read_segments(file_io: FileIO, location: str) -> Mapping[SegmentIdentity, r
 def write_groups(columns: Columns, groups: Iterable[pa.Table], sink: Any) -> None:
     """Write rows of data files as they are, each table as a row group.
 
-    :param columns: of the codec that made them.
     :param groups: at least one.
     :param sink: open binary file; it is left open.
     """
@@ -592,7 +579,6 @@ def write_groups(columns: Columns, groups: Iterable[pa.Table], sink: Any) -> Non
 def column_statistics(rows: SegmentRows, column: str, name: str) -> list[pq.Statistics | None]:
     """Return a column's statistics in each row group of a segment; None where they say nothing of it.
 
-    :param name: of the data file, for messages.
     :raises ProofError: its footer lacks the column.
     """
     if isinstance(rows, SegmentPart):
@@ -611,7 +597,6 @@ def _statistics(
 
 
 def _says_one(statistics: Iterable[pq.Statistics | None]) -> bool:
-    """Return whether each of some columns has a single value, by its statistics."""
     return all(it is not None and it.has_min_max and it.min == it.max for it in statistics)
 
 
@@ -630,7 +615,6 @@ def segment_bytes(
     The file is read once, from its begin to its end.
 
     :param origin: position of the segment's first byte.
-    :param name: of the data file, for messages.
     :param counter: is given all rows; None: who reads wants the bytes, and only the columns that they are
         made of are read.
     :param memory: says how long the bytes are valid; None: until the next are asked for.
@@ -662,10 +646,7 @@ def read_window(
     """Put a window's bytes together.
 
     :param out: as long as the window.
-    :param name: of the data file, for messages.
     :param columns: to read; None: those that the bytes are made of.
-    :param counter: is given all rows.
-    :param tree: is given all leaves.
     :raises ProofError: when the rows don't cover the window exactly once.
     """
     # What a codec leaves out must not be found there by chance, as another segment with the same bytes.
@@ -761,7 +742,6 @@ def plan_windows(parquet: SegmentRows, origin: int, size_bytes: int, name: str) 
 def place_of(metadata: pq.FileMetaData, column: str, name: str) -> int:
     """Return which of a data file's columns one is.
 
-    :param name: of the file, for messages.
     :raises ProofError: its footer names none.
     """
     try:
@@ -787,7 +767,6 @@ def push_rows(
     row groups at a time.
 
     :param origin: position of the segment's first byte.
-    :param name: of the data file, for messages.
     :param take: is given each row group with all columns, after its number; None: only those are read that
         the leaves are made of.
     :param compare: is given the bytes of each window's rows.

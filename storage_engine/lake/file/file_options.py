@@ -30,7 +30,6 @@ _MOST_DISTINCT: Final = 0.9
 def writer_options(schema: pa.Schema, columns: Columns, rows: pa.Table | None) -> dict[str, Any]:
     """Return options of the Parquet writer.
 
-    :param schema: of the file.
     :param rows: the first of them, from which a sample is taken; None: there is none.
     """
     names = set(schema.names)

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from storage_engine.lake.acts.unarchived import ArchivePermits
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.proof.receipt import ProvenRows, Receipt, SegmentIdentity
 from storage_engine.model.store.known_logs import in_file_name
 from storage_engine.model.store.store import FileFacts, SegmentContext
 
@@ -43,7 +43,6 @@ class AgentRun:
 
     :param address: as of :class:`AgentAccess`, as is ``authorities``.
     :param run: what the agent calls the run: the digest of what it may read, and a number.
-    :param key: that the agent made for the run.
     """
 
     address: str
@@ -68,7 +67,6 @@ class SegmentJob:
     :param end_offset: see ``Segment.end``; None where it is base offset + size.
     :param companions: see ``Segment``, as they were when they were chosen.
     :param context: what its broker knows of it beside its files.
-    :param trees: the lake is of a version that has trees.
     :param permits: by which rows of some topics stay out of the lake; None: all rows enter.
     :param agent: where its files are read; None: on this host.
     :param found_in: a shared data file of the table that has its rows, without a receipt of it, and the row
@@ -115,7 +113,7 @@ class SegmentJob:
 
 
 @dataclass(frozen=True, slots=True)
-class ProvenSegment:
+class ProvenSegment(ProvenRows):
     """A segment whose data file was read back from the lake and is the source file, byte for byte; or what of
     it isn't of topics that archive rules leave out.
 
@@ -127,29 +125,6 @@ class ProvenSegment:
     :param manifest_facts: what the manifest is to say of the data file; see ``manifest_entry``.
     """
 
-    store_id: str
-    lineage: int
-    log: str
-    base_offset: int
-    size_bytes: int
-    sha256: str
-    broker: str
-    store_root: str
-    message_count: int
-    row_count: int
-    damaged_bytes: int
-    first_store_timestamp_ms: int | None
-    last_store_timestamp_ms: int | None
-    source_path: str
-    source_device: int
-    source_inode: int
-    source_mtime_ns: int
-    source_ctime_ns: int
-    data_file: str
-    data_file_bytes: int
-    data_file_sha256: str
-    proof_version: int
-    proven_at_ms: int
     staged_file: str
     manifest_facts: bytes = field(repr=False)
     store_name: str | None = None
@@ -163,10 +138,6 @@ class ProvenSegment:
     row_groups: str | None = None
     state: str | None = None
     act: str | None = None
-
-    @property
-    def identity(self) -> SegmentIdentity:
-        return SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, self.sha256)
 
     def receipt(self, data_file: str) -> Receipt:
         """Return the row that says so, not yet a link of its store's chain.

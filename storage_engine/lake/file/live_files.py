@@ -30,7 +30,6 @@ _BOUNDED: Mapping[str, Callable[[SegmentIdentity], Any]] = {
 class LiveFile:
     """A data file in a snapshot.
 
-    :param entry: what the table says of it.
     :param delete_files: locations of the files that say which of its rows count as deleted (merge-on-read).
     """
 
@@ -46,10 +45,7 @@ class LiveFile:
         return bool(self.delete_files)
 
     def may_have(self, schema: Schema) -> Callable[[SegmentIdentity], bool]:
-        """Return what tells whether the file may have a segment, by the bounds that the table has of it.
-
-        :param schema: the table's.
-        """
+        """Return what tells whether the file may have a segment, by the bounds that the table has of it."""
         bounds = []
         for name, value_of in _BOUNDED.items():
             field = schema.find_field(name)

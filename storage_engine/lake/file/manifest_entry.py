@@ -31,11 +31,7 @@ _BOUNDS = ("lower_bounds", "upper_bounds")
 
 
 def packed_facts(footer: pq.FileMetaData, codec: SegmentCodec) -> bytes:
-    """A data file's counts, sizes, bounds and split offsets, in some 400 bytes.
-
-    :param footer: of the proven file.
-    :param codec: that made its rows.
-    """
+    """A data file's counts, sizes, bounds and split offsets, in some 400 bytes."""
     plan, field_ids = _statistics_plan(codec.schema, codec.columns)
     facts = data_file_statistics_from_parquet_metadata(footer, plan, field_ids).to_serialized_dict()
     plain = {name: facts[name] for name in ("record_count", "split_offsets", *_COUNTS)}

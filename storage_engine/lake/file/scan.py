@@ -75,9 +75,6 @@ class _KnownManifest(ManifestFile):
 
     @classmethod
     def of(cls, table: Table, manifest: ManifestFile, wanted: WantedFiles) -> _KnownManifest:
-        """
-        :param wanted: which entries to fetch.
-        """
         found = cls(*(manifest[at] for at in range(len(manifest))))
         found.table, found.wanted = table, wanted
         return found

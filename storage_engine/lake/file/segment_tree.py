@@ -67,11 +67,7 @@ def tree_columns(columns: Columns) -> tuple[str, ...]:
 
 
 class SegmentTree:
-    """Makes a segment's tree while its rows are turned back into its bytes.
-
-    :param columns: of the codec that made the rows.
-    :param name: of the file that has them, for messages.
-    """
+    """Makes a segment's tree while its rows are turned back into its bytes."""
 
     def __init__(self, columns: Columns, name: str) -> None:
         self._topic = columns.streams[0] if columns.streams else None
@@ -184,8 +180,6 @@ class SegmentTree:
     ) -> Tree:
         """Return the tree over all that was pushed.
 
-        :param base_offset: of the segment.
-        :param size_bytes: of the segment.
         :param sha256: of the segment's file, in hex.
         :param gone: streams without rows, by name, whose recorded hashes stand for them.
         :raises ProofError: the rows lack what a tree is made of, or a stream that is gone has some.
@@ -296,9 +290,6 @@ def tree_of_file(parquet: Any, columns: Columns, name: str, *, trees: bool) -> S
     """Return what makes the tree of a data file; None: it was written before its lake had trees.
 
     :param parquet: the file, or a segment's part of it.
-    :param columns: of the codec that made its rows.
-    :param name: of the file, for messages.
-    :param trees: the lake is of a version that has them.
     :raises ProofError: the file has keys of leaves, and the lake is of an older version: its table of rows
         lacks columns of the file, so that who rewrites the rows would lose them.
     """
@@ -318,8 +309,6 @@ def new_leaf_keys(rows: pa.Table, columns: Columns) -> pa.Array[Any]:
     """Return the keys of rows of one row group, as they are written first.
 
     A run of rows of one stream has a key for each :data:`RUN_LEAVES` leaves.
-
-    :param columns: of the codec that made the rows.
     """
     count = rows.num_rows
     are_leaves = rows["size"].to_numpy() > 0

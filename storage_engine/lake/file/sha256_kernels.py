@@ -206,7 +206,6 @@ def _constants() -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
 
 
 def _root(value: int, degree: int) -> int:
-    """Return the integer part of a root of a whole number."""
     low, high = 0, 1 << 64
     while low < high:
         middle = (low + high + 1) >> 1
@@ -366,7 +365,6 @@ def _compress_lanes(engine: int, lanes: int, first: int, second: int, third: int
 
 @inlined
 def _blocks_of(size: int) -> int:
-    """Return how many blocks a message has with its padding."""
     return (size + 8) // BLOCK_BYTES + 1
 
 

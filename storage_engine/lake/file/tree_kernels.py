@@ -127,14 +127,12 @@ def push_leaves(
 
 @inlined
 def _ask_salt(message: int, key: int, position: int) -> None:
-    """Write what is hashed for a salt."""
     copy_16(message + 1, key)
     store_be_i64(message + 1 + SALT_BYTES, position)
 
 
 @inlined
 def _begin_leaf(message: int, salt: int, position: int, size: int) -> None:
-    """Write what is hashed for a leaf, before its bytes."""
     store_u8(message, LEAF)
     copy_16(message + 1, salt)
     store_be_i64(message + 1 + SALT_BYTES, position)

@@ -100,7 +100,6 @@ class SmallFile:
     :param kind: what those have in common that may lie in one file.
     :param days: of the rule by which they expire; None: by none.
     :param newest_ms: from when its newest segment's age counts; None: nobody knows.
-    :param receipts: of all that is in it.
     """
 
     location: str
@@ -603,7 +602,6 @@ def _span(files: Sequence[LargerFile]) -> tuple[int, int]:
 
 
 def _rows(segments: Table, files: Sequence[LargerFile]) -> dict[SegmentIdentity, Receipt]:
-    """Return the receipts that count of what lies in larger files."""
     store_id = files[0].old[0].store_id
     rows = receipts_in(segments, store_id, base_offsets=_span(files), with_ended=True)
     return {row.identity: row for row in rows}

@@ -146,7 +146,6 @@ def remove_expired(
 
     :param trash_ms: how long after its act a file stays, in milliseconds by the lake's clock.
     :param kept: ids of stores of which nothing goes, for what other lakes hold of them, or may.
-    :param dry_run: say what would go.
     :return: what went, by the names that receipts give it.
     :raises StorageEngineError: as :func:`finish_acts` does.
     """
@@ -387,10 +386,7 @@ def _next_expiry_step(
 def _shared_with_others(
     messages: Table, segments: Table, rows: Sequence[Receipt], leaving: Set[SegmentIdentity]
 ) -> set[str]:
-    """Return the data files of receipts that have rows of a segment which stays, too: they stay whole.
-
-    :param leaving: segments that don't stay.
-    """
+    """Return the data files of receipts that have rows of a segment which stays, too: they stay whole."""
     shared = {data_file_of(messages, row) for row in rows if row.row_groups is not None}
     if not shared:
         return shared
@@ -448,7 +444,6 @@ def _next_undo_step(
 
 
 def _as_it_goes(row: Receipt, act: RecordedAct, thinning: Thinning | None) -> Receipt:
-    """Return the receipt of a segment once it went by an act, or some of its streams did."""
     act_id, text = act.sha256[:SHOWN_CHARACTERS], _act_text(act)
     if thinning is None:
         return replace(row, state=EXPIRED, act=text, streams=gone_by(row.streams, act_id))
@@ -466,7 +461,6 @@ def _as_it_goes(row: Receipt, act: RecordedAct, thinning: Thinning | None) -> Re
 
 
 def _name_of(row: Receipt) -> tuple[str, str]:
-    """Return what the name of each data file of a segment begins with."""
     return slot_prefix(row.identity), row.sha256[:16]
 
 
@@ -517,7 +511,6 @@ def data_step(
 
     :param why: says the same for the same work.
     :param taking: receipts whose data files come, where the table hasn't them.
-    :param live: what the table has now.
     """
     there = {file.location for file in live}
     by_file = {data_file_of(messages, row): row for row in taking}

@@ -291,7 +291,6 @@ class DecidedFile:
 class TableDecision:
     """What is to become of one table's files.
 
-    :param going: files that may go.
     :param orphans: files that are kept, those in the trash too.
     :param due: files that may go from the trash for good.
     :param over: passes that have nothing in the trash any more once that is done.
@@ -434,7 +433,6 @@ class Garbage:
 
     :param table: name of the table below whose location it lies.
     :param path: as the file system names it, without a scheme.
-    :param reason: why nothing is lost with it.
     :param twins: the live files that hold what it holds.
     """
 
@@ -473,7 +471,6 @@ class Collection:
     :param due: files that have been in the trash for long enough.
     :param deleted: those of them that were removed for good now.
     :param waiting_count: files that have to stay in the trash for longer.
-    :param waiting_bytes: the size of these.
     :param young_count: files that the tables don't need and that are younger than the grace.
     :param unknown: files that neither we nor Iceberg name so, or that a link leads to; they are never taken.
     """

@@ -115,7 +115,6 @@ class LiveTwins:
     def of_rows(self, table: Table, location: str, slot: tuple[str, int, str, int]) -> Held:
         """Look for what a file of another engine holds of a segment.
 
-        :param location: of that file.
         :param slot: store, lineage, log and base offset of the segment.
         :raises LakeUnavailableError: the lake can't be read.
         """
@@ -203,7 +202,6 @@ class LiveTwins:
 
 
 def _row_hashes(segments: Table) -> frozenset[str]:
-    """Hashes of the rows that are in the table as they were written."""
     with metadata_errors(segments.location(), "read receipts"):
         rows = segments.scan().to_arrow().to_pylist()
     known = [{name: row.get(name) for name in Receipt.__dataclass_fields__} for row in rows]

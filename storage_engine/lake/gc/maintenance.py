@@ -90,11 +90,8 @@ class MaintainedTable:
 class LakeMaintenance:
     """What maintenance did to a lake.
 
-    :param dry_run: it would have done so.
     :param taken_files: number of files that gc took into its trash.
-    :param taken_bytes: the size of these.
     :param deleted_files: number of files that had been in the trash for long enough.
-    :param deleted_bytes: the size of these.
     :param notices: what was left alone, and why.
     """
 
@@ -122,8 +119,6 @@ def maintain_lake(
 ) -> LakeMaintenance:
     """Expire what a policy doesn't keep. It may be killed at any instant and run again.
 
-    :param now_ms: the moment to decide for.
-    :param dry_run: say what would be done, and change nothing.
     :param known_heads: by store, receipts that the lake is known to have had.
     :raises LakeIdentityError: the lake is a copy, or its catalog is older than what lies there.
     :raises LakeUnavailableError: the lake can't be read or written; what expired before that has.

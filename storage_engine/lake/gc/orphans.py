@@ -157,7 +157,6 @@ def prove_orphan(
     """Prove that a file is the segment that its name says, or has the one that it is to have.
 
     :param earlier: receipts that don't count any more, or never did: they know what the broker's file was.
-    :param trees: the lake is of a version that has them.
     :param beside: a segment that was proven in the same file just now: it isn't hashed again.
     :raises ProofError: it isn't.
     :raises LakeUnavailableError: it can't be read.

@@ -50,7 +50,6 @@ TAKEN_LIST = f"{HIDDEN_PREFIX}taken.json"
 class Place:
     """Where a table's files lie.
 
-    :param name: of the table.
     :param location: without a final slash.
     :param root: the same as the file system names it.
     """
@@ -110,11 +109,7 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class TrashList:
-    """A pass that took files.
-
-    :param moment: its name.
-    :param since_ns: when it took them.
-    """
+    """A pass that took files."""
 
     moment: str
     since_ns: int

@@ -208,7 +208,6 @@ def copy_file(
 def _is_copied(
     source_io: FileIO, source: str, target_io: FileIO, target: str, size_bytes: int, sha256: str | None
 ) -> bool:
-    """Return whether a file that is there is the one that was to be copied."""
     with lake_errors(target, "read a data file"):
         if len(target_io.new_input(target)) != size_bytes:
             return False
@@ -240,7 +239,6 @@ class Copied:
 def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
     """Copy a lake, or bring a copy up to it. Killed at any instant and run again, it goes on.
 
-    :param lake: as opened.
     :param to: where the copy is, or comes to be.
     :raises BadInputError: the place is inside the lake, another one, or a broker's store, or around a lake.
     :raises LakeIdentityError: something else is in the place.
@@ -365,7 +363,6 @@ class _Work:
         return lambda file: table.here(file.file_path) not in self._waiting
 
     def _names(self, table: PlacedTable) -> dict[str, int]:
-        """Data files, relative to the table's location, with their sizes."""
         return {
             location.removeprefix(f"{table.location}/"): file.file_size_in_bytes
             for location, file in live_files(table).items()

@@ -191,7 +191,6 @@ def _broker(placed: Mapping[str, PlacedTable]) -> str | None:
 
 
 def _ignored(lake: Lake | None, tables: Iterable[PlacedTable]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield what is said and not followed, by who says it."""
     for table in tables:
         names = ignored_properties(table.metadata.properties)
         if table.is_unmoved and table.is_elsewhere:
@@ -250,7 +249,6 @@ def _rows_table(placed: Mapping[str, PlacedTable], names: Iterable[str]) -> str:
 
 
 def _places(lake: Lake) -> dict[str, tuple[str, str]]:
-    """Return by table the metadata file that the catalog names, and where its files lie."""
     if lake.config.properties.get("type") == "sql":
         sql_catalog(lake)
         pointers = read_pointers(lake)

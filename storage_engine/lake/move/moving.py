@@ -81,9 +81,6 @@ def check_other_catalog(
 ) -> str | None:
     """Make sure that no other catalog that is in use names a lake's files.
 
-    :param location: of the lake, for the message.
-    :param catalog_id: identity of this catalog.
-    :param marks: what the tables' marks say.
     :param take_over: a person says that the other catalog is not to be used any more.
     :return: the other catalog, whose place this one takes; None: there is none.
     :raises LakeIdentityError: the other one is there, or can't be looked at.
@@ -369,7 +366,6 @@ def check_same_lake(tables: Tables) -> None:
 class Relocated:
     """What a relocation came to.
 
-    :param changed: something was written.
     :param former: where the metadata said that the lake was; None: its files are where they belong.
     :param copy_of: UUID of the lake that this is a plain copy of; None: it is none.
     :param other_catalog: the catalog whose place this one took; None: it was this one's lake already.

@@ -109,7 +109,6 @@ def rebuild(
     Killed at any instant and run again, it goes on.
 
     :param known_heads: by store, a receipt that its chain is known to have had.
-    :param dry_run: only say what would be done.
     :param take_over: another catalog that names the same files is not to be used any more.
     :raises LakeMissingError: there is no lake in the warehouse.
     :raises LakeIdentityError: another catalog is in use, or the files are of several lakes.
@@ -179,11 +178,7 @@ class _Rebuild:
     def _state_of(
         self, name: str, skip: Sequence[str], worth: Callable[[PlacedTable], int | None]
     ) -> TableState:
-        """Find out which state a table is in, by what lies in the warehouse.
-
-        :param skip: see ``find_metadata``.
-        :param worth: see ``choose``.
-        """
+        """Find out which state a table is in, by what lies in the warehouse."""
         location = own_location(self._config, name, self._pointers.get(name))
         file_io = load_file_io(self._config.file_io_properties, location)
         found = find_metadata(file_io, name, location, skip)
@@ -361,7 +356,6 @@ class _Rebuild:
 
 
 def _worth_of_rows(deletions: PlacedTable) -> int | None:
-    """Return how many rows a state of the table of deletions has."""
     with suppress(LakeUnavailableError):
         return sum(file.record_count for file in live_files(deletions).values())
     return None
@@ -471,7 +465,6 @@ def _sizes(messages: PlacedTable, found: Sequence[Orphan]) -> dict[str, int]:
 
 
 def _pointers(config: LakeConfig) -> dict[str, str]:
-    """Return what the catalog names; nothing where it is lost."""
     return read_pointers(connect(config)) if is_catalog_there(config) else {}
 
 

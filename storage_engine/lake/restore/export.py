@@ -34,7 +34,7 @@ from pyiceberg.expressions import (
 )
 
 from storage_engine.brokers import find_broker
-from storage_engine.core.durable import new_file, remove_abandoned
+from storage_engine.core.durable import new_file, opened, remove_abandoned
 from storage_engine.core.nearest import meant
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, ExportError
@@ -66,7 +66,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Selection:
     """Which messages; every part that is None selects all.
 
-    :param key: one of the message's keys.
     :param queue_id: number of the queue, or of the partition.
     :param from_ms: stored at or after, ms since the epoch.
     :param to_ms: stored before.
@@ -199,6 +198,7 @@ _ROWS_AT_A_TIME = 64 << 10
 _BYTES_AT_A_TIME = 32 << 20
 _BUFFER_BYTES = 1 << 20
 _PARTIAL_SUFFIX = ".exporting"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +262,8 @@ def export_messages(
     _check_topic_id(lake, selection.topic_id, ids)
     count, tally = ReadCount(), _Tally(str(columns.stored_at))
     every_row = _receipts_of(lake, selection)
-    with _target_errors(target), _directory_of(target) as directory:
+    # What leads to the directory is resolved once.
+    with _target_errors(target), opened(target.parent, _DIRECTORY) as directory:
         if target.is_symlink() or target.exists():
             raise _exists(target)
         remove_abandoned(target.name, _PARTIAL_SUFFIX, dir_fd=directory)
@@ -304,7 +305,6 @@ def export_messages(
 
 
 def _receipts_of(lake: Lake, selection: Selection) -> tuple[Receipt, ...]:
-    """Return the receipts that count of the stores that are selected, whatever their state."""
     return tuple(
         row
         for store in list_stores(lake)
@@ -316,7 +316,6 @@ def _receipts_of(lake: Lake, selection: Selection) -> tuple[Receipt, ...]:
 def _expired_of(
     rows: Iterable[Receipt], selection: Selection, expiries: Mapping[str, str]
 ) -> tuple[LineageRange, ...]:
-    """Return what expired that may have had selected messages."""
     span = Span(from_ms=selection.from_ms, to_ms=selection.to_ms)
     by_store: dict[str, list[Receipt]] = {}
     for row in ended(rows):
@@ -463,8 +462,6 @@ class _HashedWriter(io.BufferedWriter):
 
 
 class _Tally:
-    """What has been written so far."""
-
     def __init__(self, stored_at: str) -> None:
         self._stored_at = stored_at
         self.messages = self.compressed = 0
@@ -532,16 +529,6 @@ _WRITERS: dict[ExportFormat, Callable[[BinaryIO, pa.Schema], AbstractContextMana
     ExportFormat.PARQUET: _parquet,
     ExportFormat.JSON_LINES: _json_lines,
 }
-
-
-@contextmanager
-def _directory_of(target: Path) -> Iterator[int]:
-    """The descriptor of the directory that a target is in; what leads there is resolved once."""
-    fd = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _exists(target: Path) -> ExportError:

@@ -51,10 +51,7 @@ class FilledSegment:
 
 @dataclass(frozen=True, slots=True)
 class FilledSegments:
-    """The file's content.
-
-    :param store_id: of the archived store.
-    """
+    """The file's content."""
 
     store_id: str
     segments: tuple[FilledSegment, ...]

@@ -96,7 +96,6 @@ def config_files(
     """Return files by their path below the restored store's root; the same again for the same segments.
 
     :param queues: of :func:`queues_of_segment`.
-    :param receipts: of the segments.
     """
     return {} if config is None else config.config_files(_merged(config, queues), receipts)
 

@@ -26,8 +26,6 @@ _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class RestoreTarget:
     """A target that this process alone restores into, as far as it can know; paths are relative to it.
 
-    :param name: of the directory, for messages.
-    :param fd: its descriptor.
     :param locked: the file system could lock it: what is half-way in it is of nobody who still writes.
     """
 

@@ -6,9 +6,8 @@ PyIceberg's own batch reader reads all files of a scan at once and keeps what it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -152,7 +151,7 @@ def rows_of_file(
     count = ReadCount() if count is None else count
     with (
         parquet_errors(path),
-        _open(file_io, path) as stored,
+        cast("Any", file_io.new_input(path).open()) as stored,
         pq.ParquetFile(stored) as parquet,
     ):
         likely: Sequence[int] = range(parquet.num_row_groups)
@@ -187,13 +186,6 @@ def _read(parquet: pq.ParquetFile, group: int, columns: Sequence[str], types: pa
         if name not in rows.column_names:
             rows = rows.append_column(name, pa.nulls(rows.num_rows, types.field(name).type))
     return rows
-
-
-@contextmanager
-def _open(file_io: FileIO, location: str) -> Iterator[Any]:
-    """A data file of which only some parts are to be read, wherever it is."""
-    with file_io.new_input(location).open() as stored:
-        yield stored
 
 
 def _column_bytes(parquet: pq.ParquetFile, group: int, columns: Sequence[str]) -> int:

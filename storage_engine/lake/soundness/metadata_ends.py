@@ -75,7 +75,6 @@ def find_metadata(
 ) -> MetadataFiles:
     """Read every metadata file below a table's location.
 
-    :param name: of the table.
     :param skip: UUIDs of attempts that came to nothing, whose files don't count.
     :param above: only files whose names begin with a higher number than this.
     :raises LakeUnavailableError: the files can't be listed.

@@ -8,10 +8,10 @@ one is sound :mod:`storage_engine.lake.soundness.soundness` says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
-from typing import Any, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +26,9 @@ from storage_engine.lake.file.filters import all_equal, between
 from storage_engine.lake.file.scan import EVERY_OFFSET, Offsets, plan_files, read_files, read_rows
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, whole
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 _ROWS_AT_A_TIME = 50_000
 _MOST_BYTES_TO_SHARE = 1 << 30
@@ -54,33 +57,6 @@ class StoreSummary:
     log_lineages: Mapping[str, int] = field(default_factory=dict)
 
 
-def receipts(
-    lake: Lake,
-    store_id: str,
-    *,
-    lineage: int | None = None,
-    log: str | None = None,
-    base_offsets: tuple[int, int] | None = None,
-    with_ended: bool = False,
-) -> tuple[Receipt, ...]:
-    """A store's receipts that prove its segments, one a segment, by log, lineage and offset.
-
-    :param lineage: only this one; None: all.
-    :param log: only this one; None: all.
-    :param base_offsets: only of segments whose base offset lies within these two, inclusive.
-    :param with_ended: those too of segments that expired, or of which the lake has a part alone.
-    :raises LakeUnavailableError: when the table can't be read.
-    """
-    return receipts_in(
-        lake.segments(),
-        store_id,
-        lineage=lineage,
-        log=log,
-        base_offsets=base_offsets,
-        with_ended=with_ended,
-    )
-
-
 def receipts_in(
     table: Table,
     store_id: str,
@@ -91,9 +67,15 @@ def receipts_in(
     superseded: bool = False,
     with_ended: bool = False,
 ) -> tuple[Receipt, ...]:
-    """The same from a ``segments`` table that is loaded already: its state is the one that counts.
+    """A store's receipts that prove its segments, one a segment, by log, lineage and offset.
 
+    :param table: ``segments``, as loaded: its state is the one that counts.
+    :param lineage: only this one; None: all.
+    :param log: only this one; None: all.
+    :param base_offsets: only of segments whose base offset lies within these two, inclusive.
     :param superseded: all rows, in the order in which they were committed.
+    :param with_ended: those too of segments that expired, or of which the lake has a part alone.
+    :raises LakeUnavailableError: the table can't be read.
     """
     where: dict[str, str | int] = {"store_id": store_id}
     if lineage is not None:
@@ -107,6 +89,17 @@ def receipts_in(
     if superseded:
         return rows
     return current(rows) if with_ended else whole(current(rows))
+
+
+def _of_lake(read: Callable[Concatenate[Table, P], T]) -> Callable[Concatenate[Lake, P], T]:
+    def of_lake(lake: Lake, /, *args: P.args, **named: P.kwargs) -> T:
+        return read(lake.segments(), *args, **named)
+
+    return of_lake
+
+
+receipts = _of_lake(receipts_in)
+"""The same of a lake, as its catalog has it now."""
 
 
 def receipt_history(lake: Lake, store_id: str) -> tuple[Receipt, ...]:

@@ -81,7 +81,6 @@ def read_segment(
     :param table: that of rows, as loaded.
     :param untouched: what :func:`untouched_files` says of the table; None: it is asked for this segment.
     :param memory: says how long the bytes are valid; None: until the next are asked for.
-    :param tree: is given all leaves.
     :raises ProofError: the data file is no Parquet file, or the rows are not a whole segment.
     :raises LakeUnavailableError: the lake can't be read.
     """
@@ -267,7 +266,6 @@ def _bytes_of_rows(
 
 
 def _without(rows: pa.Table, columns: Columns, receipt: Receipt) -> pa.Table:
-    """Return a segment's rows without those of streams that are gone."""
     gone = list(receipt.gone_streams)
     if not gone:
         return rows

@@ -81,7 +81,40 @@ def files_text(files: Iterable[StoredFile]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class ProvenRows:
+    """What a receipt says of a segment, and the proof before it; see :class:`Receipt`."""
+
+    store_id: str
+    lineage: int
+    log: str
+    base_offset: int
+    size_bytes: int
+    sha256: str
+    broker: str
+    store_root: str
+    message_count: int
+    row_count: int
+    damaged_bytes: int
+    first_store_timestamp_ms: int | None
+    last_store_timestamp_ms: int | None
+    source_path: str
+    source_device: int
+    source_inode: int
+    source_mtime_ns: int
+    source_ctime_ns: int
+    data_file: str
+    data_file_bytes: int
+    data_file_sha256: str
+    proof_version: int
+    proven_at_ms: int
+
+    @property
+    def identity(self) -> SegmentIdentity:
+        return SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, self.sha256)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt(ProvenRows):
     """One row of the lake's ``segments`` table. Of several rows with one identity the last counts.
 
     ``source_*`` are the file's facts when it was proven. ``sequence`` counts the store's rows from 0, and
@@ -111,29 +144,6 @@ class Receipt:
     :param act: JSON object of the act by which the row was written; None: by archiving or proving again.
     """
 
-    store_id: str
-    lineage: int
-    log: str
-    base_offset: int
-    size_bytes: int
-    sha256: str
-    broker: str
-    store_root: str
-    message_count: int
-    row_count: int
-    damaged_bytes: int
-    first_store_timestamp_ms: int | None
-    last_store_timestamp_ms: int | None
-    source_path: str
-    source_device: int
-    source_inode: int
-    source_mtime_ns: int
-    source_ctime_ns: int
-    data_file: str
-    data_file_bytes: int
-    data_file_sha256: str
-    proof_version: int
-    proven_at_ms: int
     moved_to: str | None
     sequence: int
     previous_hash: str
@@ -150,10 +160,6 @@ class Receipt:
     row_groups: str | None = None
     state: str | None = None
     act: str | None = None
-
-    @property
-    def identity(self) -> SegmentIdentity:
-        return SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, self.sha256)
 
     @property
     def is_whole(self) -> bool:

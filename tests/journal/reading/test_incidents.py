@@ -99,9 +99,9 @@ def test_no_question_scans_the_events(tmp_path: Path) -> None:
         driver: Any = connection.connection.driver_connection
         statements: list[str] = []
         driver.set_trace_callback(statements.append)
-        read_incidents(connection, "s", 0, None, 10)
+        read_incidents(connection, "s", limit=10)
         read_drifts(connection, "s", 0, 9, 10)
-        read_segments(connection, "s", 10)
+        read_segments(connection, "s", limit=10)
         driver.set_trace_callback(None)
         explained = [row for one in statements for row in driver.execute(f"EXPLAIN QUERY PLAN {one}")]
         return "\n".join(row[3] for row in explained)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,8 +107,8 @@ def test_store_and_lake_laid_over_each_other_tell_where_every_byte_is(
     lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], snapshot_of
 ) -> None:
     segments[0].unlink()
-    pending = frozenset({("commitlog", 2 * MIB)})
-    local = local_spans(snapshot_of(segments[1:]), archived, Lineages(0), pending=pending)
+    both, planned = local_spans(snapshot_of(segments[1:]), archived, Lineages(0))
+    local = (both, replace(planned, pending=True))
     for level in (VerifyLevel.FILES, VerifyLevel.STORE):
         found = _one(lake, level, local=local)
         assert [(row.where, row.status) for row in found.ranges] == [
