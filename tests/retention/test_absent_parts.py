@@ -18,7 +18,7 @@ from storage_engine.model.broker.broker_store import BrokerStore, StoreUser, hol
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, PendingPolicy, Policy
+from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode, LagPolicy, PendingPolicy, Policy
 from storage_engine.model.store.store import Archivable, StoreSnapshot
 from storage_engine.retention import shield, steps
 from storage_engine.retention.archive import gone
@@ -39,6 +39,7 @@ POLICIES = {
     "ignore": Policy(lag_policy=LagPolicy.IGNORE, pending_policy=PendingPolicy.IGNORE),
     "block": Policy(lag_policy=LagPolicy.BLOCK, pending_policy=PendingPolicy.BLOCK),
     "unarchived": Policy(archive=ArchiveMode.OFF, lag_policy=LagPolicy.IGNORE),
+    "approved": Policy(lag_policy=LagPolicy.IGNORE, approval=ApprovalPolicy.FORCED),
     "kept for an hour": Policy(lag_policy=LagPolicy.IGNORE, minimum_retention_hours=1),
 }
 ALL = tuple(sorted(PARTS))
@@ -49,6 +50,7 @@ CASES = [
     *(("ignore", (part,)) for part in ("identities", "process", "replicas")),
     ("block", ("consumers",)),
     ("kept for an hour", ("course",)),
+    ("approved", ("course",)),
 ]
 
 
@@ -109,7 +111,7 @@ def test_no_absence_has_more_deleted(
         assert gone == (set() if policy == "block" else goes)
     if "dependents" in absent:
         assert all(name.startswith("commitlog/") for name in gone)
-    if "consumers" in absent and policy == "block":
+    if ("consumers" in absent and policy == "block") or ("course" in absent and policy == "approved"):
         assert not gone
 
 

@@ -269,10 +269,18 @@ def assumes_defaults(store: ManagedStore) -> bool:
     """Return whether nobody said how long the broker keeps its segments, so that its defaults decide."""
     if store.broker_conf is not None or store.is_live:
         return False
+    return may_set_age(store) and not sets_age(store)
+
+
+def may_set_age(store: ManagedStore) -> bool:
+    """Return whether somebody may say beside a store's own files how long its segments stay."""
+    return find_broker(store.broker).settings.of_age != frozenset()
+
+
+def sets_age(store: ManagedStore) -> bool:
+    """Return whether one of the settings given beside those of the broker may say how long segments stay."""
     names = find_broker(store.broker).settings.of_age
-    if names is None:
-        return not store.overrides
-    return bool(names) and not names & set(store.overrides)
+    return bool(store.overrides if names is None else names & set(store.overrides))
 
 
 def settings_of(store: ManagedStore) -> StoreSettings:
