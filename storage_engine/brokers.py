@@ -9,9 +9,10 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from storage_engine.exceptions import BadInputError
+from storage_engine.exceptions import BadInputError, BrokerPackageError
 from storage_engine.model.broker.broker_store import refuse_former_members
-from storage_engine.model.broker.kind import FORMER_MEMBERS, PARTS, Broker, BrokerEngine
+from storage_engine.model.broker.kind import FORMER_MEMBERS, PARTS, Broker, BrokerEngine, Cleanups
+from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.proof.companions import Companion
 
 GROUP = "storage_engine.brokers"
@@ -151,6 +152,26 @@ def engine_of(broker: str, where: str, done: str) -> BrokerEngine:
             f"{where}: stores of {kind.title} are {done} by their broker alone. Nothing was changed."
         )
     return kind.engine
+
+
+def cleanups_of(broker: str, live: LiveBroker | None) -> Cleanups:
+    """Return when a broker's stores are held and deleted from.
+
+    :param broker: its name.
+    :param live: the broker that runs on the store; None: it is stopped.
+    :raises BrokerPackageError: its package doesn't say, and so nothing may be done by it.
+    """
+    kind = find_broker(broker)
+    try:
+        found: object = kind.cleanups(live)
+    except (Exception, SystemExit) as error:
+        found = error
+    if not isinstance(found, Cleanups):
+        raise BrokerPackageError(
+            f"broker {broker}: expected cleanups to be one of {', '.join(map(str, Cleanups))}, found "
+            f"{found!r:.400}. Nothing was changed. Mend the package that brings the broker."
+        )
+    return found
 
 
 def client_connection_of(broker: str) -> str:

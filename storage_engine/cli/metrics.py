@@ -172,13 +172,14 @@ def _write(collector: Collector, file: Path) -> int:
 
     registry = CollectorRegistry()
     registry.register(collector)
+    code = 0
     try:
         collector.check()
     except JournalUnavailableError:
-        write_to_textfile(str(file), registry)
-        raise
+        # Whoever collects says why, of each journal.
+        code = 1
     write_to_textfile(str(file), registry)
-    return 0
+    return code
 
 
 def _serve(collector: Collector, listen: tuple[str, int], tls_cert: Path | None, tls_key: Path | None) -> int:

@@ -149,16 +149,8 @@ def serve_lake(
     if set_user is not None:
         _keep_user(set_user, users, topics)
         return 0
-    if not upstream and (give_back_groups or groups == "upstream" or upstream_ca or upstream_login):
-        raise BadInputError(
-            "serve-lake: expected --upstream BROKERS where the cluster is named, found none. Nothing was "
-            "started or changed. Name brokers of the lake's cluster."
-        )
-    if groups == "upstream" and users is not None:
-        raise BadInputError(
-            "serve-lake --groups upstream: expected no --users beside it, found a file: groups would be the "
-            "cluster's by this server's rights, whoever the user is. Nothing was started. Leave one away."
-        )
+    needs_cluster = bool(give_back_groups or upstream_ca or upstream_login)
+    _check_cluster(groups, users, is_named=bool(upstream), is_needed=needs_cluster)
     listening = Listening(
         *address, advertised, tls_cert, tls_key, insecure, None if users is None else read_users(users)
     )
@@ -195,6 +187,22 @@ def serve_lake(
 
     with closing(CommittedPositions(positions or lake_dir / _POSITIONS)) as kept, closing(reader):
         return asyncio.run(run())
+
+
+def _check_cluster(groups: str, users: Path | None, *, is_named: bool, is_needed: bool) -> None:
+    """
+    :raises BadInputError: options ask for a cluster that is not named, or contradict each other.
+    """
+    if not is_named and (is_needed or groups == "upstream"):
+        raise BadInputError(
+            "serve-lake: expected --upstream BROKERS where the cluster is named, found none. Nothing was "
+            "started or changed. Name brokers of the lake's cluster."
+        )
+    if groups == "upstream" and users is not None:
+        raise BadInputError(
+            "serve-lake --groups upstream: expected no --users beside it, found a file: groups would be the "
+            "cluster's by this server's rights, whoever the user is. Nothing was started. Leave one away."
+        )
 
 
 def _keep_user(name: str, users: Path | None, topics: str | None) -> None:

@@ -39,7 +39,7 @@ _END_SECONDS: Final = 5.0
 
 
 @command()
-@takes_store(second_lake=True, policy=("archive", "archive_margin_hours"))
+@takes_store(second_lake=True, connection=True, policy=("archive", "archive_margin_hours"))
 @notify_option
 @json_option
 def monitor(managed: ManagedStore, notify: tuple[Means, ...], as_json: bool) -> int:

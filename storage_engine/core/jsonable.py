@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from storage_engine.commands import Text, commands_in
 from storage_engine.exceptions import BadInputError
 
 T = TypeVar("T")
@@ -17,21 +18,34 @@ _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 def to_jsonable(value: Any) -> Any:
     """Turn dataclasses, enums, tuples and mappings into what :mod:`json` writes."""
+    return _converted(value, str)
+
+
+def to_recorded(value: Any) -> Any:
+    """Do the same for the journal: texts keep the commands that they name."""
+    return _converted(value, _parts)
+
+
+def _converted(value: Any, told: Callable[[str], Any]) -> Any:
+    """:param told: makes JSON of a text that may have parts."""
     cls: Any = type(value)
     if cls in _PLAIN:
         return value
     if (names := _field_names(cls)) is not None:
-        return {name: to_jsonable(getattr(value, name)) for name in names}
+        return {name: _converted(getattr(value, name), told) for name in names}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, str):
-        # A text that has parts.
-        return str(value)
+        return told(value)
     if isinstance(value, Mapping):
-        return {str(key): to_jsonable(item) for key, item in value.items()}
+        return {str(key): _converted(item, told) for key, item in value.items()}
     if isinstance(value, (tuple, list, frozenset, set)):
-        return [to_jsonable(item) for item in value]
+        return [_converted(item, told) for item in value]
     return value
+
+
+def _parts(text: str) -> str | list[str | list[str]]:
+    return text.to_json() if isinstance(text, Text) and commands_in(text) else str(text)
 
 
 def jsonable_fields(value: Any) -> dict[str, Any]:
@@ -41,7 +55,7 @@ def jsonable_fields(value: Any) -> dict[str, Any]:
 
 
 def from_jsonable(cls: type[T], data: Any, where: str = "") -> T:
-    """Build a ``cls`` from what :func:`to_jsonable` made of one.
+    """Build a ``cls`` from what :func:`to_jsonable` or :func:`to_recorded` made of one.
 
     :param where: what the data is, for the error message.
     :raises BadInputError: an unknown or missing key, or a value of the wrong type; names the key.
@@ -101,6 +115,11 @@ def _build(expected: Any, data: Any, where: str) -> Any:
         except ValueError:
             allowed = ", ".join(repr(member.value) for member in expected)
             raise BadInputError(f"{where}: expected one of {allowed}, found {data!r}") from None
+    if expected is str and isinstance(data, list):
+        parts = [part if isinstance(part, list) else [part] for part in data]
+        are_texts = all(0 < len(part) < 3 and all(isinstance(it, str) for it in part) for part in parts)
+        _require(bool(parts) and are_texts, "a text, or the parts of one", data, where)
+        return Text.from_json(data)
     if expected is float and isinstance(data, int) and not isinstance(data, bool):
         return float(data)
     _require(

@@ -48,7 +48,9 @@ def test_a_file_for_node_exporter_has_every_store(cli, lake: Path, tmp_path: Pat
 def test_a_file_says_that_a_journal_cannot_be_read(cli, lake: Path, tmp_path: Path) -> None:
     cli("metrics", "--lake", lake, "--textfile", tmp_path)
     (lake / "journal.db").write_bytes(b"not a journal" * 1000)
-    assert cli("metrics", "--lake", lake, "--textfile", tmp_path).exit_code == 1
+    said = cli("metrics", "--lake", lake, "--textfile", tmp_path)
+    assert (said.exit_code, said.out) == (1, "")
+    assert said.err.count("the journal can't be read") == 1
     text = (tmp_path / "storage_engine.prom").read_text()
     assert "storage_engine_journal_readable{" in text
     assert "} 0.0" in text

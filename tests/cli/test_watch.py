@@ -95,6 +95,22 @@ def test_a_look_at_the_shell_gives_prometheus_what_is_due_and_behind(
     assert (quiet.exit_code, quiet.out, "Alarm: archive lag" in quiet.err) == (1, "", True), quiet
 
 
+def test_a_connection_stands_for_all_that_a_look_takes(
+    cli, store: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = {"lake": str(lake), "journal_url": f"sqlite:///{lake}/journal.db", "report_dir": str(lake / "r")}
+    extra = {"root": str(store), **places, "overrides": {"deleteWhen": "99"}}
+    definition = {"conn_type": "storage_engine", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_WATCHED", json.dumps(definition))
+    found = cli("monitor", "--conn-id", "watched", "--json")
+    assert found.exit_code == 0, found.out
+    assert found.json["archive_lag"]["size_bytes"] > 0
+    for words in (("--lake", lake), ("--archive-policy", "off"), ("--archive-margin-hours", 1)):
+        refused = cli("monitor", "--conn-id", "watched", *words)
+        assert refused.exit_code == 2
+        assert f"expected nothing that the connection says itself, found {words[0]}" in refused.err
+
+
 def test_a_look_at_no_store_leaves_no_trace(cli, lake: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert cli("monitor", tmp_path / "empty", "--lake", lake).exit_code == 2

@@ -20,8 +20,12 @@ from storage_engine.lake.coverage.coverage import ReleasedSpan
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.store.store import TopicDay
 from storage_engine.plugins.journals import WebJournal
-from storage_engine.retention.monitor.recording_ranges import keep_ranges, kept_ranges
-from storage_engine.retention.ranges.range_memory import DeletedMemory, RangeMemory
+from storage_engine.retention.ranges.range_memory import (
+    DeletedMemory,
+    RangeMemory,
+    keep_ranges,
+    kept_ranges,
+)
 from tests.integration.postgres import Postgres, postgres
 from tests.journal.tables.test_database import KILLED_UPGRADE
 

@@ -5,23 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from storage_engine.brokers import find_broker
-from storage_engine.exceptions import BadInputError, GateRefusedError, StorageEngineError
+from storage_engine.core.clock import clock_ms
+from storage_engine.exceptions import (
+    BadInputError,
+    BrokerPackageError,
+    GateRefusedError,
+    StorageEngineError,
+)
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.broker.broker_store import BrokerStore, StoreUser, hold_of
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, PendingPolicy, Policy
+from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode, LagPolicy, PendingPolicy, Policy
 from storage_engine.model.store.store import Archivable, StoreSnapshot
 from storage_engine.retention import shield, steps
 from storage_engine.retention.archive import gone
+from storage_engine.retention.doctor.doctor import diagnose
 from storage_engine.retention.hold.leaving_unproven import unheld_by
 from storage_engine.retention.plan.deciding import pending_by
 from storage_engine.retention.store import brokers, context
@@ -39,6 +47,7 @@ POLICIES = {
     "ignore": Policy(lag_policy=LagPolicy.IGNORE, pending_policy=PendingPolicy.IGNORE),
     "block": Policy(lag_policy=LagPolicy.BLOCK, pending_policy=PendingPolicy.BLOCK),
     "unarchived": Policy(archive=ArchiveMode.OFF, lag_policy=LagPolicy.IGNORE),
+    "approved": Policy(lag_policy=LagPolicy.IGNORE, approval=ApprovalPolicy.FORCED),
     "kept for an hour": Policy(lag_policy=LagPolicy.IGNORE, minimum_retention_hours=1),
 }
 ALL = tuple(sorted(PARTS))
@@ -49,6 +58,7 @@ CASES = [
     *(("ignore", (part,)) for part in ("identities", "process", "replicas")),
     ("block", ("consumers",)),
     ("kept for an hour", ("course",)),
+    ("approved", ("course",)),
 ]
 
 
@@ -109,7 +119,7 @@ def test_no_absence_has_more_deleted(
         assert gone == (set() if policy == "block" else goes)
     if "dependents" in absent:
         assert all(name.startswith("commitlog/") for name in gone)
-    if "consumers" in absent and policy == "block":
+    if ("consumers" in absent and policy == "block") or ("course" in absent and policy == "approved"):
         assert not gone
 
 
@@ -124,6 +134,23 @@ def test_what_is_absent_is_unknown_or_refuses(managed: Managed, monkeypatch: pyt
     assert pending_by(broker, broker.snapshot(0), PendingPolicy.BLOCK)
     with pytest.raises(BadInputError, match="expected a store that can have a shield"):
         shield.tend_shield(store)
+
+
+def test_doctor_says_what_is_unknown_of_messages(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out(monkeypatch, ["consumers"])
+    found = {one.kind: one for one in diagnose(managed(), clock_ms(), has_lake=True).findings}
+    assert "isn't known" in found["pending-unknown"].what
+
+
+@pytest.mark.parametrize("said", [None, True, "when-due"])
+def test_a_kind_that_does_not_say_when_it_cleans_up_is_no_kind_that_never_does(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch, said: object
+) -> None:
+    store = managed()
+    monkeypatch.setattr(type(find_broker("rocketmq")), "cleanups", lambda *_: said)
+    for asks in (brokers.refuse_cleanup, brokers.may_clean_now, attrgetter("cleans_up", "archives_ahead")):
+        with pytest.raises(BrokerPackageError, match=f"expected cleanups to be one of .*, found {said!r}"):
+            asks(store)
 
 
 @pytest.fixture

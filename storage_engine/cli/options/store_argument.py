@@ -143,7 +143,7 @@ def takes_store(
             chosen = policy_of({name: values.pop(name) for name in policy})
             conn_id = values.pop("conn_id", None)
             if conn_id is not None:
-                if names := _shown({**given, "live": live}):
+                if names := ", ".join(filter(None, (_shown({**given, "live": live}), *_stated(policy)))):
                     raise click.UsageError(
                         f"--conn-id: expected nothing that the connection says itself, found {names}."
                     )
@@ -320,6 +320,13 @@ def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:
 def has_lake(managed: ManagedStore) -> bool:
     """Return whether a command line named a lake, in whose directory the journal lies."""
     return bool(managed.journal_url)
+
+
+def _stated(policy: tuple[str, ...]) -> list[str]:
+    """Return the options of the policy that a call gives."""
+    source = click.get_current_context().get_parameter_source
+    given = [name for name in policy if source(name) is ParameterSource.COMMANDLINE]
+    return [policy_option(name).opts[0] for name in given]
 
 
 def _shown(given: Mapping[str, object]) -> str:

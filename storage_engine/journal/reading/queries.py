@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from storage_engine.commands import Command
 from storage_engine.core.credentials import without_secrets
+from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.untrusted import MALFORMED
 from storage_engine.core.wording import lock_advice
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
@@ -273,7 +274,7 @@ def read_holds(connection: Connection, store_ids: Collection[str]) -> dict[str, 
 
 def _hold(row: Any) -> HoldRow:
     status = row.payload["result"]
-    described = status["described"] if status.get("left_to_broker") else ""
+    described = from_jsonable(str, status["described"]) if status.get("left_to_broker") else ""
     return HoldRow(status["held"], status.get("ends_at_ms"), row.run_key, row.at_ms, described)
 
 

@@ -24,9 +24,10 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
+from storage_engine.commands import Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.collector import no_collection
-from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.jsonable import from_jsonable, to_recorded
 from storage_engine.journal.records import Run
 from storage_engine.journal.tables.schema import plans
 from storage_engine.model.plan.plan import Decision, LogPlan, Plan, Reason
@@ -81,7 +82,7 @@ def _pack(decisions: Sequence[Decision]) -> bytes:
             [(*numbers([_template(segment, one)]), *_facts_of(one)) for one in segment.companions]
             for segment in segments
         ]
-    said = json.dumps({**header, "texts": list(texts)}, separators=(",", ":")).encode()
+    said = json.dumps({**header, "texts": to_recorded(list(texts))}, separators=(",", ":")).encode()
     values = b"".join(_integers(name, column) for name, column in narrow.items())
     return zlib.compress(len(said).to_bytes(_LENGTH_BYTES, "big") + said + values, _FASTEST)
 
@@ -114,7 +115,8 @@ def unpack(packed: bytes) -> list[Decision]:
         start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "big")
         header = json.loads(content[_LENGTH_BYTES:start])
         columns = _columns(header, memoryview(content)[start:])
-        return list(_rows(header["texts"], columns, header.get("companions")))
+        texts = [Text.from_json(one) if isinstance(one, list) else one for one in header["texts"]]
+        return list(_rows(texts, columns, header.get("companions")))
 
 
 def _columns(header: Mapping[str, Any], values: memoryview) -> Mapping[str, Sequence[int | None]]:
@@ -185,7 +187,7 @@ def store_plan(connection: Connection, run: Run, plan: Plan) -> dict[str, Any]:
 
     :return: what the run's row has to keep; :func:`read_plan` makes the plan of it.
     """
-    head = to_jsonable(replace(plan, logs=()))
+    head = to_recorded(replace(plan, logs=()))
     head["logs"] = [[log.log, len(log.decisions)] for log in plan.logs]
     decisions = plan.decisions
     packed = pack(decisions)
@@ -245,7 +247,7 @@ def difference(before: Sequence[Decision], now: Sequence[Decision]) -> dict[str,
     changes: list[list[Any]] = []
     for i, one in enumerate(now):
         if i >= len(kept) or kept[i] != one:
-            changes.append([i, to_jsonable(one)])
+            changes.append([i, to_recorded(one)])
             if len(changes) > CHANGES_AT_MOST:
                 return None
     return {"skip": skip, "count": len(now), "changes": changes}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from pathlib import Path
 
 from pyiceberg.expressions import And, GreaterThanOrEqual
@@ -201,6 +202,14 @@ class ArchivedSpan:
     ended: str = ""
 
 
+_fields_of = attrgetter(*(field.name for field in fields(ArchivedSpan)))
+
+
+def in_order(spans: Iterable[ArchivedSpan]) -> list[ArchivedSpan]:
+    """Return spans as ``sorted`` does, which compares each two of them in Python."""
+    return sorted(spans, key=_fields_of)
+
+
 def receipt_spans(lake: Lake, store_id: str, first_sequence: int) -> tuple[ReceiptSpan, ...]:
     """Return the receipts of a store that a lake has, of all lineages, in their order.
 
@@ -246,7 +255,7 @@ def archived_spans(rows: Iterable[ReceiptSpan], history: History) -> tuple[Archi
     :param history: what verifying remembers of receipts that it found at fault.
     """
     spans: dict[tuple[str, int, int], ArchivedSpan] = {}
-    for row in sorted(rows):
+    for row in sorted(rows, key=attrgetter("sequence")):
         check = standing_fault(history, row) if row.row_hash in history else None
         fault = "" if check is None else check.fault
         slot = (row.log, row.lineage, row.start_offset)
@@ -255,4 +264,4 @@ def archived_spans(rows: Iterable[ReceiptSpan], history: History) -> tuple[Archi
         other = spans.setdefault(slot, one)
         if bool(other.ended) != bool(row.ended) or (other.fault and not fault):
             spans[slot] = one
-    return tuple(sorted(spans.values()))
+    return tuple(in_order(spans.values()))

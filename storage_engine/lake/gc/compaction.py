@@ -30,7 +30,13 @@ from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.durable import fsync_path, unlink
 from storage_engine.core.long_work import told
 from storage_engine.core.wording import bytes_text, count_text
-from storage_engine.exceptions import BadInputError, LakeUnavailableError, ProofError, StorageEngineError
+from storage_engine.exceptions import (
+    BadInputError,
+    LakeUnavailableError,
+    ProofError,
+    ReceiptError,
+    StorageEngineError,
+)
 from storage_engine.lake.acts.act_files import read_acts, read_store_names
 from storage_engine.lake.archive.archive import (
     SHARED_GROUP_BYTES,
@@ -154,14 +160,14 @@ class LakeCompaction:
 def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = False) -> LakeCompaction:
     """Write small data files again as larger ones. It may be killed at any instant and run again.
 
-    One that is damaged stays as it is, and so do segments of which something expired or is about to.
+    One that is damaged stays as it is, and so do segments of which something expired or is about to. What is
+    lost or broken of one store is among the faults, and ends no other store's compaction.
 
     :param store_id: of that store alone; None: of every one.
     :param dry_run: say what would be done by the tables alone, and change nothing.
     :raises BadInputError: the lake is of a version without trees.
     :raises LakeIdentityError: the lake is a copy, or its catalog is older than what lies there.
     :raises LakeUnavailableError: the lake can't be read or written; what was committed before stays.
-    :raises ReceiptError: a store's chain of receipts is broken.
     """
     properties = lake.segments().properties
     if not has_trees(properties):
@@ -176,9 +182,13 @@ def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = Fal
         ready_to_write(lake)
     done = LakeCompaction(dry_run)
     for it in [store_id] if store_id is not None else [store.store_id for store in list_stores(lake)]:
-        faults = [] if dry_run else _finish(lake, it)
-        done = replace(done, faults=(*done.faults, *faults))
-        plan = plan_files(_small_files(lake, it))
+        try:
+            faults = [] if dry_run else _finish(lake, it)
+            done = replace(done, faults=(*done.faults, *faults))
+            plan = plan_files(_small_files(lake, it))
+        except (ProofError, ReceiptError) as error:
+            done = replace(done, faults=(*done.faults, Text(error)))
+            continue
         if dry_run:
             files = [file for group in plan for file in group]
             done = replace(
@@ -397,17 +407,16 @@ def _write_sound(table: Table, group: Sequence[SmallFile]) -> tuple[LargerFile |
     try:
         return _write(table, group), []
     except (ProofError, LakeUnavailableError) as error:
-        if isinstance(error, LakeUnavailableError) and not isinstance(error.__cause__, FileNotFoundError):
-            raise
+        fault = _file_fault(error)
         sound, faults = list[SmallFile](), list[str]()
         for file in group:
             try:
                 _check(table, file)
                 sound.append(file)
-            except ProofError as fault:
-                faults.append(Text(fault))
+            except ProofError as damage:
+                faults.append(Text(damage))
         if not faults:
-            return None, [Text(error)]
+            return None, [fault]
     return (_write(table, sound) if len(sound) >= COMPACTED_LEAST_FILES else None), faults
 
 
@@ -423,8 +432,7 @@ def _check(table: Table, file: SmallFile) -> None:
             named = "" if f"{row.base_offset:020d}" in str(error) else f" It has {what}."
             raise ProofError(error, f"{named} It stays as it is.") from error
         except LakeUnavailableError as error:
-            if not isinstance(error.__cause__, FileNotFoundError):
-                raise
+            _file_fault(error)
             raise ProofError(f"{file.location}: expected {what}, found no file.") from error
 
 
@@ -687,8 +695,8 @@ def _finish(lake: Lake, store_id: str) -> list[str]:
         new: tuple[Receipt, ...] = ()
         try:
             found = segments_in(messages.io, at)
-        except ProofError as error:
-            faults.append(Text(error))
+        except (ProofError, LakeUnavailableError) as error:
+            faults.append(_file_fault(error))
             continue
         old = [(by_slot.get(slot_prefix(identity)), groups) for identity, groups in found.items()]
         placed = [(row, groups) for row, groups in old if row is not None]
@@ -700,7 +708,17 @@ def _finish(lake: Lake, store_id: str) -> list[str]:
         try:
             if not is_elsewhere and all(row.is_whole for row, _ in placed):
                 new = _prove(messages, placed, at, at)
-        except ProofError as error:
-            faults.append(Text(error))
+        except (ProofError, LakeUnavailableError) as error:
+            faults.append(_file_fault(error))
         _commit(lake, [LargerFile(at, tuple(row for row, _ in placed), new)])
     return faults
+
+
+def _file_fault(error: ProofError | LakeUnavailableError) -> Text:
+    """Return what is wrong with one data file.
+
+    :raises LakeUnavailableError: nobody can tell, as the lake can't be read.
+    """
+    if isinstance(error, LakeUnavailableError) and not isinstance(error.__cause__, FileNotFoundError):
+        raise error
+    return Text(error)

@@ -7,8 +7,8 @@ is written, not in one burst at the end, and pages that only we wanted leave the
 those that a process has mapped and used, as a broker has those that it serves to consumers far behind.
 Without a limit nothing here costs anything.
 
-A broker that says how long its puts take is given way: while they take longer than before, and noticeably
-long, each look halves the rate.
+A broker that says how long its puts take is given way: while they take longer than without archiving, and
+noticeably long, each look halves the rate.
 """
 
 from __future__ import annotations
@@ -50,13 +50,27 @@ def next_share(share: float, put_p99_ms: float | None, before_ms: float | None) 
 
     :param share: at which it went on so far.
     :param put_p99_ms: how long a broker's puts take; None: it isn't known.
-    :param before_ms: how long they took when archiving began; None: it isn't known.
+    :param before_ms: how long they take without archiving, by :func:`next_before_ms`; None: it isn't known.
     """
-    limit_ms = None if before_ms is None else max(_SLOW_PUT_MS, _LONGER * before_ms)
-    if put_p99_ms is not None and limit_ms is not None and put_p99_ms > limit_ms:
+    limit_ms = max(_SLOW_PUT_MS, _LONGER * (before_ms or 0.0))
+    if put_p99_ms is not None and put_p99_ms > limit_ms:
         return max(_LEAST_SHARE, share / 2)
     # A broker that is too busy to answer must not meet the whole rate at once.
     return min(1.0, share + _STEP)
+
+
+def next_before_ms(share: float, put_p99_ms: float | None, before_ms: float | None) -> float | None:
+    """Return how long a broker's puts take without archiving, as far as a look tells.
+
+    It is the least that was seen; and whatever is seen where archiving is as slow as it can be.
+
+    :param share: at which part of its limit archiving went on until the look; for others see above.
+    """
+    if put_p99_ms is None:
+        return before_ms
+    if before_ms is None or share <= _LEAST_SHARE:
+        return put_p99_ms
+    return min(before_ms, put_p99_ms)
 
 
 class Pace:
@@ -100,13 +114,20 @@ class _FollowedBroker:
         self._ask = ask
         self._before_ms = ask()
         self._next_look = now + _LOOK_SECONDS
-        self._share = 1.0
+        self.share = 1.0
 
-    def share_at(self, now: float) -> float:
-        if now >= self._next_look:
-            self._next_look = now + _LOOK_SECONDS
-            self._share = next_share(self._share, self._ask(), self._before_ms)
-        return self._share
+    def takes_look(self, now: float) -> bool:
+        """Return whether the caller is the one to look now."""
+        if now < self._next_look:
+            return False
+        self._next_look = now + _LOOK_SECONDS
+        return True
+
+    def look(self) -> None:
+        """Ask the broker, which may take as long as its timeout."""
+        put_p99_ms, share = self._ask(), self.share
+        self.share = next_share(share, put_p99_ms, self._before_ms)
+        self._before_ms = next_before_ms(share, put_p99_ms, self._before_ms)
 
 
 class LimitedPace(Pace):
@@ -144,7 +165,13 @@ class LimitedPace(Pace):
     def spend(self, count: int) -> None:
         with self._lock:
             now = self._clock()
-            share = min((broker.share_at(now) for broker in self._brokers), default=1.0)
+            due = [broker for broker in self._brokers if broker.takes_look(now)]
+        # Meanwhile other threads go on as before: a broker that hangs holds up none of them.
+        for broker in due:
+            broker.look()
+        with self._lock:
+            now = self._clock()
+            share = min((broker.share for broker in self._brokers), default=1.0)
             start = max(self._paid_until, now - _BURST_SECONDS)
             self._paid_until = start + count / (self._bytes_per_second * share)
             pause = self._paid_until - now

@@ -402,6 +402,14 @@ class StoreCourse:
         """
         return {}
 
+    def kept_ms(self) -> int | None:
+        """Return for how long the settings in force keep segments for their age, in milliseconds.
+
+        Asked where somebody may name such a setting beside the store (:attr:`SettingNames.of_age`). None: not
+        known.
+        """
+        return None
+
     def rule_config(self) -> Mapping[str, str]:
         """Return the broker's own settings as texts, for the ``rules`` of its kind; only they may read them.
 

@@ -113,20 +113,26 @@ class RecordedPolicy:
     :param minimum_retention_hours: the longest that it had meanwhile; a run with less counts as forced.
     :param persons: who lowered it: who asked for it and who approved it.
     :param at_ms: since when it holds: of what journal and stamp say, the later one counts.
+    :param kept_ms: the longest for which settings kept segments meanwhile, likewise; None: none was known.
     """
 
     approval: ApprovalPolicy
     minimum_retention_hours: int | None = None
     persons: tuple[Person, ...] = ()
     at_ms: int = 0
+    kept_ms: int | None = None
 
-    def raised_by(self, approval: ApprovalPolicy, minimum_hours: int | None) -> RecordedPolicy:
+    def raised_by(
+        self, approval: ApprovalPolicy, minimum_hours: int | None, kept_ms: int | None = None
+    ) -> RecordedPolicy:
         """Return what holds once settings say this: they may ask for more, never for less."""
         hours = [one for one in (self.minimum_retention_hours, minimum_hours) if one is not None]
+        kept = [one for one in (self.kept_ms, kept_ms) if one is not None]
         strictest = max(self.approval, approval, key=lambda one: one.rank)
         if strictest is ApprovalPolicy.NONE:
             return self
-        return RecordedPolicy(strictest, max(hours, default=None), self.persons, self.at_ms)
+        most = max(hours, default=None), self.persons, self.at_ms, max(kept, default=None)
+        return RecordedPolicy(strictest, *most)
 
 
 NOTHING_RECORDED = RecordedPolicy(ApprovalPolicy.NONE)

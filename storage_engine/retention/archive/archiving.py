@@ -16,7 +16,7 @@ from functools import partial
 from storage_engine.commands import Text, join_texts
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import this_host
-from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.jsonable import to_jsonable, to_recorded
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import (
     OF_ONE_LOG,
@@ -379,7 +379,7 @@ def _went(
 
 def record_refused(context: Context, run: Run, step: Step, refused: Sequence[RefusedLog]) -> None:
     """Record why logs were not archived, for the report."""
-    said = [(one.log, {"type": one.error, "message": one.why, REFUSED: to_jsonable(one)}) for one in refused]
+    said = [(one.log, {"type": one.error, "message": one.why, REFUSED: to_recorded(one)}) for one in refused]
     context.journal.record(run, step, Phase.ERROR, said)
 
 

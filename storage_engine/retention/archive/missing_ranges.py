@@ -11,7 +11,7 @@ from itertools import chain
 from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.coverage import Interval, ReleasedSpan, merge_intervals, subtract_intervals
-from storage_engine.lake.coverage.spans import ReceiptSpan, receipt_spans
+from storage_engine.lake.coverage.spans import ArchivedSpan, ReceiptSpan, receipt_spans
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.proof.receipt import NOT_ARCHIVED
 from storage_engine.model.store.known_logs import Lineages, LogNames, log_label, may_be_one
@@ -21,6 +21,7 @@ from storage_engine.retention.proof.history import compared_receipts, open_relea
 from storage_engine.retention.proof.proofs import reachable_lakes
 from storage_engine.retention.proof.shielding import shielded_spans
 from storage_engine.retention.ranges.drift import all_gone_spans, spans_in_unasked_lakes
+from storage_engine.retention.ranges.range_memory import kept_ranges, known_spans
 from storage_engine.retention.ranges.seen_logs import SeenLog
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.known_heads import known_heads
@@ -107,7 +108,7 @@ class LogLooks:
                 yield replace(part, end_offset=begins.get(key, part.end_offset))
 
 
-Covered = ReceiptSpan | ReleasedSpan
+Covered = ReceiptSpan | ArchivedSpan | ReleasedSpan
 """Offsets of a log, in one lineage of it, that a lake, the shield or the journal has."""
 
 
@@ -116,7 +117,7 @@ def missing_ranges(
     known: Iterable[SeenLog],
     covered: Iterable[Covered],
     lineages: Lineages,
-    in_part: Iterable[ReceiptSpan] = (),
+    in_part: Iterable[ReceiptSpan | ArchivedSpan] = (),
 ) -> Iterator[MissingRange]:
     """Yield what is missing between the lowest offset that is known of each log and its end. Pure.
 
@@ -173,22 +174,39 @@ def find_missing_ranges(
     lakes, unreachable = reachable_lakes(context.store)
     others = heads_unasked(known_heads(journal, record).heads, lakes, unreachable)
     unasked = {*unreachable, *(head.location for head in others)}
-    rows = [row for lake in lakes for row in receipt_spans(lake, record.store_id, 0)]
-    in_part = [row for row in rows if not unasked and row.ended.startswith(NOT_ARCHIVED)]
-    covered: list[Covered] = [row for row in rows if unasked or not row.ended.startswith(NOT_ARCHIVED)]
-    covered += all_gone_spans(journal, record, unasked)
-    covered += _meant_spans(journal, record)
-    covered += (
+    elsewhere: list[Covered] = [*all_gone_spans(journal, record, unasked), *_meant_spans(journal, record)]
+    elsewhere += (
         ReleasedSpan(span.log, span.start_offset, span.end_offset, lineage=span.lineage)
         for span in shielded_spans(context.store.real_root, record.lineages)
     )
     lineages = record.lineages
-    missing = tuple(missing_ranges(parts, known, covered, lineages, in_part))
+
+    def missing_beside(
+        rows: Sequence[ReceiptSpan | ArchivedSpan], more: Sequence[Covered] = ()
+    ) -> tuple[MissingRange, ...]:
+        in_part = [row for row in rows if not unasked and row.ended.startswith(NOT_ARCHIVED)]
+        whole = [row for row in rows if unasked or not row.ended.startswith(NOT_ARCHIVED)]
+        return tuple(missing_ranges(parts, known, (*whole, *elsewhere, *more), lineages, in_part))
+
+    kept = _known_spans(context, lakes)
+    if kept is not None and not missing_beside(kept):
+        return ()
+    # What is missing is told by the receipts themselves.
+    rows = [row for lake in lakes for row in receipt_spans(lake, record.store_id, 0)]
+    missing = missing_beside(rows)
     if missing:
-        covered += spans_in_unasked_lakes(journal, record, missing, unasked)
-        covered += (span for lake in lakes for span in _of_replicas(lake, journal, record, missing))
-        missing = tuple(missing_ranges(parts, known, covered, lineages, in_part))
+        more: list[Covered] = [*spans_in_unasked_lakes(journal, record, missing, unasked)]
+        more += (span for lake in lakes for span in _of_replicas(lake, journal, record, missing))
+        missing = missing_beside(rows, more)
     return tuple(one for one in missing if not (unasked and one.is_earlier))
+
+
+def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
+    """Return what lakes have receipts of, by the monitor's last look; None: that doesn't tell."""
+    store_id = context.record.store_id
+    by_id = {str(lake.segments().metadata.table_uuid): lake for lake in lakes}
+    known = kept_ranges(context.store.journal_url, store_id)
+    return known_spans(known, sorted(by_id), lambda at, first: receipt_spans(by_id[at], store_id, first))
 
 
 def _meant_spans(journal: Journal, record: StoreRecord) -> Iterator[ReleasedSpan]:

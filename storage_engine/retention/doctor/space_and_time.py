@@ -26,6 +26,7 @@ from storage_engine.model.hold import HoldStatus
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import Cause, PlanRequest, Reason, Urgency
 from storage_engine.model.report.diagnosis import Finding, Severity
+from storage_engine.model.settings.policy import PendingPolicy
 from storage_engine.model.store.store import (
     Archivable,
     LogSnapshot,
@@ -35,7 +36,7 @@ from storage_engine.model.store.store import (
     fills_in_ms,
     room_of_disks,
 )
-from storage_engine.retention.plan.deciding import with_disk_levels
+from storage_engine.retention.plan.deciding import pending_by, with_disk_levels
 from storage_engine.retention.store.broker_answers import (
     propose,
     take_archivable,
@@ -246,7 +247,7 @@ def take_figures(
         going=plan.to_delete,
         leaving=leaving,
         leaves_in_ms=span_ms,
-        pending=consumers_of(broker).pending(snapshot),
+        pending=pending_by(broker, snapshot, PendingPolicy.BLOCK),
         unread=_unread(broker, snapshot, leaving),
         archivable=take_archivable(broker, snapshot),
         hold=hold_of(broker).status(now_ms) if broker.is_live else None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.jsonable import from_jsonable, to_jsonable, to_recorded
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
@@ -140,7 +140,7 @@ def record_lag(
     context = open_context(store)
     payload: dict[str, Any] = {
         "result": {
-            "summary": to_jsonable(summary),
+            "summary": to_recorded(summary),
             "at_risk": [to_jsonable(row) for row in rows if row.at_risk],
             "logs": to_jsonable(logs),
         },
@@ -237,7 +237,7 @@ def record_unread(context: Context, run: Run, unread: Unread, lease: Lease) -> N
     """Record what consumers lose, before the first segment goes; once for the same logs."""
     began = bool(context.journal.events(run, Step.RELEASE, Phase.INTENT))
     if not (began and unread == released_unread(context, run)):
-        said = [(UNREAD, to_jsonable(unread))]
+        said = [(UNREAD, to_recorded(unread))]
         context.journal.record(run, Step.LAG, Phase.INTENT, said, lease=lease)
 
 

@@ -6,17 +6,13 @@ lakes and journal are read from the beginning.
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from storage_engine.commands import Text, join_texts
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.jsonable import from_jsonable, to_jsonable
-from storage_engine.core.untrusted import MALFORMED
-from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.run_rows import deletions_after, journal_ends
 from storage_engine.lake.coverage.coverage import ReleasedSpan, names_of_logs
@@ -30,7 +26,6 @@ from storage_engine.model.store.known_logs import LogNames
 from storage_engine.model.store.store import SegmentId, StoreSnapshot
 from storage_engine.retention.archive.sealed import MeasuredLag
 from storage_engine.retention.proof.history import compared_receipts
-from storage_engine.retention.proof.kept_rows import KeptRows
 from storage_engine.retention.proof.proofs import LakeProofs
 from storage_engine.retention.proof.shielding import shielded_spans
 from storage_engine.retention.proof.verification_memory import checks_of_faulty
@@ -50,39 +45,14 @@ from storage_engine.retention.ranges.range_memory import (
     LakeLook,
     RangeMemory,
     joined,
+    keep_ranges,
+    kept_ranges,
     look_at_lakes,
 )
 from storage_engine.retention.store.broker_answers import propose, take_archivable
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.unnamed_lakes import lakes_unasked
-
-_VERSION = 2
-"""Of the memory's fields; what another version kept counts as nothing."""
-
-_MEMORIES = KeptRows("storage_engine_range_memories", "memory")
-
-
-def kept_ranges(journal_url: str, store_id: str) -> RangeMemory:
-    """Return what the last look at a store kept; nothing is made or changed.
-
-    :raises StorageEngineError: the journal can't be read.
-    """
-    stored = _MEMORIES.read(journal_url, store_id)
-    if stored is None or stored[0] != _VERSION:
-        return RangeMemory()
-    try:
-        return from_jsonable(RangeMemory, json.loads(zlib.decompress(stored[1])))
-    except (zlib.error, BadInputError, *MALFORMED):
-        return RangeMemory()
-
-
-def keep_ranges(journal_url: str, store_id: str, memory: RangeMemory) -> None:
-    """Keep what a look found for the next one, in place of what was kept.
-
-    :raises StorageEngineError: the journal can't be written.
-    """
-    _MEMORIES.write(journal_url, store_id, _VERSION, json.dumps(to_jsonable(memory)), reserve=False)
 
 
 def ends_of_segments(

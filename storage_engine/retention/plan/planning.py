@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.jsonable import to_jsonable, to_recorded
 from storage_engine.exceptions import StoreNotFoundError, UnsupportedLayoutError
 from storage_engine.journal.journal import Run, Step, StoreRecord
 from storage_engine.lake.catalog.place import check_any_catalog_file
@@ -113,8 +113,8 @@ def make_plan(
                 "levels": to_jsonable(decided.disks),
                 "crashed": decided.snapshot.crashed,
                 "checkpoint": dict(decided.checkpoint),
-                "owed": to_jsonable(decided.pending),
-                UNREAD: to_jsonable(decided.unread),
+                "owed": to_recorded(decided.pending),
+                UNREAD: to_recorded(decided.unread),
             }
             check_quarantine(context.store, context.broker.data_paths, decided)
             remember_logs(context.store, context.journal, context.record, context.broker, decided.snapshot)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import NoneType
 
 from storage_engine.commands import Command
 from storage_engine.core.clock import HOUR_MS, clock_ms
@@ -17,6 +18,7 @@ from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, NotApprovedError, RunStateError
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
+from storage_engine.model.broker.broker_store import course_of
 from storage_engine.model.plan.approval import (
     NOTHING_RECORDED,
     Person,
@@ -29,17 +31,26 @@ from storage_engine.model.plan.approval import (
 )
 from storage_engine.model.plan.plan import Decision, PlanRequest, Trigger, Urgency
 from storage_engine.model.settings.policy import ApprovalPolicy
-from storage_engine.retention.proof.gate import Consent, asks_for_approval, consent_to
+from storage_engine.retention.proof.gate import (
+    Consent,
+    asks_for_approval,
+    consent_to,
+    shorter_retention,
+)
 from storage_engine.retention.proof.history import segment_subject
+from storage_engine.retention.store.broker_answers import refuse
+from storage_engine.retention.store.brokers import may_set_age, sets_age
 from storage_engine.retention.store.context import Context, approved_plan
 from storage_engine.retention.store.stamp import read_stamp, update_stamp
 
 _POLICY = "policy"
 _STARTER = "starter"
+_OWN_RETENTION = "retention"
 _POLICY_RUN = "approval-policy"
 """Run of a store under which two persons lower its policy."""
 LOWERING_HOURS = 72
-"""So long after one person has asked for it another may approve a lower policy."""
+"""So long after one person has asked for it another may approve a lower policy; and so long a running broker
+has to have had a shorter retention of its own before it counts."""
 
 
 def this_account() -> Person:
@@ -70,7 +81,10 @@ def record_policy(context: Context, run: Run) -> RecordedPolicy:
     stamp = read_stamp(root)
     stamped = stamp.policy if stamp is not None else None
     standing = max((known, stamped or NOTHING_RECORDED), key=lambda one: one.at_ms)
-    raised = standing.raised_by(policy.approval, policy.minimum_retention_hours)
+    kept_ms = _kept_ms(context)
+    raised = standing.raised_by(policy.approval, policy.minimum_retention_hours, kept_ms)
+    if raised.approval is not ApprovalPolicy.NONE and _has_stood(context, run, kept_ms):
+        raised = replace(raised, kept_ms=kept_ms)
     if raised != standing:
         raised = replace(raised, at_ms=max(clock_ms(), standing.at_ms + 1))
     if raised != known:
@@ -79,6 +93,31 @@ def record_policy(context: Context, run: Run) -> RecordedPolicy:
         with suppress(OSError):
             update_stamp(root, record.store_id, record.lineages, (), policy=raised)
     return raised
+
+
+def _kept_ms(context: Context) -> int | None:
+    """Return for how long the settings in force keep segments; None: it isn't known, or none may say so."""
+    if not may_set_age(context.store):
+        return None
+    kept_ms = course_of(context.broker).kept_ms()
+    if type(kept_ms) not in (int, NoneType):
+        refuse(f"broker {context.store.broker}: course.kept_ms", "type int, or None", f"{kept_ms!r:.400}")
+    return kept_ms
+
+
+def _has_stood(context: Context, run: Run, kept_ms: int | None) -> bool:
+    """Return whether a running broker itself has had this retention for long; records a new one.
+
+    It would delete by that itself. What a run is given beside it, one person says.
+    """
+    if kept_ms is None or not context.store.is_live or sets_age(context.store):
+        return False
+    last = context.journal.results_of(run.store_id, Step.APPROVAL, [_OWN_RETENTION])[-1:]
+    if not last or last[0].payload["kept_ms"] != kept_ms:
+        own = [(_OWN_RETENTION, {"kept_ms": kept_ms})]
+        context.journal.record(run, Step.APPROVAL, Phase.RESULT, own)
+        return False
+    return clock_ms() - last[0].at_ms >= LOWERING_HOURS * HOUR_MS
 
 
 def record_starter(context: Context, run: Run, starter: Starter | None) -> None:
@@ -159,7 +198,7 @@ def open_questions(journal: Journal, store_id: str, now_ms: int) -> tuple[OpenQu
     """Return what was asked about a store's plans, is not answered, and may still be."""
     newest: dict[tuple[str, str], OpenQuestion | None] = {}
     for event in journal.store_events(store_id, Step.APPROVAL):
-        if event.subject in (_POLICY, _STARTER):
+        if event.subject in (_POLICY, _STARTER, _OWN_RETENTION):
             continue
         asked = None
         if event.phase is Phase.INTENT:
@@ -187,7 +226,8 @@ def consent_of(context: Context, run: Run, decisions: Sequence[Decision]) -> Con
     recorded = record_policy(context, run)
     waiver = journal.find_waiver(digest)
     going = [decision for decision in decisions if decision.deletes]
-    why = asks_for_approval(going, run.request, recorded, context.store.policy, waiver)
+    shorter = shorter_retention(recorded, _kept_ms(context)) if may_set_age(context.store) else ""
+    why = asks_for_approval(going, run.request, recorded, context.store.policy, waiver, shorter)
     if not why:
         return consent_to(digest, why, (), (), waiver)
     answers = answers_about(journal, run.store_id, digest)
@@ -326,7 +366,8 @@ def lower_policy(
 ) -> RecordedPolicy | None:
     """Ask for a lower policy, or approve what another person has asked for.
 
-    The store's settings have to say the same: they raise it again otherwise.
+    The store's settings have to say the same: they raise it again otherwise. So does the retention of its
+    broker's settings, which the minimum takes the place of; without one the next run's is recorded.
 
     :return: what is on record from now on; None: another person has to say the same.
     :raises BadInputError: it would be no lower, or root says so, who may be anybody.
@@ -335,9 +376,11 @@ def lower_policy(
     _refuse_root(person)
     store_id, now_ms = store.store_id, clock_ms()
     known = recorded_policy(journal, store_id)
-    wanted = RecordedPolicy(approval, minimum_hours)
+    kept_ms = known.kept_ms
+    if kept_ms is not None:
+        kept_ms = None if minimum_hours is None else min(kept_ms, minimum_hours * HOUR_MS)
     if known.raised_by(approval, minimum_hours) != known or (
-        (approval, minimum_hours) == (known.approval, known.minimum_retention_hours)
+        (approval, minimum_hours, kept_ms) == (known.approval, known.minimum_retention_hours, known.kept_ms)
     ):
         raise BadInputError(
             f"{store.real_path}: expected less than approval: {known.approval.value} with "
@@ -359,7 +402,7 @@ def lower_policy(
                     "another account run this command."
                 )
             lowered_ms = max(now_ms, known.at_ms + 1)
-            lowered = RecordedPolicy(approval, minimum_hours, (first, person), lowered_ms)
+            lowered = RecordedPolicy(approval, minimum_hours, (first, person), lowered_ms, kept_ms)
             journal.record(run, Step.APPROVAL, Phase.RESULT, [(_POLICY, to_jsonable(lowered))])
             return lowered
     wanted = RecordedPolicy(approval, minimum_hours, (person,))

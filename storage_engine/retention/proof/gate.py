@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from storage_engine.brokers import has_companions
+from storage_engine.core.wording import duration_text
 from storage_engine.exceptions import ReceiptError
 from storage_engine.journal.journal import Waiver
 from storage_engine.model.plan.approval import RecordedPolicy, Reply, Starter
@@ -194,17 +195,32 @@ def consent_to(
     return Consent(asked_because, None, lacks, waiver)
 
 
+def shorter_retention(recorded: RecordedPolicy, kept_ms: int | None) -> str:
+    """Return how settings keep segments for less time than they did, as a clause; "": they don't.
+
+    :param kept_ms: for how long they keep them now; None: it isn't known.
+    """
+    if kept_ms is None:
+        return "for how long its settings keep segments isn't known"
+    if recorded.kept_ms is None or kept_ms >= recorded.kept_ms:
+        return ""
+    before, now = duration_text(recorded.kept_ms), duration_text(kept_ms)
+    return f"its settings kept segments for {before}, and now for {now}"
+
+
 def asks_for_approval(
     decisions: Sequence[Decision],
     request: PlanRequest,
     recorded: RecordedPolicy,
     policy: Policy,
     waiver: Waiver | None,
+    shorter: str,
 ) -> str:
     """Return why a second person has to approve what is to go, as a clause; "": nobody has to.
 
     :param decisions: of the segments that go.
     :param recorded: by the journal; settings may ask for more, never for less.
+    :param shorter: as of :func:`shorter_retention`.
     """
     approval = recorded.raised_by(policy.approval, policy.minimum_retention_hours).approval
     if approval is ApprovalPolicy.NONE or not decisions:
@@ -221,7 +237,7 @@ def asks_for_approval(
         return f"{said}, and segments would go that have not expired"
     if least is not None and (hours is None or hours < least):
         return f"{said}, and minimum_retention_hours was {least}, and is {hours or 'none'}"
-    return ""
+    return f"{said}, and {shorter}" if shorter else ""
 
 
 def judge(

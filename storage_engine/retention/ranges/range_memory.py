@@ -1,4 +1,4 @@
-"""What the last look found in lakes and journal, so that the next one reads what came since. Pure.
+"""What the last look found in lakes and journal, so that the next one reads what came since.
 
 What only lakes have can't change any more: receipts are a chain to which rows are added, and what a run has
 deleted is gone. So it is kept as runs of segments that follow each other. What may still change is kept as it
@@ -8,16 +8,22 @@ all is read again; so the answer is always the one that reading all would give.
 
 from __future__ import annotations
 
+import json
+import zlib
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.untrusted import MALFORMED
+from storage_engine.exceptions import BadInputError
 from storage_engine.lake.coverage.coverage import ReleasedSpan, merge_intervals
-from storage_engine.lake.coverage.spans import ArchivedSpan, ReceiptSpan, archived_spans
+from storage_engine.lake.coverage.spans import ArchivedSpan, ReceiptSpan, archived_spans, in_order
 from storage_engine.lake.coverage.verify_turns import History, standing_fault
 from storage_engine.model.store.known_logs import Lineages
+from storage_engine.retention.proof.kept_rows import KeptRows
 
 _KEPT_LAKES = 3
 """Two lakes, and each of them while the other can't be asked."""
@@ -88,6 +94,34 @@ class RangeMemory:
         return replace(self, archived=(found, *others)[:_KEPT_LAKES])
 
 
+_VERSION = 2
+"""Of the memory's fields; what another version kept counts as nothing."""
+
+_MEMORIES = KeptRows("storage_engine_range_memories", "memory")
+
+
+def kept_ranges(journal_url: str, store_id: str) -> RangeMemory:
+    """Return what the last look at a store kept; nothing is made or changed.
+
+    :raises StorageEngineError: the journal can't be read.
+    """
+    stored = _MEMORIES.read(journal_url, store_id)
+    if stored is None or stored[0] != _VERSION:
+        return RangeMemory()
+    try:
+        return from_jsonable(RangeMemory, json.loads(zlib.decompress(stored[1])))
+    except (zlib.error, BadInputError, *MALFORMED):
+        return RangeMemory()
+
+
+def keep_ranges(journal_url: str, store_id: str, memory: RangeMemory) -> None:
+    """Keep what a look found for the next one, in place of what was kept.
+
+    :raises StorageEngineError: the journal can't be written.
+    """
+    _MEMORIES.write(journal_url, store_id, _VERSION, json.dumps(to_jsonable(memory)), reserve=False)
+
+
 @dataclass(frozen=True, slots=True)
 class LakeLook:
     """What a look found in a lake.
@@ -100,6 +134,29 @@ class LakeLook:
     rows: Sequence[ReceiptSpan]
     history: History
     hidden: frozenset[Slot] = frozenset()
+
+
+def known_spans(
+    known: RangeMemory, lake_ids: Sequence[str], read: Callable[[str, int], Sequence[ReceiptSpan]]
+) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
+    """Return what lakes have receipts of, by what is kept and the rows that came since.
+
+    No offset is among it that no receipt is of. Of a segment that was archived twice one may be left out.
+
+    :param read: reads a lake's receipts from one on.
+    :return: None: what is kept of a lake isn't the beginning of its chain, or nothing is kept.
+    """
+    memory = known.of(lake_ids)
+    if all(mark.sequence < 0 for mark in memory.marks):
+        return None
+    rows: list[ReceiptSpan | ArchivedSpan] = [*memory.settled]
+    for mark in memory.marks:
+        new = read(mark.lake_id, max(0, mark.sequence))
+        last = (mark.sequence, mark.row_hash)
+        if mark.sequence >= 0 and not any((one.sequence, one.row_hash) == last for one in new):
+            return None
+        rows += (*mark.open, *new)
+    return tuple(rows)
 
 
 def look_at_lakes(
@@ -156,7 +213,7 @@ def _advanced(
         for mark, rows, look in zip(memory.marks, known, looks, strict=True)
     )
     kept = ArchivedMemory(marks, tuple(_runs((*memory.settled, *settled))))
-    return kept, tuple(sorted({*spans.difference(settled), *kept.settled}))
+    return kept, tuple(in_order({*spans.difference(settled), *kept.settled}))
 
 
 def _new_rows(mark: LakeMark, look: LakeLook) -> list[ReceiptSpan]:
@@ -210,7 +267,7 @@ def _settling(
     spans: Iterable[ArchivedSpan], first_offsets: Mapping[str, int], lineages: Lineages
 ) -> Iterator[ArchivedSpan]:
     """Yield what is sound, lies before all that is on disk, and shares no offset with another."""
-    for (log, lineage), group in groupby(sorted(spans), key=lambda one: (one.log, one.lineage)):
+    for (log, lineage), group in groupby(in_order(spans), key=lambda one: (one.log, one.lineage)):
         mine = [*group]
         first = first_offsets.get(log) if lineage == lineages.of(log) else None
         starts = [one.start_offset for one in mine]
@@ -224,27 +281,33 @@ def _settling(
 
 def _runs(spans: Iterable[ArchivedSpan]) -> Iterator[ArchivedSpan]:
     """Yield what follows each other as one."""
-    run: ArchivedSpan | None = None
-    for one in sorted(spans):
-        if run is not None and (run.log, run.lineage, run.log_id, run.ended, run.end_offset) == (
-            one.log,
-            one.lineage,
-            one.log_id,
-            one.ended,
-            one.start_offset,
-        ):
-            run = replace(
-                run,
-                end_offset=one.end_offset,
-                size_bytes=run.size_bytes + one.size_bytes,
-                segments=run.segments + one.segments,
-            )
-            continue
-        if run is not None:
-            yield run
-        run = one
-    if run is not None:
-        yield run
+    run: list[ArchivedSpan] = []
+    for one in in_order(spans):
+        if run and not _follows(run[-1], one):
+            yield _as_one(run)
+            run = []
+        run.append(one)
+    if run:
+        yield _as_one(run)
+
+
+def _follows(one: ArchivedSpan, following: ArchivedSpan) -> bool:
+    return (one.end_offset, one.log, one.lineage, one.log_id, one.ended) == (
+        following.start_offset,
+        following.log,
+        following.lineage,
+        following.log_id,
+        following.ended,
+    )
+
+
+def _as_one(run: Sequence[ArchivedSpan]) -> ArchivedSpan:
+    return replace(
+        run[0],
+        end_offset=run[-1].end_offset,
+        size_bytes=sum(one.size_bytes for one in run),
+        segments=sum(one.segments for one in run),
+    )
 
 
 def joined(spans: Iterable[ReleasedSpan]) -> Iterator[ReleasedSpan]:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from storage_engine.commands import Text
-from storage_engine.core.jsonable import filled, from_jsonable, to_jsonable
+from storage_engine.core.jsonable import filled, from_jsonable, to_recorded
 from storage_engine.journal.journal import Event, Phase, Run, Step, Waiver
 from storage_engine.journal.reading.run_rows import GONE
 from storage_engine.model.broker.broker_store import Pending
@@ -47,7 +47,7 @@ def record_validation(store: AnyStore, run_key: str, result: ValidationResult) -
     :raises RunStateError: there is no such run.
     """
     context = open_context(store)
-    payload = {"result": to_jsonable(result), "took_ms": result.duration_ms}
+    payload = {"result": to_recorded(result), "took_ms": result.duration_ms}
     context.journal.record(context.run(run_key), Step.VALIDATE, Phase.RESULT, [(WHOLE, payload)])
 
 

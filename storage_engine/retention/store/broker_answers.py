@@ -225,6 +225,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "consumers.unread": "tell what consumers have not read",
     "consumers.unread_by_log": "tell what consumers have not read of each log",
     "course.deletes_at_ms": "tell when it deletes",
+    "course.kept_ms": "tell how long it keeps segments",
     "course.oldest_message_ms": "tell when its oldest message was stored",
     "course.rule_config": "tell its rules",
     "course.sealed_at_ms": "tell when segments were written to last",

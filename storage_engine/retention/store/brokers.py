@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
-from storage_engine.brokers import find_broker
+from storage_engine.brokers import cleanups_of, find_broker
 from storage_engine.commands import Command, Text
 from storage_engine.core.turns import take_turn
 from storage_engine.exceptions import BadInputError, DiskUnavailableError, StoreBusyError, TurnTakenError
@@ -193,7 +193,7 @@ def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable
             "storage-engine. Nothing was changed. Wait until it is done."
         )
     kind = find_broker(store.broker)
-    deletes = "" if kind.cleanups(LiveBroker()) is Cleanups.WHEN_DUE else " with --deletes-us"
+    deletes = "" if cleanups_of(store.broker, LiveBroker()) is Cleanups.WHEN_DUE else " with --deletes-us"
     engine = Text(" Of a store that ", Command("serve"), " writes, say so: --engine.") if kind.engine else ""
     raise StoreBusyError(
         f"{store.root}: expected a store whose broker is stopped, found that {who}: its broker runs, or "
@@ -269,10 +269,18 @@ def assumes_defaults(store: ManagedStore) -> bool:
     """Return whether nobody said how long the broker keeps its segments, so that its defaults decide."""
     if store.broker_conf is not None or store.is_live:
         return False
+    return may_set_age(store) and not sets_age(store)
+
+
+def may_set_age(store: ManagedStore) -> bool:
+    """Return whether somebody may say beside a store's own files how long its segments stay."""
+    return find_broker(store.broker).settings.of_age != frozenset()
+
+
+def sets_age(store: ManagedStore) -> bool:
+    """Return whether one of the settings given beside those of the broker may say how long segments stay."""
     names = find_broker(store.broker).settings.of_age
-    if names is None:
-        return not store.overrides
-    return bool(names) and not names & set(store.overrides)
+    return bool(store.overrides if names is None else names & set(store.overrides))
 
 
 def settings_of(store: ManagedStore) -> StoreSettings:

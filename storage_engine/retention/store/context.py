@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from storage_engine.brokers import find_broker
 from storage_engine.commands import Command, Text, commands_in
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.jsonable import from_jsonable, to_recorded
 from storage_engine.core.own_directory import take_from_all
 from storage_engine.exceptions import (
     FileGoneError,
@@ -147,7 +147,7 @@ class Context:
         """Record what the step came to, and how long it took."""
         took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
         self.journal.record(
-            run, step, Phase.RESULT, [(WHOLE, {"result": to_jsonable(result), "took_ms": took_ms})]
+            run, step, Phase.RESULT, [(WHOLE, {"result": to_recorded(result), "took_ms": took_ms})]
         )
 
     @contextmanager

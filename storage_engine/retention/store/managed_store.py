@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from storage_engine.brokers import default_broker, find_broker
+from storage_engine.brokers import cleanups_of, default_broker
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.lake.catalog.config import LakeConfig
@@ -107,7 +107,7 @@ class ManagedStore:
         return self._cleanups(self.live) in (Cleanups.WHEN_DUE, Cleanups.ON_REQUEST)
 
     def _cleanups(self, live: LiveBroker | None) -> Cleanups:
-        return find_broker(self.broker).cleanups(live)
+        return cleanups_of(self.broker, live)
 
     @property
     def is_live(self) -> bool:

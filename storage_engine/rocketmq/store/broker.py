@@ -9,6 +9,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from storage_engine.core import durable
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_store import (
     BrokerStore,
@@ -129,6 +130,9 @@ class FileCourse(StoreCourse):
 
     def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
         return oldest_message_ms(snapshot)
+
+    def kept_ms(self) -> int:
+        return self.config.file_reserved_time_hours * HOUR_MS
 
     def rule_config(self) -> Mapping[str, str]:
         return self.config.raw

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from storage_engine.commands import Command, Text, commands_in
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.journal import Journal, Run
 from storage_engine.journal.tables.plan_storage import pack, unpack
@@ -115,6 +116,24 @@ def test_a_log_that_grows_and_is_cut_shares_its_decisions(journal: Journal, path
     other = [replace(one, detail="another") for one in whole]
     assert recorded(journal, "other", plan(*other)).plan == plan(*other)
     assert lists(path) == 2
+
+
+def test_texts_of_a_plan_keep_the_commands_that_they_name(journal: Journal) -> None:
+    detail = Text("it is refused: run ", Command("validate"))
+    made = plan(decision(0), replace(decision(1), detail=detail))
+    made = replace(made, notices=(Text("run ", Command("doctor")),))
+    for key in ("first", "second"):
+        back = recorded(journal, key, made)
+        stored = journal.run(back.store_id, key).plan
+        assert stored is not None
+        assert stored == made
+        assert list(map(commands_in, stored.notices)) == [(Command("doctor"),)]
+        assert [commands_in(one.detail) for one in stored.decisions] == [(), (Command("validate"),)]
+    changed = replace(decision(0), detail=Text(detail, " again"))
+    back = recorded(journal, "third", plan(changed, *made.decisions[1:]))
+    stored = journal.run(back.store_id, "third").plan
+    assert stored is not None
+    assert [commands_in(one.detail) for one in stored.decisions] == [(Command("validate"),)] * 2
 
 
 def test_a_plan_of_several_logs_comes_back_and_is_stored_once(journal: Journal, path: Path) -> None:

@@ -12,9 +12,10 @@ from random import Random
 from types import ModuleType
 
 import pytest
+from pyiceberg.io import FileIO
 
 from storage_engine.core.clock import DAY_MS, clock_ms
-from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
+from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError, ReceiptError
 from storage_engine.lake.acts import act_files
 from storage_engine.lake.acts.act_files import read_acts, read_store_names, record_act
 from storage_engine.lake.archive import archive as archiving
@@ -360,6 +361,65 @@ def test_a_damaged_file_is_named_with_its_segment_and_the_others_go_on(
     path.write_bytes(kept)
     assert compact_lake(small).faults == ()
     check(small, segments, tmp_path / "back")
+
+
+@pytest.mark.parametrize("trouble", ["lost", "lost while it is proven", "its chain is broken"])
+def test_what_is_wrong_with_one_store_ends_no_other_store(
+    small: Lake,
+    segments: list[Path],
+    make_jobs: MakeJobs,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    trouble: str,
+) -> None:
+    killed_between(small, monkeypatch)
+    (named,) = live(small)
+    for other in ("store-0", "store-2"):
+        for path in segments:
+            archive_all(small, make_jobs(small, path, store_id=other))
+    at = Path(named.removeprefix("file://"))
+    if trouble == "its chain is broken":
+
+        def breaks(rows: Sequence[Receipt]) -> None:
+            if rows[0].store_id == STORE:
+                raise ReceiptError(f"{at.name}: expected another link.")
+
+        monkeypatch.setattr(compaction, "check_chain", breaks)
+    elif trouble == "lost":
+        at.unlink()
+    else:
+        segments_in = compaction.segments_in
+
+        def lost_then(file_io: FileIO, location: str) -> object:
+            found = segments_in(file_io, location)
+            if location == named:
+                at.unlink()
+            return found
+
+        monkeypatch.setattr(compaction, "segments_in", lost_then)
+    done = compact_lake(small)
+    # Where the small files come back they are compacted in the same run.
+    stores = 3 if trouble == "lost while it is proven" else 2
+    assert (done.files, done.larger_files) == (3 * stores, stores)
+    assert len(done.faults) == 1
+    assert at.name in done.faults[0]
+    for other in ("store-0", "store-2"):
+        assert len({row.data_file for row in receipts(small, other)}) == 1
+    assert len([one for one in live(small) if one != named]) == stores
+    assert all(Path(data_file_of(small.messages(), row)[7:]).exists() for row in receipts(small, STORE))
+
+
+def test_a_lake_that_can_not_be_read_is_no_fault_of_one_store(
+    small: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_between(small, monkeypatch)
+
+    def fails(*_: object) -> None:
+        raise LakeUnavailableError("no route to host") from OSError(113, "No route to host")
+
+    monkeypatch.setattr(compaction, "segments_in", fails)
+    with pytest.raises(LakeUnavailableError, match="no route"):
+        compact_lake(small)
 
 
 def test_a_receipt_that_changed_meanwhile_keeps_the_small_files(

@@ -20,7 +20,7 @@ from storage_engine.lake.archive import archive as archiving
 from storage_engine.lake.archive.archive import archive_segment
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.file import source_file
-from storage_engine.lake.storage.pace import LimitedPace, Pace, next_share, pace_at
+from storage_engine.lake.storage.pace import LimitedPace, Pace, next_before_ms, next_share, pace_at
 from tests.lake.conftest import MakeJobs
 
 MIB = 1 << 20
@@ -94,13 +94,44 @@ def test_time_without_work_is_not_saved_up() -> None:
         (0.25, 2.0, 2.0, 0.35),
         (0.95, 2.0, 2.0, 1.0),
         (0.1, None, 2.0, 0.2),
-        (1.0, 500.0, None, 1.0),
+        # How long they took before isn't known: what is noticeably long is too long.
+        (1.0, 500.0, None, 0.5),
+        (1.0, 10.0, None, 1.0),
     ],
 )
 def test_a_broker_whose_puts_take_longer_is_given_way(
     share: float, put_p99_ms: float | None, before_ms: float | None, expected: float
 ) -> None:
     assert next_share(share, put_p99_ms, before_ms) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("share", "put_p99_ms", "before_ms", "expected"),
+    [
+        (1.0, None, None, None),
+        (1.0, None, 20.0, 20.0),
+        (1.0, 500.0, None, 500.0),
+        (1.0, 500.0, 20.0, 20.0),
+        # The first look was at a busy minute.
+        (1.0, 20.0, 500.0, 20.0),
+        # As slow as it can be: what is seen now isn't archiving's doing.
+        (0.1, 500.0, 20.0, 500.0),
+    ],
+)
+def test_how_long_puts_take_without_archiving_is_the_least_that_was_seen(
+    share: float, put_p99_ms: float | None, before_ms: float | None, expected: float | None
+) -> None:
+    assert next_before_ms(share, put_p99_ms, before_ms) == expected
+
+
+def test_a_broker_that_gets_busy_by_itself_stops_no_archiving() -> None:
+    share = 1.0
+    before_ms: float | None = 2.0
+    for _ in range(5):
+        share, before_ms = next_share(share, 40.0, before_ms), next_before_ms(share, 40.0, before_ms)
+    assert share == pytest.approx(0.1)
+    assert before_ms == 40.0
+    assert next_share(share, 40.0, before_ms) == pytest.approx(0.2)
 
 
 _LATENCIES = st.none() | st.floats(0, 1e6)
@@ -157,6 +188,32 @@ def test_each_of_several_brokers_is_given_way_until_its_own_archiving_ends() -> 
     # None of them is asked again.
     clock.now += 60
     assert slept() == pytest.approx(0.9)
+
+
+def test_a_broker_that_does_not_answer_holds_up_no_other_thread() -> None:
+    pace, clock = limited(MIB)
+    asks, answers = threading.Event(), threading.Event()
+    first = [2.0]
+
+    def ask() -> float:
+        if first:
+            return first.pop()
+        asks.set()
+        assert answers.wait(120)
+        return 50.0
+
+    with pace.following(ask):
+        clock.now += 60
+        asking = threading.Thread(target=pace.spend, args=(MIB,))
+        asking.start()
+        assert asks.wait(120)
+        others = threading.Thread(target=pace.spend, args=(MIB,), daemon=True)
+        others.start()
+        others.join(120)
+        is_held_up = others.is_alive()
+        answers.set()
+        asking.join(120)
+    assert not is_held_up
 
 
 def test_threads_share_one_limit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from storage_engine.cycle import archive_here
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.archive.deletions import read_deletions
-from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.coverage.coverage import ReleasedSpan
+from storage_engine.lake.coverage.spans import ReceiptSpan, receipt_spans
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.hold import Drift
@@ -30,13 +32,16 @@ from storage_engine.model.store.store import (
     SegmentState,
     StoreSnapshot,
 )
+from storage_engine.retention.archive import missing_ranges as missing_ranges_module
 from storage_engine.retention.archive.archivable import Listed
 from storage_engine.retention.archive.missing_ranges import LogLooks, missing_ranges
 from storage_engine.retention.archive.sealed import archive_sealed
 from storage_engine.retention.housekeeping.maintaining import maintain_store
 from storage_engine.retention.ranges.drift import recorded_gone
+from storage_engine.retention.ranges.range_memory import keep_ranges, kept_ranges
 from storage_engine.retention.ranges.seen_logs import SeenLog
 from storage_engine.retention.ranges.verification import verify_store
+from storage_engine.retention.steps import monitor
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.made_node import MadeNode, batch_of
 from tests.kafka.stopped_nodes import OLD_MS, empty_snapshot, make_node, managed
@@ -198,6 +203,39 @@ def test_what_comes_and_goes_between_two_runs_may_have_been_its_broker_s(
     assert rows_of(store) == [("second", end, 20, "gone")]
     assert_all_is_named(store)
     assert archive_sealed(store, "third", archive_here).notices == ()
+
+
+def test_what_the_monitor_s_look_kept_of_lakes_is_not_read_again(
+    store: ManagedStore, node: MadeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on(node, 20)
+    rows = archive_sealed(store, "first", archive_here).receipts
+    monitor(store, "look")
+    read: list[int] = []
+
+    def spied(lake: Lake, store_id: str, first_sequence: int) -> tuple[ReceiptSpan, ...]:
+        read.append(first_sequence)
+        return receipt_spans(lake, store_id, first_sequence)
+
+    monkeypatch.setattr(missing_ranges_module, "receipt_spans", spied)
+    assert archive_sealed(store, "second", archive_here).notices == ()
+    assert read == [len(rows) - 1]
+    # A chain that isn't the one of the last look is read from its beginning.
+    record = Journal(store.journal_url).find_store(store.real_root)
+    assert record is not None
+    memory = kept_ranges(store.journal_url, record.store_id)
+    marks = tuple(replace(one, row_hash="0" * 64) for one in memory.archived[0].marks)
+    other = memory.with_archived(replace(memory.archived[0], marks=marks))
+    keep_ranges(store.journal_url, record.store_id, other)
+    assert archive_sealed(store, "third", archive_here).notices == ()
+    assert read == [len(rows) - 1] * 2 + [0]
+    # And so it is where something is missing.
+    keep_ranges(store.journal_url, record.store_id, memory)
+    go_on(node, 40)
+    archive_sealed(store, "fourth", archive_here)
+    assert read[3:] == [len(rows) - 1, 0]
+    (drift,) = recorded(store)
+    assert (drift.start_offset, drift.end_offset) == (max(row.end for row in rows), 40)
 
 
 def test_maintaining_brings_in_what_no_run_could_write(

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from storage_engine import cycle
+from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BadInputError, GateRefusedError, NotApprovedError
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
+from storage_engine.journal.tables import rows
+from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.plan.approval import (
     NOTHING_RECORDED,
     Person,
@@ -36,6 +39,7 @@ from storage_engine.retention.proof.approvals import (
     open_questions,
     question_alarms,
     record_answer,
+    record_policy,
     record_question,
     record_reply,
     recorded_policy,
@@ -45,9 +49,11 @@ from storage_engine.retention.release import releasing
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.report.report import Outcome, build_report
 from storage_engine.retention.report.report_text import report_text
+from storage_engine.retention.store.context import Context, open_context
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.report_files import PAGE
 from storage_engine.retention.store.stamp import stamp_path
+from storage_engine.rocketmq.store.broker import FileCourse
 
 pytestmark = pytest.mark.slow
 
@@ -273,6 +279,11 @@ def test_an_old_wish_for_a_lower_policy_is_none(archived: Make, monkeypatch: pyt
 def test_what_is_no_lower_policy_is_refused(archived: Make) -> None:
     store = archived(max_segments=1, policy=Policy(approval=FORCED, minimum_retention_hours=2))
     journal, record = known(store)
+    # The retention that is on record falls to the minimum that two persons leave it.
+    for person in (ANN, BOB):
+        lowered = lower_policy(journal, record, FORCED, 2, person)
+    assert lowered is not None
+    assert lowered.kept_ms == 2 * HOUR_MS
     for approval, hours in ((FORCED, 2), (ALWAYS, 2), (NONE, 3)):
         with pytest.raises(BadInputError, match="expected less than approval: forced"):
             lower_policy(journal, record, approval, hours, ANN)
@@ -288,6 +299,66 @@ def test_forced_asks_for_what_goes_below_the_minimum_or_on_a_waiver(
     assert "ann waived its receipts" in refuses(store, NotApprovedError)
     approve(store, digest_of(store))
     assert steps.release(store, "r").deleted
+
+
+def test_forced_asks_for_what_goes_by_a_shorter_retention_than_before(
+    archived: Make, refuses: Callable[..., str]
+) -> None:
+    """By RocketMQ's default a run keeps segments for three days; who asks for less can't be alone."""
+    store = archived(max_segments=1, policy=Policy(approval=FORCED))
+    shorter = replace(store, overrides={**store.overrides, "fileReservedTime": "0"})
+    add_run(shorter, "other", 2)
+    said = "its settings kept segments for 3 d, and now for 0 s"
+    for _ in range(2):
+        with pytest.raises(NotApprovedError, match=said):
+            steps.release(shorter, "other")
+    # The journal may be another one: the stamp says so.
+    beside = replace(shorter, journal_url=f"{store.journal_url}.other", policy=Policy())
+    add_run(beside, "r", 2)
+    with pytest.raises(NotApprovedError, match=said):
+        steps.release(beside, "r")
+    # As long as before, or longer, it goes; and so it does once another person has approved the plan.
+    assert steps.release(store, "r").deleted
+    approve(shorter, digest_of(shorter, "other"))
+    assert steps.release(shorter, "other").deleted
+    # That was of one plan: two persons have to say so of those that follow.
+    add_run(shorter, "next", 1)
+    with pytest.raises(NotApprovedError, match=said):
+        steps.release(shorter, "next")
+    for person in (ANN, BOB):
+        lower_policy(*known(store), FORCED, None, person)
+    assert steps.release(shorter, "next").deleted
+
+
+def test_a_shorter_retention_of_the_running_broker_itself_counts_after_three_days(
+    archived: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = archived(max_segments=1, policy=Policy(approval=FORCED))
+    journal, record = known(store)
+    run = journal.run(record.store_id, "r")
+    shorter = open_context(store)
+    running = replace(shorter, store=replace(store, live=LiveBroker("127.0.0.1:1")))
+    began = approvals.clock_ms()
+
+    def kept_hours(days: float, context: Context) -> int:
+        for module in (approvals, rows):
+            monkeypatch.setattr(module, "clock_ms", lambda: began + int(days * 24 * HOUR_MS))
+        kept_ms = record_policy(context, run).kept_ms
+        assert kept_ms is not None
+        return kept_ms // HOUR_MS
+
+    monkeypatch.setattr(FileCourse, "kept_ms", lambda _: 24 * HOUR_MS)
+    beside = replace(running, store=replace(running.store, overrides={"fileReservedTime": "24"}))
+    assert kept_hours(0, running) == kept_hours(2.9, running) == 72
+    # What a run is given beside it never counts, however long.
+    assert kept_hours(9, beside) == kept_hours(9, shorter) == 72
+    monkeypatch.setattr(FileCourse, "kept_ms", lambda _: 48 * HOUR_MS)
+    assert kept_hours(2.95, running) == 72
+    monkeypatch.setattr(FileCourse, "kept_ms", lambda _: 24 * HOUR_MS)
+    assert kept_hours(3.1, running) == kept_hours(6, running) == 72
+    assert kept_hours(6.2, running) == 24
+    assert kept_hours(6.3, beside) == 24
+    assert open_questions(journal, record.store_id, 0) == ()
 
 
 def test_an_approval_from_before_a_waiver_does_not_count(archived: Make, refuses: Callable[..., str]) -> None:

@@ -42,6 +42,7 @@ from storage_engine.retention.proof.gate import (
     consent_to,
     request_again,
     same_content,
+    shorter_retention,
     still_eligible,
 )
 from storage_engine.same_bytes.own_acts import KnownFile, OwnActs
@@ -440,6 +441,15 @@ NONE, FORCED, ALWAYS = ApprovalPolicy
         (FORCED, RecordedPolicy(FORCED, 24), 12, Reason.EXPIRED, PlanRequest(), None, "was 24, and is 12"),
         (NONE, RecordedPolicy(FORCED, 24), None, Reason.EXPIRED, PlanRequest(), None, "was 24, and is none"),
         (FORCED, RecordedPolicy(FORCED, 24), 24, Reason.EXPIRED, PlanRequest(), None, ""),
+        (
+            FORCED,
+            RecordedPolicy(FORCED, kept_ms=2),
+            None,
+            Reason.EXPIRED,
+            PlanRequest(),
+            None,
+            "kept less",
+        ),
     ],
 )
 def test_settings_and_record_say_together_whether_somebody_is_asked(
@@ -452,9 +462,29 @@ def test_settings_and_record_say_together_whether_somebody_is_asked(
     why: str,
 ) -> None:
     policy = Policy(approval=stated, minimum_retention_hours=hours)
-    found = asks_for_approval([decision(0, reason)], request_, recorded, policy, waiver)
+    shorter = "kept less" if recorded.kept_ms else ""
+    found = asks_for_approval([decision(0, reason)], request_, recorded, policy, waiver, shorter)
     assert why in found
     assert bool(found) is bool(why)
+
+
+@pytest.mark.parametrize(
+    ("recorded_ms", "now_ms", "said"),
+    [
+        (None, 0, ""),
+        (3_600_000, 3_600_000, ""),
+        (3_600_000, 7_200_000, ""),
+        (3_600_000, 0, "its settings kept segments for 1 h, and now for 0 s"),
+        (None, None, "isn't known"),
+        (3_600_000, None, "isn't known"),
+    ],
+)
+def test_settings_that_keep_segments_for_less_time_than_before_are_told(
+    recorded_ms: int | None, now_ms: int | None, said: str
+) -> None:
+    found = shorter_retention(RecordedPolicy(FORCED, kept_ms=recorded_ms), now_ms)
+    assert said in found
+    assert bool(found) is bool(said)
 
 
 @pytest.mark.parametrize("kind", ["archive", "expire", "undo"])

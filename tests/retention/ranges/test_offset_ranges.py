@@ -28,12 +28,11 @@ from storage_engine.model.store.known_logs import Lineages
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
 from storage_engine.retention import steps
 from storage_engine.retention.decisions import adopt
-from storage_engine.retention.monitor import recording_ranges
-from storage_engine.retention.monitor.recording_ranges import keep_ranges, kept_ranges
 from storage_engine.retention.proof.history import released_spans
 from storage_engine.retention.quarantine.undo import undo
+from storage_engine.retention.ranges import range_memory
 from storage_engine.retention.ranges.offset_ranges import Lakes, OffsetRange, Place, offset_ranges
-from storage_engine.retention.ranges.range_memory import RangeMemory
+from storage_engine.retention.ranges.range_memory import RangeMemory, keep_ranges, kept_ranges
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.steps import monitor
 from storage_engine.retention.store.context import opened
@@ -392,7 +391,7 @@ def test_what_another_release_kept_of_a_look_is_read_anew(managed: Managed) -> N
     for spoil in ({"version": 1}, {"memory": b"torn"}, {"memory": zlib.compress(b'{"archived": 5}')}):
 
         def write(connection: Connection, spoil: dict[str, object] = spoil) -> None:
-            assert connection.execute(update(recording_ranges._MEMORIES.table).values(**spoil)).rowcount == 1
+            assert connection.execute(update(range_memory._MEMORIES.table).values(**spoil)).rowcount == 1
 
         Journal(store.journal_url)._database.write(write)
         assert kept_ranges(store.journal_url, row.store_id) == RangeMemory()

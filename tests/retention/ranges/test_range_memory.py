@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
-from storage_engine.lake.coverage.coverage import ReleasedSpan
+from storage_engine.lake.coverage.coverage import Interval, ReleasedSpan, merge_intervals, subtract_intervals
 from storage_engine.lake.coverage.spans import ArchivedSpan, ReceiptSpan, archived_spans
 from storage_engine.lake.coverage.verify_turns import by_receipt
 from storage_engine.model.plan.plan import Decision, Reason
@@ -19,7 +19,14 @@ from storage_engine.model.report.verification import Check, VerifyLevel
 from storage_engine.model.store.known_logs import Lineages
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
 from storage_engine.retention.ranges.offset_ranges import Lakes, OffsetRange, offset_ranges
-from storage_engine.retention.ranges.range_memory import LakeLook, RangeMemory, Slot, joined, look_at_lakes
+from storage_engine.retention.ranges.range_memory import (
+    LakeLook,
+    RangeMemory,
+    Slot,
+    joined,
+    known_spans,
+    look_at_lakes,
+)
 
 MIB = 1 << 20
 LOGS = ("one", "other")
@@ -208,7 +215,31 @@ def test_what_came_since_gives_what_reading_all_gives(
     for happened, asked in past:
         for step in happened:
             world.do(step)
+        found = known_spans(world.known, asked, lambda lake, first: world.lakes[lake].rows[first:])
+        if found is not None:
+            all_of = [row for lake in asked for row in world.lakes[lake].rows]
+            assert all(
+                [*subtract_intervals(start, end, intervals(all_of, *key))] == []
+                for key in {(one.log, one.lineage) for one in found}
+                for start, end in intervals(found, *key)
+            ), happened
+            assert begins(found) == begins(all_of), happened
         assert world.looked(asked) == world.from_scratch(asked), happened
+
+
+Spans = Sequence[ReceiptSpan | ArchivedSpan]
+
+
+def intervals(spans: Spans, log: str, lineage: int) -> list[Interval]:
+    return merge_intervals(
+        (one.start_offset, one.end_offset) for one in spans if (one.log, one.lineage) == (log, lineage)
+    )
+
+
+def begins(spans: Spans) -> dict[tuple[str, int], int]:
+    """Return where what lakes have of each log begins."""
+    ordered = sorted(spans, key=lambda one: -one.start_offset)
+    return {(one.log, one.lineage): one.start_offset for one in ordered if one.start_offset < one.end_offset}
 
 
 def test_a_look_reads_what_came_since_however_much_there_is() -> None:

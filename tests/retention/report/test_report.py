@@ -9,20 +9,26 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.commands import Command, Text, commands_in
 from storage_engine.core.wording import bytes_text
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.journal.journal import Journal, RunState
+from storage_engine.journal.journal import Journal, RunState, Step
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.model.hold import HoldStatus
 from storage_engine.model.lag import LagSummary, QueueLag
 from storage_engine.model.plan.plan import PlanRequest, Reason
 from storage_engine.model.report.validation import CheckResult, RangeStatus, Status, ValidationResult, Where
 from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, Policy
 from storage_engine.retention import steps
+from storage_engine.retention.archive.archiving import record_refused
+from storage_engine.retention.plan import planning
 from storage_engine.retention.proof.history import released_spans
+from storage_engine.retention.proof.refusing import RefusedLog
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.report.report import Fate, Outcome, build_report
 from storage_engine.retention.report.report_text import report_text
+from storage_engine.retention.store.context import open_context
 from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.retention.whole_runs import do_everything
@@ -178,3 +184,22 @@ class TestReport:
         assert group not in text
         assert report.plan_digest is not None
         assert report.plan_digest in text
+
+
+@pytest.mark.slow
+def test_what_comes_back_from_the_journal_names_its_commands(
+    managed: Callable[..., ManagedStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = Text("it lies aside: run ", Command("doctor"))
+    monkeypatch.setattr(planning, "unknown_notices", lambda *_: (said,))
+    store = managed()
+    told = [steps.make_plan(store, "r", PlanRequest(manual=True)).notices for _ in range(2)]
+    context = open_context(store)
+    run = context.run("r")
+    context.save(run, Step.HOLD, HoldStatus(held=True, described=said, notices=(said,)), 0)
+    record_refused(context, run, Step.ARCHIVE, [RefusedLog("commitlog", "LagError", said, "wait")])
+    held = context.result(run, Step.HOLD, HoldStatus)
+    assert held is not None
+    report = build_report(store, "r")
+    for notices in (*told, held.notices, (held.described,), report.notices, (report.refused[0].why,)):
+        assert [commands_in(one) for one in notices if one == said] == [(Command("doctor"),)]
