@@ -25,7 +25,7 @@ from storage_engine.brokers import (
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.codec import offsets_count_bytes
 from storage_engine.model.broker.kind import FORMER_MEMBERS, PARTS
-from storage_engine.rocketmq import RocketMQ
+from storage_engine.rocketmq import RocketMQ, RocketMQPlaces
 from storage_engine.rocketmq.codec.codec import CODEC
 from tests.conftest import StoreCopy
 from tests.services.toy import PACKAGE as PACKAGE_OF_TOY
@@ -41,13 +41,16 @@ LINK = "get_provider_info.py"
 
 
 FAILING = """
-from storage_engine.rocketmq import RocketMQ
+from storage_engine.rocketmq import RocketMQ, RocketMQPlaces
 
 class Failing(RocketMQ):
     name = "failing"
 
-    def store_around(self, path):
-        1 / 0
+    class places(RocketMQPlaces):
+        def store_around(self, path):
+            1 / 0
+
+    places = places()
 
 BROKER = Failing()
 """
@@ -172,10 +175,10 @@ def test_a_broker_that_fails_or_ends_the_process_is_one_clear_error(
 def test_a_place_that_may_not_be_looked_into_is_no_fault_of_a_package(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def refuse(self: RocketMQ, path: Path) -> None:
+    def refuse(self: RocketMQPlaces, path: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    monkeypatch.setattr(RocketMQ, "store_around", refuse)
+    monkeypatch.setattr(RocketMQPlaces, "store_around", refuse)
     with pytest.raises(BadInputError, match=f"^{tmp_path}: .* found Permission denied"):
         store_around(tmp_path)
 

@@ -20,6 +20,7 @@ from storage_engine.model.broker.broker_store import (
     StoreDependents,
     StoreSettings,
 )
+from storage_engine.model.broker.broker_words import BrokerWords
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.store.store import LogSnapshot, Segment, StoreSnapshot
@@ -33,7 +34,7 @@ BROKER = "two_logs"
 
 class TwoLogsBroker(RocketMQ):
     name = BROKER
-    title = "Two Logs"
+    words = BrokerWords("Two Logs")
     is_default = False
 
     def open_store(self, settings: StoreSettings, memory: object) -> Any:

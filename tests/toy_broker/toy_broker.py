@@ -20,9 +20,9 @@ import pyarrow as pa
 from storage_engine.core import durable
 from storage_engine.exceptions import StoreBusyError, StoreNotFoundError
 from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreDependents, StoreSettings
-from storage_engine.model.broker.broker_words import Aside
+from storage_engine.model.broker.broker_words import Aside, BrokerWords
 from storage_engine.model.broker.codec import Columns, Damage, SegmentCodec
-from storage_engine.model.broker.kind import Broker
+from storage_engine.model.broker.kind import Broker, Places
 from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.report.facts import FactsScope, LocalSegment, SegmentFact, StoreFacts
 from storage_engine.model.store.store import (
@@ -134,16 +134,18 @@ class ToyStore(BrokerStore):
         return LineIndexes(self.root)
 
 
-class Toy(Broker):
-    name, title, codec = "toy", "Toy", ToyCodec()
-    aside = Aside.IN_STORE
+class ToyPlaces(Places):
+    def store_around(self, path: Path) -> Path | None:
+        real = Path(os.path.realpath(path))
+        return next((root for root in (real, *real.parents) if (root / MARKER).exists()), None)
 
     def segment_path(self, log: str, base_offset: int) -> str:
         return f"{log}/{base_offset:020d}{SUFFIX}"
 
-    def store_around(self, path: Path) -> Path | None:
-        real = Path(os.path.realpath(path))
-        return next((root for root in (real, *real.parents) if (root / MARKER).exists()), None)
+
+class Toy(Broker):
+    name, words, codec = "toy", BrokerWords("Toy"), ToyCodec()
+    places, aside = ToyPlaces(), Aside.IN_STORE
 
     def open_store(self, settings: StoreSettings, memory: object) -> ToyStore:
         root = Path(settings.root)

@@ -166,6 +166,11 @@ class SegmentCodec(Protocol):
         """
         return None
 
+    @property
+    def bodies(self) -> Bodies | None:
+        """Return what reads payloads that producers compressed; None, as by default: there are none."""
+        return None
+
     def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:
         """Write each row's bytes into ``out`` at physical_offset - first_position.
 
