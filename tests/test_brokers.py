@@ -23,8 +23,9 @@ from storage_engine.brokers import (
     store_called,
 )
 from storage_engine.exceptions import BadInputError
+from storage_engine.model.broker.broker_store import BrokerStore
 from storage_engine.model.broker.codec import offsets_count_bytes
-from storage_engine.model.broker.kind import FORMER_MEMBERS, PARTS
+from storage_engine.model.broker.kind import FORMER_MEMBERS, PARTS, Broker
 from storage_engine.rocketmq import RocketMQ, RocketMQPlaces
 from storage_engine.rocketmq.codec.codec import CODEC
 from tests.conftest import StoreCopy
@@ -245,3 +246,13 @@ def test_a_store_is_called_by_its_name_or_by_its_place() -> None:
     assert store_called("orders", "rocketmq", "/data/store") == "orders"
     assert store_called(None, "rocketmq", "/data/store") == "store"
     assert store_called("", "not installed", "/data/store") == "store"
+
+
+def test_two_base_classes_have_no_more_members_than_a_stranger_can_read() -> None:
+    """What only some brokers have is a part, with members of its own."""
+    members = [*_members(Broker), *_members(BrokerStore)]
+    assert len(members) <= 40, members
+
+
+def _members(of: type) -> list[str]:
+    return sorted(name for name in {*dir(of), *of.__annotations__} if not name.startswith("_"))

@@ -14,7 +14,7 @@ from storage_engine.brokers import find_broker
 from storage_engine.exceptions import BadInputError, GateRefusedError, StorageEngineError
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.broker.broker_store import BrokerStore, StoreUser, hold_of
+from storage_engine.model.broker.broker_store import BrokerStore, hold_of
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.plan.plan import PlanRequest
@@ -249,11 +249,14 @@ class Leaving:
     """A store whose lock is given up once somebody has seen who has it."""
 
     def __init__(self) -> None:
-        self._users = [StoreUser("a process has its lock")]
+        self.process = self
+        self._users = ["a process has its lock"]
 
-    @property
-    def user(self) -> StoreUser | None:
-        return self._users.pop() if self._users else None
+    def user(self) -> str:
+        return self._users.pop() if self._users else ""
+
+    def is_user_ours(self) -> bool:
+        return not self._users
 
     def __getattr__(self, name: str) -> Any:
         return None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from storage_engine.commands import join_texts
 from storage_engine.core import durable
@@ -17,12 +17,11 @@ from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.hold.hold_state import load_state
 from storage_engine.kafka.live import due_hold, hold, release
 from storage_engine.kafka.live.cut_faults import cut_to_held
-from storage_engine.kafka.live.hold import LockedTopics
 from storage_engine.kafka.live.live_node import LiveNode
 from storage_engine.kafka.store.plan import as_asked
 from storage_engine.kafka.store.store import KafkaStore, open_store
 from storage_engine.model.broker.broker_store import (
-    LaterRemoval,
+    LockedStore,
     Remove,
     StoreHold,
     StoreSettings,
@@ -68,10 +67,10 @@ class TopicsHold(StoreHold):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRemoval(LaterRemoval):
-    """What lies below the logs' starts, by their leaders."""
+class LockedTopics(LockedStore):
+    """A node whose hold stands. What lies below the logs' starts is deleted, by their leaders."""
 
-    node: LiveNode
+    node: LiveNode = field(kw_only=True)
 
     def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId]:
         return release.below_start(self.node, segments)
@@ -97,7 +96,7 @@ class LiveKafkaStore(LiveNode):
         status = self.hold.renew(clock_ms())
         if not status.held:
             raise GateRefusedError(join_texts("; ", (*status.notices, *status.alarms)))
-        yield LockedTopics((*status.notices, *status.alarms))
+        yield LockedTopics((*status.notices, *status.alarms), node=self)
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
@@ -117,16 +116,8 @@ class LiveKafkaStore(LiveNode):
         return replace(found, logs=as_asked(logs, snapshot, request))
 
     @property
-    def max_delete_batch(self) -> int | None:
-        return None
-
-    @property
     def dependents(self) -> None:
         """Return none: the broker deletes indexes with their segments."""
-
-    @property
-    def removal(self) -> NodeRemoval:
-        return NodeRemoval(self)
 
 
 _LEFT_TO_ITS_BROKER = "its broker deletes by its own rules, so nothing is deleted by us"

@@ -12,6 +12,7 @@ nodes, as it would anyhow once this one follows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +35,14 @@ from storage_engine.kafka.stopped.stopped_plan import StoppedNode, read_stopped
 from storage_engine.kafka.stopped.stopped_release import delete_oldest
 from storage_engine.kafka.store.plan import SeenNode, logs_of, plan_notices
 from storage_engine.kafka.store.store import KafkaStore, open_store, plan_of_log
-from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreSettings
+from storage_engine.model.broker.broker_store import (
+    ALWAYS,
+    BrokerStore,
+    LockedStore,
+    Remove,
+    StoreSettings,
+    is_used_by_others,
+)
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.plan.plan import Cause, Plan, PlanRequest, Trigger, Urgency
@@ -186,19 +194,6 @@ class RoomStore(KafkaStore):
     def renewed(self, memory: HoldMemory) -> BrokerStore:
         return RoomStore(self.root, live=self.live, memory=memory)
 
-    def check_manageable(self) -> None:
-        """
-        :raises StoreBusyError: the node's own broker runs.
-        """
-        # Not by super(): a dataclass with slots is another class than the one that it knows.
-        KafkaStore.check_manageable(self)
-        if (user := self.user) is not None and not user.is_ours:
-            raise StoreBusyError(
-                f"{self.root}: expected a node that is stopped, found that a process has its log "
-                "directories. Nothing was changed. Stop its broker; or let it run, and clean with --broker "
-                "and --deletes-us."
-            )
-
     def read_node(self, now_ms: int) -> Node:
         """Look at the node, and ask its cluster.
 
@@ -231,20 +226,14 @@ class RoomStore(KafkaStore):
                 *notices,
                 f"a person says that all other nodes are stopped: {request.replicas_stopped}",
             )
-        triggers, _ = self.triggers(snapshot, now_ms, request)
-        return Plan(snapshot.root, now_ms, triggers, room_plans(plans, by), notices)
+        said = f"a person asks for room, whatever the age: {request.reason}"
+        cause = Trigger(Cause.MANUAL, Urgency.FORCED, said) if request.forced else ALWAYS
+        return Plan(snapshot.root, now_ms, (cause,), room_plans(plans, by), notices)
 
-    def triggers(
-        self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
-    ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
-        if request.forced:
-            said = f"a person asks for room, whatever the age: {request.reason}"
-            return (Trigger(Cause.MANUAL, Urgency.FORCED, said),), ()
-        return KafkaStore.triggers(self, snapshot, now_ms, request)
-
-    @property
-    def max_delete_batch(self) -> int | None:
-        return 1 if self.live is None else AT_ONCE
+    @contextmanager
+    def lock(self) -> Iterator[LockedStore]:
+        with KafkaStore.lock(self) as held:
+            yield replace(held, max_delete_batch=1 if self.live is None else AT_ONCE)
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
@@ -301,5 +290,12 @@ def open_room(settings: StoreSettings, memory: HoldMemory | None) -> RoomStore:
 
     :raises BadInputError: there is none, or the client's settings can't be used.
     :raises MissingExtraError: the client isn't installed.
+    :raises StoreBusyError: the node's own broker runs.
     """
-    return RoomStore(open_store(settings).root, live=settings.live, memory=memory)
+    store = RoomStore(open_store(settings).root, live=settings.live, memory=memory)
+    if is_used_by_others(store):
+        raise StoreBusyError(
+            f"{store.root}: expected a node that is stopped, found that a process has its log directories. "
+            "Nothing was changed. Stop its broker; or let it run, and clean with --broker and --deletes-us."
+        )
+    return store

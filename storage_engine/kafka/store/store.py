@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
@@ -61,6 +61,7 @@ from storage_engine.kafka.store.plan import (
     undecided,
 )
 from storage_engine.model.broker.broker_store import (
+    ALWAYS,
     BrokerStore,
     IdentifiedLogs,
     LockedStore,
@@ -68,10 +69,11 @@ from storage_engine.model.broker.broker_store import (
     StoreConsumers,
     StoreCourse,
     StoreDependents,
+    StoreLimit,
     StoreProcess,
     StoreReplicas,
     StoreSettings,
-    StoreUser,
+    check_manageable,
 )
 from storage_engine.model.broker.broker_tasks import BackgroundTasks, BrokerTask, LeftOver, TaskLimits
 from storage_engine.model.lag import Unread
@@ -251,22 +253,17 @@ class NodeCourse(StoreCourse):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeUser(StoreUser):
-    """Which process has the log directories' lock files."""
-
-    data_paths: tuple[Path, ...] = field(kw_only=True)
-
-    @property
-    def is_ours(self) -> bool:
-        locked = [path for path in self.data_paths if lock_holder(path) is not None]
-        return bool(locked) and all(map(is_locked_by_us, locked))
-
-
-@dataclass(frozen=True, slots=True)
 class NodeProcess(StoreProcess):
-    """What a node's broker leaves when it has run."""
+    """Who has the log directories' lock files, and what a node's broker leaves when it has run."""
 
     data_paths: tuple[Path, ...]
+
+    def user(self) -> str:
+        return next(filter(None, map(holder_text, self.data_paths)), "")
+
+    def is_user_ours(self) -> bool:
+        locked = [path for path in self.data_paths if lock_holder(path) is not None]
+        return bool(locked) and all(map(is_locked_by_us, locked))
 
     def signs_of_a_run(self, directories: Collection[Path]) -> tuple[Path, ...]:
         return tuple(signs_of_a_run(self.data_paths, directories))
@@ -344,8 +341,7 @@ class KafkaStore(BrokerStore):
             if request.replicas_stopped:
                 said = f"a person says that all other nodes are stopped: {request.replicas_stopped}"
                 notices = (*notices, said)
-        triggers, _ = self.triggers(snapshot, now_ms, request)
-        return Plan(snapshot.root, now_ms, triggers, plans, notices)
+        return Plan(snapshot.root, now_ms, (ALWAYS,), plans, notices)
 
     @property
     def identities(self) -> NodeLogs:
@@ -366,11 +362,6 @@ class KafkaStore(BrokerStore):
     @property
     def dependents(self) -> SegmentIndexes | None:
         return SegmentIndexes(self)
-
-    @property
-    def user(self) -> NodeUser | None:
-        clause = next(filter(None, map(holder_text, self.data_paths)), "")
-        return NodeUser(clause, data_paths=self.data_paths) if clause else None
 
     @property
     def replicas(self) -> NodeReplicas:
@@ -399,12 +390,15 @@ class KafkaStore(BrokerStore):
     def node_of(self, snapshot: StoreSnapshot, now_ms: int) -> Node:
         return self.seen.node if self.seen and self.seen.logs is snapshot.logs else self.read_node(now_ms)
 
-    def check_manageable(self) -> None:
-        if self.root.is_dir():
-            raise BadInputError(
-                f"{self.root}: expected a node's server.properties, found one of its log directories, which "
-                "is only looked at. Nothing was changed. Name the file as STORE."
-            )
+    @property
+    def limit(self) -> StoreLimit | None:
+        if not self.root.is_dir():
+            return None
+        why = (
+            f"{self.root}: expected a node's server.properties, found one of its log directories, which is "
+            "only looked at. Nothing was changed. Name the file as STORE."
+        )
+        return StoreLimit(why, may_archive=False)
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
         """Leave out what is compacted, goes to remote storage, isn't replicated or in an open transaction."""
@@ -443,7 +437,7 @@ class KafkaStore(BrokerStore):
         # psutil, which looking at a node needs for nothing.
         from storage_engine.kafka.stopped.store_lock import lock
 
-        self.check_manageable()
+        check_manageable(self)
         with lock(self.data_paths) as held:
             self.held = held
             try:
@@ -462,13 +456,6 @@ class KafkaStore(BrokerStore):
                 "are not. Nothing was deleted. Lock them first."
             )
         return self.held
-
-    def check_lock(self) -> None:
-        self.locked.check()
-
-    @property
-    def max_delete_batch(self) -> int | None:
-        return 1
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_store import (
     BrokerStore,
+    Contract,
     FenceWatch,
     StoreSettings,
     former_members,
-    refuse_former_members,
 )
 from storage_engine.model.broker.broker_words import Aside, BrokerWords
 from storage_engine.model.report.diagnosis import BrokerDiagnosis
@@ -134,7 +134,7 @@ class RunningKind(ABC):
         return None
 
     def watch_store(self, settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch | None:
-        """Return what ``BrokerStore.watch`` does, for who may see nothing of a store but its running broker.
+        """Return what ``StoreCauses.watch`` does, for who may see nothing of a store but its running broker.
 
         None: the store itself has to be opened. A broker that can't be asked is no error: the look isn't
         ``known`` then.
@@ -338,7 +338,7 @@ FORMER_MEMBERS: Final = former_members(
 """What kinds had as members of their own before version 0.2, and where it is now."""
 
 
-class Broker(ABC):
+class Broker(Contract):
     """A kind of broker. What only some kinds have is an object of its own; None: this kind has none.
 
     :cvar name: in connections, receipts, lakes and journals; never changes.
@@ -356,9 +356,7 @@ class Broker(ABC):
         package's brokers may say so.
     """
 
-    def __init_subclass__(cls, **more: Any) -> None:
-        super().__init_subclass__(**more)
-        refuse_former_members(cls, FORMER_MEMBERS)
+    _former = FORMER_MEMBERS
 
     name: ClassVar[str]
     words: ClassVar[BrokerWords]

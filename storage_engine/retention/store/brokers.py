@@ -12,7 +12,13 @@ from storage_engine.brokers import find_broker
 from storage_engine.commands import Command, Text
 from storage_engine.core.turns import take_turn
 from storage_engine.exceptions import BadInputError, DiskUnavailableError, StoreBusyError, TurnTakenError
-from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, StoreSettings
+from storage_engine.model.broker.broker_store import (
+    BrokerStore,
+    FenceWatch,
+    StoreSettings,
+    is_used_by_others,
+    process_of,
+)
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.broker.kind import Cleanups
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
@@ -152,7 +158,7 @@ def may_clean_now(store: ManagedStore) -> bool:
     if store.cleans_up or not store.cleans_up_on_request:
         return store.cleans_up
     with closing(open_to_look(store)) as opened:
-        return (user := opened.user) is None or user.is_ours
+        return not is_used_by_others(opened)
 
 
 def refuse_cleanup(store: ManagedStore) -> None:
@@ -184,10 +190,10 @@ def refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[
 
 
 def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[[], bool]) -> None:
-    if broker.is_live or (user := broker.user) is None:
+    process = process_of(broker)
+    if broker.is_live or not (who := process.user()):
         return
-    who = user.clause
-    if is_leased() or user.is_ours:
+    if is_leased() or process.is_user_ours():
         raise TurnTakenError(
             f"{store.root}: expected a store that no other run changes, found that {who}, another run of "
             "storage-engine. Nothing was changed. Wait until it is done."

@@ -14,10 +14,10 @@ from storage_engine.core import durable
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.broker.broker_store import (
     FlushedStore,
+    LockedStore,
     Remove,
     StorePositions,
     StoreSettings,
-    StoreUser,
 )
 from storage_engine.model.hold import BrokerProgress, HoldMemory
 from storage_engine.model.plan.plan import DependentFile
@@ -33,9 +33,7 @@ from storage_engine.rocketmq.store.broker import (
     QueuesAndIndex,
     RocketMQBrokerStore,
     open_files,
-    user_of,
 )
-from storage_engine.rocketmq.store.store_lock import LockedStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +44,6 @@ class ServedStore(RocketMQBrokerStore):
     """
 
     session: EngineSession | None = None
-
-    @property
-    def user(self) -> StoreUser | None:
-        """Who serves the store is asked for each change."""
-        return None if self.session is not None else user_of(self.files.layout)
 
     def renewed(self, memory: HoldMemory) -> ServedStore:
         return open_served(self.opened_by)
@@ -81,10 +74,10 @@ class ServedStore(RocketMQBrokerStore):
     def lock(self) -> Iterator[LockedStore]:
         if self.session is None:
             with self.files.lock() as held:
-                yield held
+                yield self.locked(held.notices)
             return
         with self.session.locked():
-            yield LockedStore(self.files.layout.root, ())
+            yield self.locked(())
 
     @property
     def process(self) -> ServedProcess:
@@ -94,10 +87,6 @@ class ServedStore(RocketMQBrokerStore):
     def dependents(self) -> ServedDependents:
         layout = self.files.layout
         return ServedDependents(layout, self.config, self.left_out, ATTEMPTS, session=self.session)
-
-    @property
-    def max_delete_batch(self) -> int | None:
-        return 1
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
@@ -131,6 +120,10 @@ class ServedProcess(FileProcess):
     """The process that serves a store, if one does."""
 
     store: ServedStore
+
+    def user(self) -> str:
+        """Who serves the store is asked for each change."""
+        return "" if self.store.session is not None else FileProcess.user(self)
 
     def running_pid(self) -> int | None:
         return None if self.store.session is None else self.store.session.pid

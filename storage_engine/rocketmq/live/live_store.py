@@ -58,7 +58,6 @@ from storage_engine.rocketmq.live.connect import (
 from storage_engine.rocketmq.live.hold import LockedLive
 from storage_engine.rocketmq.live.identity import ask_and_look, check_same_store
 from storage_engine.rocketmq.live.live_causes import unheld_segments
-from storage_engine.rocketmq.live.observe import find_replicas
 from storage_engine.rocketmq.live.session import LiveParts, Session
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
@@ -71,6 +70,7 @@ from storage_engine.rocketmq.rules.cleanup_schedule import (
 from storage_engine.rocketmq.rules.plan import keep_all
 from storage_engine.rocketmq.store import store_lock
 from storage_engine.rocketmq.store.broker import (
+    FileCauses,
     FileCourse,
     FileProcess,
     LogReplicas,
@@ -97,10 +97,6 @@ class LiveStore(LiveParts, BrokerStore):
     @property
     def is_live(self) -> bool:
         return True
-
-    @property
-    def max_delete_batch(self) -> int | None:
-        return None
 
     @property
     def data_paths(self) -> tuple[Path, ...]:
@@ -135,13 +131,6 @@ class LiveStore(LiveParts, BrokerStore):
             log = replace(log, confirmed_offset=confirmed)
         return replace(seen, crashed=False, logs=(log,))
 
-    def sealed_files(self) -> tuple[Segment, ...]:
-        before = self.admin.runtime_info()
-        with as_who_may_read(self.files.config.store_path_root_dir):
-            log = self.files.files.raw_log()
-        root = self.files.files.layout.root
-        return with_original_times(as_the_broker_says(log, before), self.memory, root).sealed
-
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
         return self.files.archivable(snapshot)
 
@@ -149,19 +138,10 @@ class LiveStore(LiveParts, BrokerStore):
     def replicas(self) -> LogReplicas:
         return self.files.replicas
 
-    def watch(self, now_ms: int) -> Watch:
-        return live_causes.watch(self.admin.runtime_info(), self.files.config, now_ms, self.files.zone)
-
-    def triggers(
-        self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
-    ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
-        refuse_slave(self.settings, self.admin.address)
-        return self.files.triggers(snapshot, now_ms, request)
-
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         """A slave's keeps everything: the slave itself deletes by its own rules, and nobody holds it."""
         if self.settings.get(ROLE) == SLAVE:
-            causes, notices = self.files.triggers(snapshot, now_ms, request)
+            causes, notices = self.files.causes.triggers(snapshot, now_ms, request)
             return keep_all(
                 snapshot,
                 now_ms,
@@ -174,6 +154,11 @@ class LiveStore(LiveParts, BrokerStore):
     @property
     def course(self) -> LiveCourse:
         return LiveCourse(self.files.files.layout, self.files.config, self.files.zone)
+
+    @property
+    def causes(self) -> LiveCauses:
+        files = self.files
+        return LiveCauses(files.files.layout, files.config, files.zone, self.admin, self.settings)
 
     @property
     def process(self) -> LiveProcess:
@@ -209,10 +194,6 @@ class LiveStore(LiveParts, BrokerStore):
         with hold.locked(self) as held:
             yield held
 
-    def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
-        replicas = find_replicas(self, self.admin.config(), is_replicated)
-        replicas.check_only_master(self.files.files.layout.root)
-
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
@@ -229,10 +210,31 @@ class LiveCourse(FileCourse):
 
 
 @dataclass(frozen=True, slots=True)
+class LiveCauses(FileCauses):
+    """Why a cleanup is due, by a running broker's own figures."""
+
+    admin: BrokerAdmin
+    settings: Mapping[str, str]
+
+    def triggers(
+        self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
+    ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
+        refuse_slave(self.settings, self.admin.address)
+        return FileCauses.triggers(self, snapshot, now_ms, request)
+
+    def watch(self, now_ms: int) -> Watch:
+        return live_causes.watch(self.admin.runtime_info(), self.config, now_ms, self.zone)
+
+
+@dataclass(frozen=True, slots=True)
 class LiveProcess(FileProcess):
     """A running broker."""
 
     admin: BrokerAdmin
+
+    def user(self) -> str:
+        """None but the broker itself: it is asked."""
+        return ""
 
     def running_pid(self) -> int | None:
         with suppress(OSError):
@@ -254,6 +256,14 @@ class LiveShield(StoreShield):
 
     def need(self) -> ShieldNeed:
         return shield.shield_need(self.parts)
+
+    def sealed_files(self) -> tuple[Segment, ...]:
+        parts = self.parts
+        before = parts.admin.runtime_info()
+        with as_who_may_read(parts.files.config.store_path_root_dir):
+            log = parts.files.files.raw_log()
+        root = parts.files.files.layout.root
+        return with_original_times(as_the_broker_says(log, before), parts.memory, root).sealed
 
     def end_force(self) -> Drift | None:
         return shield.end_force(self.parts)

@@ -13,6 +13,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from storage_engine.exceptions import StoreBusyError, StoreLayoutError
+from storage_engine.model.broker.broker_store import LockedStore
 from storage_engine.model.store.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.codec.commitlog import find_logical_end
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
@@ -122,7 +123,7 @@ class RocketMQStore:
         with memoryview(data).toreadonly() as view:
             yield view
 
-    def lock(self) -> AbstractContextManager[store_lock.LockedStore]:
+    def lock(self) -> AbstractContextManager[LockedStore]:
         """Keep brokers and other managers away until the block ends; see :func:`store_lock.lock`.
 
         :raises StoreBusyError: somebody else uses the store.

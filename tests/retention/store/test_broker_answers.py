@@ -12,7 +12,7 @@ import pytest
 
 from storage_engine.commands import Command, Text
 from storage_engine.exceptions import BrokerPackageError, FileGoneError, StoreBusyError
-from storage_engine.model.broker.broker_store import FORMER_MEMBERS, BrokerStore
+from storage_engine.model.broker.broker_store import FORMER_MEMBERS, BrokerStore, LockedStore
 from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.store.store import (
     DiskUsage,
@@ -216,8 +216,10 @@ def test_whatever_a_package_raises_is_one_error(
     root: Path, snapshot: StoreSnapshot, error: BaseException
 ) -> None:
     found = f"broker says: expected its package to .*, found {type(error).__name__}"
-    store: Any = _Says(root, snapshot=error, plan=error, triggers=error, sealed_files=error)
+    store: Any = _Says(root, snapshot=error, plan=error)
     store.dependents = _Says(root, find=error)
+    store.causes = _Says(root, triggers=error)
+    store.shield = _Says(root, sealed_files=error)
     for ask in (
         lambda: take_snapshot(store, NOW_MS, "says"),
         lambda: propose(store, snapshot, NOW_MS, REQUEST),
@@ -366,7 +368,8 @@ def test_what_is_there_is_not_gone(snapshot: StoreSnapshot) -> None:
 
 def test_each_question_of_the_contract_is_asked_by_the_adapter() -> None:
     members = _members(BrokerStore) - PARTS.keys()
-    of_parts = {f"{name}.{one}" for name, part in PARTS.items() for one in _members(part)}
+    parts = {**PARTS, "lock": LockedStore}
+    of_parts = {f"{name}.{one}" for name, part in parts.items() for one in _members(part)}
     changing = {"lock", "delete_segments", "dependents.delete", "tasks.delete_left_over", "close"}
     assert (members | of_parts) - changing == {*QUESTIONS}
 
@@ -437,10 +440,10 @@ def test_what_a_package_raises_in_an_answer_is_one_error(root: Path, name: str) 
         getattr(busy, member)()
 
 
-@pytest.mark.parametrize("name", ["removal.deleted", "hold.end"])
+@pytest.mark.parametrize("name", ["lock.deleted", "hold.end"])
 def test_an_error_says_of_the_store_only_what_is_known(root: Path, name: str) -> None:
     """A question may follow a deletion; what changes the store may have begun."""
-    known = {"removal.deleted": "Asking changed nothing.", "hold.end": "A part of it may be done"}[name]
+    known = {"lock.deleted": "Asking changed nothing.", "hold.end": "A part of it may be done"}[name]
     store, member = _saying(root, name, KeyError("x"))
     with pytest.raises(BrokerPackageError, match=known) as refused:
         getattr(store, member)()
