@@ -27,6 +27,7 @@ from storage_engine.retention.store.broker_answers import (
     PARTS,
     QUESTIONS,
     asked,
+    asked_lock,
     list_dependents,
     propose,
     take_sealed_files,
@@ -366,10 +367,12 @@ def test_what_is_there_is_not_gone(snapshot: StoreSnapshot) -> None:
     check_gone("says", [first])
 
 
+ALL_PARTS: Mapping[str, type] = {**PARTS, "lock": LockedStore}
+
+
 def test_each_question_of_the_contract_is_asked_by_the_adapter() -> None:
     members = _members(BrokerStore) - PARTS.keys()
-    parts = {**PARTS, "lock": LockedStore}
-    of_parts = {f"{name}.{one}" for name, part in parts.items() for one in _members(part)}
+    of_parts = {f"{name}.{one}" for name, part in ALL_PARTS.items() for one in _members(part)}
     changing = {"lock", "delete_segments", "dependents.delete", "tasks.delete_left_over", "close"}
     assert (members | of_parts) - changing == {*QUESTIONS}
 
@@ -388,8 +391,10 @@ def _saying(root: Path, question: str, error: Exception) -> tuple[Any, str]:
     def say(*_: Any, **__: Any) -> Any:
         raise error
 
-    of = type("Part", (PARTS[part],), {name: say, "__init__": lambda _: None})
+    of = type("Part", (ALL_PARTS[part],), {name: say, "__init__": lambda _: None})
     of.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
+    if part == "lock":
+        return asked_lock(of(), "says"), name
     setattr(says, part, of())
     return getattr(asked(says, "says"), part), name  # type: ignore[arg-type]
 
@@ -402,6 +407,12 @@ def test_a_part_is_none_or_of_its_class(root: Path) -> None:
         setattr(says, part, "something else")
         with pytest.raises(BrokerPackageError, match=f"{part}: expected type .*, or None"):
             getattr(asked(says, "says"), part)  # type: ignore[arg-type]
+
+
+def test_what_a_lock_gives_is_of_the_contract() -> None:
+    """A package of an older one gives what has notices alone, and is asked nothing before a deletion."""
+    with pytest.raises(BrokerPackageError, match="lock: expected type LockedStore, found"):
+        asked_lock(_Says(Path("/x"), notices=()), "says")
 
 
 def _class_with(member: str, value: object) -> type:
