@@ -77,12 +77,27 @@ class LockedTopics(LockedStore):
 
 
 @dataclass(slots=True)
-class LiveKafkaStore(LiveNode):
+class LiveKafkaStore(KafkaStore):
     """A node whose broker runs, as retention sees it."""
+
+    node: LiveNode
+
+    @property
+    def is_live(self) -> bool:
+        return True
 
     @property
     def hold(self) -> TopicsHold:
-        return TopicsHold(self)
+        return TopicsHold(self.node)
+
+    def snapshot(self, now_ms: int) -> StoreSnapshot:
+        """Sealed is what the files have so; how far it is replicated the leader says.
+
+        :raises BrokerError: the cluster can't be asked.
+        :raises NotOnBrokerError: it is another cluster than the directories'.
+        """
+        # Not the base class's: a dataclass with slots is another class than the one that super() knows.
+        return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
 
     @contextmanager
     def lock(self) -> Iterator[LockedTopics]:
@@ -91,28 +106,28 @@ class LiveKafkaStore(LiveNode):
 
         :raises GateRefusedError: it can't be had, or its broker deletes by its own rules.
         """
-        if not self.is_ours:
-            raise GateRefusedError(f"{self.root}: {_LEFT_TO_ITS_BROKER}. Nothing was changed.")
+        if not self.node.is_ours:
+            raise GateRefusedError(f"{self.node.root}: {_LEFT_TO_ITS_BROKER}. Nothing was changed.")
         status = self.hold.renew(clock_ms())
         if not status.held:
             raise GateRefusedError(join_texts("; ", (*status.notices, *status.alarms)))
-        yield LockedTopics((*status.notices, *status.alarms), node=self)
+        yield LockedTopics((*status.notices, *status.alarms), node=self.node)
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
-        if not self.is_ours:
-            raise GateRefusedError(f"{self.root}: {_LEFT_TO_ITS_BROKER}. Nothing was deleted.")
-        release.delete_segments(self, segments, meanwhile)
+        if not self.node.is_ours:
+            raise GateRefusedError(f"{self.node.root}: {_LEFT_TO_ITS_BROKER}. Nothing was deleted.")
+        release.delete_segments(self.node, segments, meanwhile)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         """Decide as the broker would; where we delete, only what may be archived goes."""
         found = KafkaStore.plan(self, snapshot, now_ms, request)
-        if not self.is_ours:
+        if not self.node.is_ours:
             return found
         logs = self.cut_to_archivable(snapshot, found.logs)
-        live = self.node_of(snapshot, now_ms).live
-        logs = tuple(cut_to_held(log, self.unheld, live) for log in logs)
+        live = self.node.node_of(snapshot, now_ms).live
+        logs = tuple(cut_to_held(log, self.node.unheld, live) for log in logs)
         return replace(found, logs=as_asked(logs, snapshot, request))
 
     @property
@@ -129,7 +144,7 @@ def open_live(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | No
     :raises BadInputError: there is none, or the client's settings can't be used.
     :raises MissingExtraError: the client isn't installed.
     """
-    return LiveKafkaStore(open_store(settings).root, live=live, memory=memory)
+    return LiveKafkaStore(LiveNode(open_store(settings).node.root, live=live, memory=memory))
 
 
 def running_cluster(live: LiveBroker) -> RunningBroker:

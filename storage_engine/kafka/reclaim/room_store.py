@@ -22,7 +22,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import ChangedUnderUsError, NotOnBrokerError, StoreBusyError
 from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.format.file_names import METADATA_TOPIC, PartitionDirectory
-from storage_engine.kafka.format.layout import LogDirectory, Node
+from storage_engine.kafka.format.layout import LogDirectory, Node, read_node
 from storage_engine.kafka.format.log_end import end_offset
 from storage_engine.kafka.hold.needed_retention import all_states
 from storage_engine.kafka.hold.overlay import with_first_settings
@@ -34,7 +34,7 @@ from storage_engine.kafka.reclaim.room_plan import Asked, Fault, Way, room_plans
 from storage_engine.kafka.stopped.stopped_plan import StoppedNode, read_stopped
 from storage_engine.kafka.stopped.stopped_release import delete_oldest
 from storage_engine.kafka.store.plan import SeenNode, logs_of, plan_notices
-from storage_engine.kafka.store.store import KafkaStore, open_store, plan_of_log
+from storage_engine.kafka.store.store import KafkaStore, OpenNode, open_store, plan_of_log
 from storage_engine.model.broker.broker_store import (
     ALWAYS,
     BrokerStore,
@@ -169,8 +169,8 @@ def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
 
 
 @dataclass(slots=True)
-class RoomStore(KafkaStore):
-    """A stopped node to make room in.
+class RoomNode(OpenNode):
+    """A stopped node, and its cluster.
 
     :param live: how its cluster is reached; None: none runs that could be asked.
     :param memory: of the node's hold; None: nothing is remembered.
@@ -191,16 +191,13 @@ class RoomStore(KafkaStore):
     def close(self) -> None:
         self._cluster = None
 
-    def renewed(self, memory: HoldMemory) -> BrokerStore:
-        return RoomStore(self.root, live=self.live, memory=memory)
-
-    def read_node(self, now_ms: int) -> Node:
+    def read(self, now_ms: int) -> Node:
         """Look at the node, and ask its cluster.
 
         :raises BrokerError: the cluster can't be asked.
         :raises NotOnBrokerError: it is another cluster than the directories'.
         """
-        node = KafkaStore.read_node(self, now_ms)
+        node = read_node(self.root)
         cluster = self.asked
         if cluster is None:
             return node
@@ -208,18 +205,35 @@ class RoomStore(KafkaStore):
         self.word = ask_leaders(cluster, names, now_ms)
         return with_first_settings(with_word(node, self.word, cluster.address), all_states(self.memory))
 
+    @property
+    def looked(self) -> SeenNode:
+        """Return what the last snapshot was made of."""
+        if self.seen is None:
+            self.seen = self.see(clock_ms())
+        return self.seen
+
+
+@dataclass(slots=True)
+class RoomStore(KafkaStore):
+    """A stopped node to make room in."""
+
+    node: RoomNode
+
+    def renewed(self, memory: HoldMemory) -> BrokerStore:
+        return RoomStore(RoomNode(self.node.root, live=self.node.live, memory=memory))
+
     def snapshot(self, now_ms: int) -> StoreSnapshot:
         """A last stop that wasn't clean keeps only what isn't certain, which the plan says."""
         return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        seen = self.seen_of(snapshot, now_ms)
+        seen = self.node.seen_of(snapshot, now_ms)
         topics = read_topic_settings(seen.node)
         plans = [
             plan_of_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
         ]
         stopped = read_stopped(seen.node, topics)
-        by = Asked(seen.node, stopped, self.word, self.archivable(snapshot), request, topics)
+        by = Asked(seen.node, stopped, self.node.word, self.archivable(snapshot), request, topics)
         notices = plan_notices(seen.node, topics)
         if request.replicas_stopped:
             notices = (
@@ -233,26 +247,20 @@ class RoomStore(KafkaStore):
     @contextmanager
     def lock(self) -> Iterator[LockedStore]:
         with KafkaStore.lock(self) as held:
-            yield replace(held, max_delete_batch=1 if self.live is None else AT_ONCE)
+            yield replace(held, max_delete_batch=1 if self.node.live is None else AT_ONCE)
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         if not segments:
             return
-        if self.live is None:
+        if self.node.live is None:
             KafkaStore.delete_segments(self, segments, meanwhile, remove)
         else:
-            assert self.asked is not None
-            room = HeldNode(self.root, self.locked, self.asked, self.looked, self.memory)
+            node = self.node
+            assert node.asked is not None
+            room = HeldNode(node.root, node.locked, node.asked, node.looked, node.memory)
             delete_segments(room, segments, meanwhile, remove)
-
-    @property
-    def looked(self) -> SeenNode:
-        """Return what the last snapshot was made of."""
-        if self.seen is None:
-            self.seen = self.see(clock_ms())
-        return self.seen
 
 
 def with_word(node: Node, word: LeadersWord, address: str) -> Node:
@@ -292,10 +300,11 @@ def open_room(settings: StoreSettings, memory: HoldMemory | None) -> RoomStore:
     :raises MissingExtraError: the client isn't installed.
     :raises StoreBusyError: the node's own broker runs.
     """
-    store = RoomStore(open_store(settings).root, live=settings.live, memory=memory)
+    store = RoomStore(RoomNode(open_store(settings).node.root, live=settings.live, memory=memory))
     if is_used_by_others(store):
         raise StoreBusyError(
-            f"{store.root}: expected a node that is stopped, found that a process has its log directories. "
-            "Nothing was changed. Stop its broker; or let it run, and clean with --broker and --deletes-us."
+            f"{store.node.root}: expected a node that is stopped, found that a process has its log "
+            "directories. Nothing was changed. Stop its broker; or let it run, and clean with --broker and "
+            "--deletes-us."
         )
     return store

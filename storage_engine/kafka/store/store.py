@@ -125,39 +125,91 @@ def _segments(log: PartitionLog, end: int) -> Iterator[Segment]:
         )
 
 
+@dataclass(slots=True)
+class OpenNode:
+    """A node's log directories, as a process has opened them.
+
+    :param root: its ``server.properties``, or one of its log directories.
+    :param seen: the last snapshot's logs, and what they were made of.
+    :param held: the directories, while they are locked.
+    """
+
+    root: Path
+    seen: SeenNode | None = None
+    held: LockedDirectories | None = None
+
+    @property
+    def asked(self) -> Cluster | None:
+        """Return the running cluster that is asked beside the files; None: none is."""
+        return None
+
+    @property
+    def locked(self) -> LockedDirectories:
+        """
+        :raises StoreBusyError: this process hasn't locked the node.
+        """
+        if self.held is None:
+            raise StoreBusyError(
+                f"{self.root}: expected the node's directories to be locked by this process, found that they "
+                "are not. Nothing was deleted. Lock them first."
+            )
+        return self.held
+
+    def read(self, now_ms: int) -> Node:
+        """Look at the node."""
+        return read_node(self.root)
+
+    def see(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
+        """Look at the node's logs, at one again where a file of it went away: its broker may delete."""
+        return _seen((read or self.read)(now_ms))
+
+    def last(self) -> Node:
+        """Return the node as it was seen last, or look at it."""
+        return self.seen.node if self.seen else self.read(0)
+
+    def seen_of(self, snapshot: StoreSnapshot, now_ms: int) -> SeenNode:
+        return self.seen if self.seen and self.seen.logs is snapshot.logs else self.see(now_ms)
+
+    def node_of(self, snapshot: StoreSnapshot, now_ms: int) -> Node:
+        return self.seen.node if self.seen and self.seen.logs is snapshot.logs else self.read(now_ms)
+
+    def close(self) -> None:
+        """End connections; what is asked next opens others."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeTasks(BackgroundTasks):
     """What a node's broker does in the background."""
 
-    store: KafkaStore
+    node: OpenNode
 
     def look(self, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, ...]:
-        return tasks_of(self.store.read_node(now_ms), now_ms, limits)
+        return tasks_of(self.node.read(now_ms), now_ms, limits)
 
     def check_deleted_topics(self, topics: Collection[str]) -> tuple[str, ...]:
-        return tuple(words_for_nothing(read_node(self.store.root), topics))
+        return tuple(words_for_nothing(read_node(self.node.root), topics))
 
     def delete_left_over(self, left: LeftOver, meanwhile: Callable[[], object]) -> None:
-        remove_left_over(left, self.store.locked.check, meanwhile)
+        remove_left_over(left, self.node.locked.check, meanwhile)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLogs(IdentifiedLogs):
     """Which logs a node has, by their files and by the cluster's metadata."""
 
-    store: KafkaStore
+    node: OpenNode
 
     def is_present(self, directory: Path) -> bool:
         return (directory / meta_properties.NAME).is_file()
 
     def read(self, snapshot: StoreSnapshot) -> Mapping[str, LogIdentity]:
-        return identities(self.store.node_of(snapshot, snapshot.taken_at_ms))
+        return identities(self.node.node_of(snapshot, snapshot.taken_at_ms))
 
     def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
-        return absences(self.store.seen.node if self.store.seen else self.store.read_node(0), logs)
+        return absences(self.node.last(), logs)
 
     def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
-        node, wanted = self.store.seen.node if self.store.seen else self.store.read_node(0), by_log(segments)
+        node, wanted = self.node.last(), by_log(segments)
         found: dict[SegmentId, int] = {}
         for directory, log in node.logs:
             bases = {one.base_offset for one in wanted.get(log.name.log, ())}
@@ -168,9 +220,9 @@ class NodeLogs(IdentifiedLogs):
         return found
 
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
-        seen = self.store.seen or self.store.see(0)
+        seen = self.node.seen or self.node.see(0)
         if (one := seen.known.get(log)) is None:
-            raise went_meanwhile(f"log {log} of {self.store.root}")
+            raise went_meanwhile(f"log {log} of {self.node.root}")
         return contradiction_of(one.log, log_id_of(one.directory, one.log), one.end.offset, receipts)
 
 
@@ -178,10 +230,11 @@ class NodeLogs(IdentifiedLogs):
 class NodeReplicas(StoreReplicas):
     """What a node's logs have in common with those of other nodes."""
 
-    store: KafkaStore
+    node: OpenNode
 
     def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        node = self.store.seen.node if self.store.seen else read_node(self.store.root)
+        seen = self.node.seen
+        node = seen.node if seen else read_node(self.node.root)
         logs = {log.name.log: (directory, log) for directory, log in node.logs}
         found: dict[SegmentId, SegmentContext] = {}
         for name, of_log in by_log(sorted(segments, key=attrgetter("log", "base_offset"))).items():
@@ -198,7 +251,7 @@ class NodeReplicas(StoreReplicas):
 class NodeConsumers(StoreConsumers):
     """Who consumes a node's logs, by their files, and by the cluster where one is asked."""
 
-    store: KafkaStore
+    node: OpenNode
 
     def unread(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
@@ -222,18 +275,18 @@ class NodeConsumers(StoreConsumers):
         from storage_engine.kafka.lag import consumers_of
         from storage_engine.kafka.store.lag_context import reading_context
 
-        seen = self.store.seen_of(snapshot, snapshot.taken_at_ms)
-        return consumers_of(seen.node, self.store.asked), reading_context(seen, snapshot, read)
+        seen = self.node.seen_of(snapshot, snapshot.taken_at_ms)
+        return consumers_of(seen.node, self.node.asked), reading_context(seen, snapshot, read)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCourse(StoreCourse):
     """What goes when, by the topics' settings."""
 
-    store: KafkaStore
+    node: OpenNode
 
     def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
-        seen = self.store.seen_of(snapshot, snapshot.taken_at_ms)
+        seen = self.node.seen_of(snapshot, snapshot.taken_at_ms)
         found: dict[SegmentId, int | None] = {}
         for log, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):
             # What goes once remote storage has it, goes nobody knows when.
@@ -247,7 +300,7 @@ class NodeCourse(StoreCourse):
         return found
 
     def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
-        node = self.store.node_of(snapshot, snapshot.taken_at_ms)
+        node = self.node.node_of(snapshot, snapshot.taken_at_ms)
         found = (first_batch_ms(log.segments[0]) for _, log in node.logs if log.segments)
         return min((at_ms for at_ms in found if at_ms is not None), default=None)
 
@@ -273,10 +326,10 @@ class NodeProcess(StoreProcess):
 class SegmentIndexes(StoreDependents):
     """Indexes of a stopped node, which a broker makes again."""
 
-    store: KafkaStore
+    node: OpenNode
 
     def find(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        node = self.store.seen.node if self.store.seen else self.store.read_node(0)
+        node = self.node.last()
         return tuple(indexes_below(node, min_offsets))
 
     def delete(
@@ -286,7 +339,7 @@ class SegmentIndexes(StoreDependents):
         remove: Remove = durable.unlink_in,
     ) -> None:
         if files:
-            delete_indexes(self.store.locked, files, meanwhile, remove)
+            delete_indexes(self.node.locked, files, meanwhile, remove)
 
 
 NAME = "kafka"
@@ -294,27 +347,24 @@ NAME = "kafka"
 
 @dataclass(slots=True)
 class KafkaStore(BrokerStore):
-    """A node's log directories, by its ``server.properties`` or by one of them.
+    """A node's log directories, by its ``server.properties`` or by one of them."""
 
-    :param seen: the last snapshot's logs, and what they were made of.
-    :param held: the directories, while they are locked.
-    """
+    node: OpenNode
 
-    root: Path
-    seen: SeenNode | None = None
-    held: LockedDirectories | None = None
+    def close(self) -> None:
+        self.node.close()
 
     @property
     def data_paths(self) -> tuple[Path, ...]:
-        return data_paths(self.root)
+        return data_paths(self.node.root)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        self.seen = seen = self.see(now_ms)
+        self.node.seen = seen = self.node.see(now_ms)
         node = seen.node
         *others, last = (DiskUsage.of(directory.path) for directory in node.directories)
         return StoreSnapshot(
             broker=NAME,
-            root=str(self.root),
+            root=str(self.node.root),
             taken_at_ms=now_ms,
             logs=seen.logs,
             log_disks=tuple(others) or (last,),
@@ -328,7 +378,7 @@ class KafkaStore(BrokerStore):
 
         Of a stopped node only what may be deleted without its broker goes.
         """
-        seen = self.seen_of(snapshot, now_ms)
+        seen = self.node.seen_of(snapshot, now_ms)
         topics = read_topic_settings(seen.node)
         plans = tuple(
             plan_of_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
@@ -345,15 +395,15 @@ class KafkaStore(BrokerStore):
 
     @property
     def identities(self) -> NodeLogs:
-        return NodeLogs(self)
+        return NodeLogs(self.node)
 
     @property
     def consumers(self) -> NodeConsumers:
-        return NodeConsumers(self)
+        return NodeConsumers(self.node)
 
     @property
     def course(self) -> NodeCourse:
-        return NodeCourse(self)
+        return NodeCourse(self.node)
 
     @property
     def process(self) -> NodeProcess:
@@ -361,48 +411,29 @@ class KafkaStore(BrokerStore):
 
     @property
     def dependents(self) -> SegmentIndexes | None:
-        return SegmentIndexes(self)
+        return SegmentIndexes(self.node)
 
     @property
     def replicas(self) -> NodeReplicas:
-        return NodeReplicas(self)
+        return NodeReplicas(self.node)
 
     @property
     def tasks(self) -> NodeTasks:
-        return NodeTasks(self)
-
-    @property
-    def asked(self) -> Cluster | None:
-        """Return the running cluster that is asked beside the files; None: none is."""
-        return None
-
-    def read_node(self, now_ms: int) -> Node:
-        """Look at the node."""
-        return read_node(self.root)
-
-    def see(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
-        """Look at the node's logs, at one again where a file of it went away: its broker may delete."""
-        return _seen((read or self.read_node)(now_ms))
-
-    def seen_of(self, snapshot: StoreSnapshot, now_ms: int) -> SeenNode:
-        return self.seen if self.seen and self.seen.logs is snapshot.logs else self.see(now_ms)
-
-    def node_of(self, snapshot: StoreSnapshot, now_ms: int) -> Node:
-        return self.seen.node if self.seen and self.seen.logs is snapshot.logs else self.read_node(now_ms)
+        return NodeTasks(self.node)
 
     @property
     def limit(self) -> StoreLimit | None:
-        if not self.root.is_dir():
+        if not self.node.root.is_dir():
             return None
         why = (
-            f"{self.root}: expected a node's server.properties, found one of its log directories, which is "
-            "only looked at. Nothing was changed. Name the file as STORE."
+            f"{self.node.root}: expected a node's server.properties, found one of its log directories, which "
+            "is only looked at. Nothing was changed. Name the file as STORE."
         )
         return StoreLimit(why, may_archive=False)
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
         """Leave out what is compacted, goes to remote storage, isn't replicated or in an open transaction."""
-        node = self.node_of(snapshot, snapshot.taken_at_ms)
+        node = self.node.node_of(snapshot, snapshot.taken_at_ms)
         return archivable_of_node(node, read_topic_settings(node), snapshot.logs)
 
     def cut_to_archivable(
@@ -415,7 +446,7 @@ class KafkaStore(BrokerStore):
         going = {plan.log for plan in plans if plan.to_delete}
         if not going:
             return tuple(plans)
-        node = self.node_of(snapshot, snapshot.taken_at_ms)
+        node = self.node.node_of(snapshot, snapshot.taken_at_ms)
         topics = topics or read_topic_settings(node)
         logs = (log for log in snapshot.logs if log.name in going)
         archivable = archivable_of_node(node, topics, logs)
@@ -439,28 +470,16 @@ class KafkaStore(BrokerStore):
 
         check_manageable(self)
         with lock(self.data_paths) as held:
-            self.held = held
+            self.node.held = held
             try:
                 yield held
             finally:
-                self.held = None
-
-    @property
-    def locked(self) -> LockedDirectories:
-        """
-        :raises StoreBusyError: this process hasn't locked the node.
-        """
-        if self.held is None:
-            raise StoreBusyError(
-                f"{self.root}: expected the node's directories to be locked by this process, found that they "
-                "are not. Nothing was deleted. Lock them first."
-            )
-        return self.held
+                self.node.held = None
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
-        delete_oldest(self.locked, self.root, segments, meanwhile, remove)
+        delete_oldest(self.node.locked, self.node.root, segments, meanwhile, remove)
 
 
 def open_store(settings: StoreSettings) -> KafkaStore:
@@ -474,7 +493,7 @@ def open_store(settings: StoreSettings) -> KafkaStore:
             f"{'another configuration file' if settings.broker_conf else 'settings'}. Nothing was changed. "
             "Name that file as STORE."
         )
-    store = KafkaStore(Path(settings.root))
+    store = KafkaStore(OpenNode(Path(settings.root)))
     store.data_paths  # noqa: B018  says at once what is wrong with the file
     return store
 
