@@ -11,10 +11,15 @@ from typing import Any
 import pytest
 
 from storage_engine.brokers import find_broker
-from storage_engine.exceptions import BadInputError, GateRefusedError, StorageEngineError
+from storage_engine.exceptions import (
+    BadInputError,
+    GateRefusedError,
+    StorageEngineError,
+    UnsupportedLayoutError,
+)
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.broker.broker_store import BrokerStore, hold_of
+from storage_engine.model.broker.broker_store import ALWAYS, BrokerStore, hold_of, watch_of
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.plan.plan import PlanRequest
@@ -24,6 +29,7 @@ from storage_engine.retention import shield, steps
 from storage_engine.retention.archive import gone
 from storage_engine.retention.hold.leaving_unproven import unheld_by
 from storage_engine.retention.plan.deciding import pending_by
+from storage_engine.retention.plan.due import look_for_due
 from storage_engine.retention.store import brokers, context
 from storage_engine.retention.store.broker_answers import PARTS, asked
 from storage_engine.retention.store.context import open_context
@@ -124,6 +130,29 @@ def test_what_is_absent_is_unknown_or_refuses(managed: Managed, monkeypatch: pyt
     assert pending_by(broker, broker.snapshot(0), PendingPolicy.BLOCK)
     with pytest.raises(BadInputError, match="expected a store that can have a shield"):
         shield.tend_shield(store)
+
+
+def test_a_store_that_is_archived_alone_keeps_all_though_it_does_not_say_so(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = managed(policy=POLICIES["unarchived"], overrides={"storeType": "defaultRocksDB"})
+    with pytest.raises(UnsupportedLayoutError, match="RocksDB"):
+        steps.make_plan(store, "r", SMALL)
+    leave_out(monkeypatch, ["limit"])
+    assert steps.make_plan(store, "s", SMALL).deletes == 0
+    assert went(store) == set()
+
+
+def test_without_causes_one_always_holds_and_the_plan_alone_says_what_goes(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = managed(
+        overrides={"fileReservedTime": "999999", "deleteWhen": "99"}, policy=POLICIES["unarchived"]
+    )
+    assert not brokers.open_store(store).causes.watch(0).triggers  # type: ignore[union-attr]
+    leave_out(monkeypatch, ["causes"])
+    assert watch_of(brokers.open_store(store), 0).triggers == (ALWAYS,)
+    assert look_for_due(store).deletes == 0
 
 
 @pytest.fixture
@@ -256,7 +285,7 @@ class Leaving:
         return self._users.pop() if self._users else ""
 
     def is_user_ours(self) -> bool:
-        return not self._users
+        return False
 
     def __getattr__(self, name: str) -> Any:
         return None

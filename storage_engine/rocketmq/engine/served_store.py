@@ -26,6 +26,7 @@ from storage_engine.rocketmq.codec.stored_messages import newest_message_ms
 from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.engine.recovering import check_nothing_cut
 from storage_engine.rocketmq.engine.serving import EngineSession, ask_who_serves, positions_of
+from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.stored_files import ATTEMPTS, reread
 from storage_engine.rocketmq.live.status import checkpoint_behind_ms
 from storage_engine.rocketmq.store.broker import (
@@ -34,6 +35,7 @@ from storage_engine.rocketmq.store.broker import (
     RocketMQBrokerStore,
     open_files,
 )
+from storage_engine.rocketmq.store.store import RocketMQStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class ServedStore(RocketMQBrokerStore):
 
     @property
     def process(self) -> ServedProcess:
-        return ServedProcess(self.files.layout, self)
+        return ServedProcess(self.files.layout, self.files, self.config, self.session)
 
     @property
     def dependents(self) -> ServedDependents:
@@ -119,25 +121,25 @@ class ServedDependents(QueuesAndIndex):
 class ServedProcess(FileProcess):
     """The process that serves a store, if one does."""
 
-    store: ServedStore
+    files: RocketMQStore
+    config: BrokerConfig
+    session: EngineSession | None
 
     def user(self) -> str:
         """Who serves the store is asked for each change."""
-        return "" if self.store.session is not None else FileProcess.user(self)
+        return "" if self.session is not None else FileProcess.user(self)
 
     def running_pid(self) -> int | None:
-        return None if self.store.session is None else self.store.session.pid
+        return None if self.session is None else self.session.pid
 
     def progress(self, now_ms: int) -> BrokerProgress | None:
-        if self.store.session is None:
+        if self.session is None:
             return None
-        found = self.store.session.positions()
-        newest_ms = newest_message_ms(self.store.files.layout, found.committed)
+        found = self.session.positions()
+        newest_ms = newest_message_ms(self.layout, found.committed)
         return BrokerProgress(
             sampled_at_ms=now_ms,
-            min_offset=min(
-                (segment.base_offset for segment in self.store.files.raw_log().segments), default=0
-            ),
+            min_offset=min((segment.base_offset for segment in self.files.raw_log().segments), default=0),
             max_offset=found.wrote,
             earliest_message_timestamp_ms=None,
             flush_behind_bytes=found.wrote - (found.flushed or 0),
@@ -151,9 +153,9 @@ class ServedProcess(FileProcess):
 
         :raises StoreBusyError: a broker has the store, or another program.
         """
-        if self.store.session is not None:
-            return from_jsonable(FlushedStore, self.store.session.ask("flush"), "answer of the engine")
-        with open_store(self.store.config, check=check_nothing_cut) as store:
+        if self.session is not None:
+            return from_jsonable(FlushedStore, self.session.ask("flush"), "answer of the engine")
+        with open_store(self.config, check=check_nothing_cut) as store:
             before = positions_of(store)
             store.flush()
             return FlushedStore(before, positions_of(store))
