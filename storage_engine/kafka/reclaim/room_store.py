@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage_engine.core import durable
@@ -49,31 +48,15 @@ from storage_engine.model.plan.plan import Cause, Plan, PlanRequest, Trigger, Ur
 from storage_engine.model.store.store import Segment, StoreSnapshot, by_log
 
 if TYPE_CHECKING:
-    from storage_engine.kafka.stopped.store_lock import LockedDirectories
+    pass
 
 
 AT_ONCE = 100
 """How many segments leaders are told of at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeldNode:
-    """A stopped node of a running cluster.
-
-    :param held: its locks.
-    :param seen: what its last snapshot was made of.
-    :param memory: of its hold; None: nothing is remembered.
-    """
-
-    root: Path
-    held: LockedDirectories
-    cluster: Cluster
-    seen: SeenNode
-    memory: HoldMemory | None
-
-
 def delete_segments(
-    room: HeldNode, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove
+    room: RoomNode, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove
 ) -> None:
     """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.delete_segments`.
 
@@ -81,22 +64,25 @@ def delete_segments(
         was not deleted.
     :raises BrokerError: the cluster can't be asked, or it isn't known what it did; run again, it goes on.
     """
-    stopped = read_stopped(room.seen.node)
-    prefixes = list(_prefixes(room.seen, segments))
-    word = _ask(room, [one.name for one in prefixes])
+    held, cluster = room.locked, room.asked
+    seen = room.seen or room.see(clock_ms())
+    assert cluster is not None
+    stopped = read_stopped(seen.node)
+    prefixes = list(_prefixes(seen, segments))
+    word = _ask(cluster, [one.name for one in prefixes])
     going = [(prefix, _way(prefix, stopped, word)) for prefix in prefixes]
-    _begin_behind(room, going, word, meanwhile)
+    _begin_behind(room, cluster, going, word, meanwhile)
     for prefix, way in going:
         for segment in prefix.segments:
             meanwhile()
             alone = replace(prefix, segments=(segment,))
-            again = _ask(room, [alone.name])
+            again = _ask(cluster, [alone.name])
             _check_again(alone, way, _way(alone, stopped, again))
-            delete_oldest(room.held, room.root, (segment,), meanwhile, remove)
+            delete_oldest(held, room.root, (segment,), meanwhile, remove)
 
 
-def _ask(room: HeldNode, logs: Sequence[PartitionDirectory]) -> LeadersWord:
-    return ask_leaders(room.cluster, logs, clock_ms())
+def _ask(cluster: Cluster, logs: Sequence[PartitionDirectory]) -> LeadersWord:
+    return ask_leaders(cluster, logs, clock_ms())
 
 
 def _prefixes(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
@@ -120,7 +106,8 @@ def _way(prefix: Prefix, stopped: StoppedNode | Fault, word: LeadersWord) -> Way
 
 
 def _begin_behind(
-    room: HeldNode,
+    room: RoomNode,
+    cluster: Cluster,
     going: Sequence[tuple[Prefix, Way]],
     word: LeadersWord,
     meanwhile: Callable[[], object],
@@ -142,12 +129,12 @@ def _begin_behind(
         if is_cut or end_offset(prefix.log) > way.led_from:
             at = max(prefix.boundary, way.led_from + 1)
             witnesses[prefix.key] = witness_of(prefix, at, live.high_watermark or 0)
-    other = other_than(room.cluster, witnesses, meanwhile)
+    other = other_than(cluster, witnesses, meanwhile)
     for prefix, _ in going:
         if prefix.key in other:
             raise refused(prefix, other[prefix.key])
     if cuts:
-        cut_remembered(room.cluster, room.root, room.memory, cuts, meanwhile, is_held=False)
+        cut_remembered(cluster, room.root, room.memory, cuts, meanwhile, is_held=False)
 
 
 def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
@@ -205,13 +192,6 @@ class RoomNode(OpenNode):
         self.word = ask_leaders(cluster, names, now_ms)
         return with_first_settings(with_word(node, self.word, cluster.address), all_states(self.memory))
 
-    @property
-    def looked(self) -> SeenNode:
-        """Return what the last snapshot was made of."""
-        if self.seen is None:
-            self.seen = self.see(clock_ms())
-        return self.seen
-
 
 @dataclass(slots=True)
 class RoomStore(KafkaStore):
@@ -257,10 +237,7 @@ class RoomStore(KafkaStore):
         if self.node.live is None:
             KafkaStore.delete_segments(self, segments, meanwhile, remove)
         else:
-            node = self.node
-            assert node.asked is not None
-            room = HeldNode(node.root, node.locked, node.asked, node.looked, node.memory)
-            delete_segments(room, segments, meanwhile, remove)
+            delete_segments(self.node, segments, meanwhile, remove)
 
 
 def with_word(node: Node, word: LeadersWord, address: str) -> Node:

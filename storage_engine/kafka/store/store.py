@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -455,16 +455,13 @@ class KafkaStore(BrokerStore):
             cut_to_archivable(plan, archivable, may, has_remote=topics.has_remote(plan.log)) for plan in plans
         )
 
-    def lock(self) -> AbstractContextManager[LockedStore]:
+    @contextmanager
+    def lock(self) -> Iterator[LockedStore]:
         """Keep brokers away until the block ends.
 
         :raises BadInputError: it is one log directory alone.
         :raises StoreBusyError: a broker runs, or another run has the node.
         """
-        return self._taken()
-
-    @contextmanager
-    def _taken(self) -> Iterator[LockedDirectories]:
         # psutil, which looking at a node needs for nothing.
         from storage_engine.kafka.stopped.store_lock import lock
 

@@ -51,23 +51,19 @@ class FenceWatch(Protocol):
     @property
     def directories(self) -> tuple[Path, ...]:
         """Return where files lie whose change is a reason to look at once, as of the last look."""
-        ...
 
     @property
     def last_look(self) -> WatchLook:
         """Return what the last look came to that saw all that the hold rests on."""
-        ...
 
     def watching(self) -> AbstractContextManager[Beating | None]:
         """Be the store's only watch until the block ends; None: another process is.
 
         :raises OSError: the store can't be written.
         """
-        ...
 
     def silent(self) -> str:
         """Return which process has the store's watch and doesn't look at it; empty: none has, or it does."""
-        ...
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
         """Mend what isn't as the hold left it.
@@ -76,11 +72,9 @@ class FenceWatch(Protocol):
         :raises StorageEngineError: something can't be mended; says why.
         :raises OSError: the store can't be read or written.
         """
-        ...
 
     def left_over(self) -> tuple[Drift, ...]:
         """Return, once, what a look has found and done before it raised."""
-        ...
 
 
 class Beating(Protocol):
@@ -94,7 +88,6 @@ class Beating(Protocol):
         :param tended_at_ms: when it last looked at all of the shield; 0: it hasn't yet.
         :raises OSError: the store can't be written.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +277,6 @@ class IdentifiedLogs(ABC):
 
         :raises OSError: a file can't be read.
         """
-        ...
 
     @abstractmethod
     def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
@@ -292,7 +284,6 @@ class IdentifiedLogs(ABC):
 
         :raises OSError: a file can't be read.
         """
-        ...
 
     def is_present(self, directory: Path) -> bool:
         """Return whether one of the store's directories is what it was: no mount point without its disk."""
@@ -328,7 +319,6 @@ class StoreReplicas(ABC):
         :raises StorageEngineError: it can't be told; says of which log.
         :raises OSError: a file can't be read.
         """
-        ...
 
     @abstractmethod
     def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
@@ -339,7 +329,6 @@ class StoreReplicas(ABC):
         :param segments: of one log, oldest first.
         :raises OSError: a file can't be read.
         """
-        ...
 
 
 class StoreConsumers:
@@ -439,12 +428,10 @@ class StoreCauses(ABC):
         self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
     ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
         """Return the causes that hold now, and notices for a person."""
-        ...
 
     @abstractmethod
     def watch(self, now_ms: int) -> Watch:
         """Return the causes that hold now by clock and disks alone; reads no segment."""
-        ...
 
 
 ALWAYS: Final = Trigger(Cause.TIME_UP, Urgency.ORDINARY, "what has expired goes at any time")
@@ -524,7 +511,6 @@ class StoreShield(ABC):
         """Return how large a shield has to be beside this broker, and whether there may be one; measures
         disks.
         """
-        ...
 
     @abstractmethod
     def sealed_files(self) -> tuple[Segment, ...]:
@@ -534,7 +520,6 @@ class StoreShield(ABC):
         :raises BrokerError: a running broker can't be asked.
         :raises OSError: one can't be read, or went away in the middle.
         """
-        ...
 
     def end_force(self) -> Drift | None:
         """Set back what lets a running broker delete whatever its age, where we may and it is no emergency.
@@ -556,7 +541,6 @@ class StoreDependents(ABC):
 
         :param min_offsets: by the name of the log; what points into other logs stays.
         """
-        ...
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -801,7 +785,6 @@ class BrokerStore(Contract):
     @abstractmethod
     def data_paths(self) -> tuple[Path, ...]:
         """The directories that the broker writes to."""
-        ...
 
     @abstractmethod
     def snapshot(self, now_ms: int) -> StoreSnapshot:
@@ -810,7 +793,6 @@ class BrokerStore(Contract):
         :raises StoreNotFoundError: there is no store.
         :raises StoreLayoutError: its files don't form one contiguous log.
         """
-        ...
 
     def glance(self, now_ms: int) -> StoreSnapshot:
         """Return what the store is now for who only looks, and reads as little as that takes.
@@ -830,7 +812,6 @@ class BrokerStore(Contract):
     @abstractmethod
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         """Decide, for every segment, whether it goes and why. Pure."""
-        ...
 
     @abstractmethod
     def lock(self) -> AbstractContextManager[LockedStore]:
@@ -838,7 +819,6 @@ class BrokerStore(Contract):
 
         :raises StoreBusyError: somebody has it.
         """
-        ...
 
     @abstractmethod
     def delete_segments(
@@ -858,7 +838,6 @@ class BrokerStore(Contract):
         :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more.
         :raises BrokerError: a running broker didn't delete all of them; they may go any time.
         """
-        ...
 
 
 def hold_of(store: BrokerStore) -> StoreHold:

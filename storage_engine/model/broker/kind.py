@@ -73,7 +73,6 @@ class BrokerEngine(ABC):
         :raises StoreBusyError: the broker runs.
         :raises CorruptFrameError: whole messages would be lost.
         """
-        ...
 
     @abstractmethod
     def rebuild_queues(self, settings: StoreSettings) -> StoreRecovery:
@@ -83,7 +82,6 @@ class BrokerEngine(ABC):
         :raises StoreBusyError: the broker runs.
         :raises CorruptFrameError: the log is damaged; nothing was changed.
         """
-        ...
 
     @abstractmethod
     def write_sample(self, request: SampleRequest) -> SampleStore:
@@ -91,7 +89,6 @@ class BrokerEngine(ABC):
 
         :raises BadInputError: it can't be done without the broker, or where the request says.
         """
-        ...
 
     @abstractmethod
     def serve(
@@ -109,7 +106,6 @@ class BrokerEngine(ABC):
         :raises BadInputError: this package has no engine for it.
         :raises StoreBusyError: somebody else has the store.
         """
-        ...
 
 
 class RunningKind(ABC):
@@ -127,7 +123,6 @@ class RunningKind(ABC):
 
         :raises BrokerError: the broker can't be asked.
         """
-        ...
 
     def watch_fence(self, settings: StoreSettings) -> FenceWatch | None:
         """Watch what a hold on a store rests on; None: on nothing. The store needn't be there yet."""
@@ -172,7 +167,6 @@ class Inspecting(ABC):
         :param queues: list what leads consumers to messages.
         :param snapshot: of a running broker's store; None: take one.
         """
-        ...
 
     def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
         """Say of a store what only this kind of broker knows, also of one that can't be opened. Reads only.

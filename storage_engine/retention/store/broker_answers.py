@@ -425,17 +425,17 @@ def take_snapshot(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot
     :raises BrokerPackageError: it can't be.
     :raises StorageEngineError: as ``BrokerStore.snapshot`` does.
     """
-    with package_errors(broker, "tell what its store is"):
-        snapshot = store.snapshot(now_ms)
-        data_paths = store.data_paths
-    check_snapshot(snapshot, data_paths, broker)
-    return snapshot
+    return _taken(store, lambda: store.snapshot(now_ms), broker)
 
 
 def take_glance(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot:
     """Return the same for who only looks."""
+    return _taken(store, lambda: store.glance(now_ms), broker)
+
+
+def _taken(store: BrokerStore, take: Callable[[], StoreSnapshot], broker: str) -> StoreSnapshot:
     with package_errors(broker, "tell what its store is"):
-        snapshot = store.glance(now_ms)
+        snapshot = take()
         data_paths = store.data_paths
     check_snapshot(snapshot, data_paths, broker)
     return snapshot

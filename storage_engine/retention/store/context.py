@@ -32,7 +32,6 @@ from storage_engine.lake.catalog.place import check_any_catalog_file
 from storage_engine.model.broker.broker_store import (
     BrokerStore,
     LockedStore,
-    Watch,
     check_manageable,
     course_of,
     process_of,
@@ -117,10 +116,6 @@ class Context:
         """
         return take_snapshot(self.broker, now_ms, self.store.broker)
 
-    def watch(self, now_ms: int) -> Watch:
-        """Return the causes that hold now by clock and disks alone."""
-        return watch_of(self.broker, now_ms)
-
     def run(self, run_key: str) -> Run:
         """
         :raises RunStateError: there is no such run.
@@ -135,7 +130,7 @@ class Context:
     def bytes_per_second(self) -> int | None:
         """Return how fast segments may be read now; None: without a limit, as in an emergency."""
         beside = self.broker.is_live or bool(self.broker.limit and process_of(self.broker).user())
-        emergency = beside and any(trigger.at_once for trigger in self.watch(clock_ms()).triggers)
+        emergency = beside and any(trigger.at_once for trigger in watch_of(self.broker, clock_ms()).triggers)
         return archive_limit(self.store.policy, beside=beside, emergency=emergency)
 
     def sample(

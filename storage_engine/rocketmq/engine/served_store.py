@@ -16,12 +16,11 @@ from storage_engine.model.broker.broker_store import (
     FlushedStore,
     LockedStore,
     Remove,
-    StorePositions,
     StoreSettings,
 )
 from storage_engine.model.hold import BrokerProgress, HoldMemory
 from storage_engine.model.plan.plan import DependentFile
-from storage_engine.model.store.store import LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.store.store import Segment, StoreSnapshot
 from storage_engine.rocketmq.codec.stored_messages import newest_message_ms
 from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.engine.recovering import check_nothing_cut
@@ -33,6 +32,7 @@ from storage_engine.rocketmq.store.broker import (
     FileProcess,
     QueuesAndIndex,
     RocketMQBrokerStore,
+    cut_log,
     open_files,
 )
 from storage_engine.rocketmq.store.store import RocketMQStore
@@ -69,14 +69,16 @@ class ServedStore(RocketMQBrokerStore):
             return look()
         before = self.session.positions()
         seen = reread(look, ATTEMPTS)
-        logs = tuple(as_far_as_flushed(log, before) for log in seen.logs)
+        logs = tuple(
+            cut_log(log, min(log.max_offset, before.flushed or 0), before.dispatched) for log in seen.logs
+        )
         return replace(seen, crashed=False, logs=logs)
 
     @contextmanager
     def lock(self) -> Iterator[LockedStore]:
         if self.session is None:
-            with self.files.lock() as held:
-                yield self.locked(held.notices)
+            with RocketMQBrokerStore.lock(self) as held:
+                yield held
             return
         with self.session.locked():
             yield self.locked(())
@@ -159,19 +161,6 @@ class ServedProcess(FileProcess):
             before = positions_of(store)
             store.flush()
             return FlushedStore(before, positions_of(store))
-
-
-def as_far_as_flushed(log: LogSnapshot, positions: StorePositions) -> LogSnapshot:
-    """Return a log as its files show it, cut to what was on disk before they were looked at."""
-    end = min(log.max_offset, positions.flushed or 0)
-    return replace(
-        log,
-        segments=tuple(
-            replace(segment, state=SegmentState.ACTIVE) if segment.end_offset > end else segment
-            for segment in log.segments
-        ),
-        dispatched_offset=max(min(log.dispatched_offset, positions.dispatched), log.min_offset),
-    )
 
 
 def open_served(settings: StoreSettings) -> ServedStore:

@@ -35,7 +35,6 @@ from storage_engine.model.store.store import (
     LogSnapshot,
     Segment,
     SegmentId,
-    SegmentState,
     StoreSnapshot,
 )
 from storage_engine.rocketmq.codec.stored_messages import (
@@ -76,6 +75,7 @@ from storage_engine.rocketmq.store.broker import (
     LogReplicas,
     MarkedHold,
     QueuesAndIndex,
+    cut_log,
     open_files,
 )
 
@@ -365,17 +365,9 @@ def as_the_broker_says(log: LogSnapshot, info: RuntimeInfo) -> LogSnapshot:
 
     :param info: asked for before the files were listed: only what it has behind it is sealed.
     """
-    end = min(log.max_offset, info.commitlog_max_offset)
+    end = info.commitlog_max_offset
     # The broker counts what is behind against a max offset that it takes a moment later.
-    dispatched = min(log.dispatched_offset, info.commitlog_max_offset - info.dispatch_behind_bytes)
-    return replace(
-        log,
-        segments=tuple(
-            replace(segment, state=SegmentState.ACTIVE) if segment.end_offset > end else segment
-            for segment in log.segments
-        ),
-        dispatched_offset=max(dispatched, log.min_offset),
-    )
+    return cut_log(log, min(log.max_offset, end), end - info.dispatch_behind_bytes)
 
 
 def open_live(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | None) -> LiveStore:

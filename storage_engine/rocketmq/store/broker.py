@@ -59,7 +59,7 @@ from storage_engine.rocketmq.rules.window import time_zone as zone_of
 from storage_engine.rocketmq.store import dependents, replicas
 from storage_engine.rocketmq.store.causes import watch
 from storage_engine.rocketmq.store.store import RocketMQStore
-from storage_engine.rocketmq.store.store_lock import holder_text, is_locked_by_us
+from storage_engine.rocketmq.store.store_lock import holder_text, is_locked_by_us, lock
 from storage_engine.same_bytes.removal import remove_unchanged
 
 
@@ -365,7 +365,7 @@ class RocketMQBrokerStore(BrokerStore):
 
     @contextmanager
     def lock(self) -> Iterator[LockedStore]:
-        with self.files.lock() as held:
+        with lock(self.files.layout) as held:
             yield self.locked(held.notices)
 
     def locked(self, notices: tuple[str, ...]) -> LockedLog:
@@ -379,6 +379,20 @@ class RocketMQBrokerStore(BrokerStore):
         self.files.layout.check_cleanable()
         for segment in segments:
             remove_unchanged(segment, self.files.layout.root, remove)
+
+
+def cut_log(log: LogSnapshot, end: int, dispatched: int) -> LogSnapshot:
+    """Return a log as its files show it, cut to what its writer said before they were looked at.
+
+    :param end: only what lies before it is sealed.
+    :param dispatched: the offset up to which consumers find messages.
+    """
+    segments = tuple(
+        replace(segment, state=SegmentState.ACTIVE) if segment.end_offset > end else segment
+        for segment in log.segments
+    )
+    dispatched = max(min(log.dispatched_offset, dispatched), log.min_offset)
+    return replace(log, segments=segments, dispatched_offset=dispatched)
 
 
 def open_files(settings: StoreSettings) -> RocketMQBrokerStore:
