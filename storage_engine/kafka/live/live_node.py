@@ -14,7 +14,6 @@ from storage_engine.kafka.live.observe import observe
 from storage_engine.kafka.store.plan import SeenNode
 from storage_engine.kafka.store.store import OpenNode
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.hold import HoldMemory
 from storage_engine.model.settings.store_settings import WE_DELETE
 
 
@@ -23,24 +22,18 @@ class LiveNode(OpenNode):
     """A node whose broker runs: its files, its cluster, and what is remembered of its hold.
 
     :param live: how its cluster is reached.
-    :param memory: of its hold.
     :param unheld: why logs aren't held, by name, as its hold was looked at last; nothing of them goes.
     """
 
     live: LiveBroker = field(default_factory=LiveBroker)
-    memory: HoldMemory | None = None
     unheld: Mapping[str, str] = field(default_factory=dict)
-    _cluster: Cluster | None = None
 
     @property
     def asked(self) -> Cluster:
         """Return the cluster; a connection that was closed is opened again."""
-        if self._cluster is None:
-            self._cluster = Cluster(self.live)
-        return self._cluster
-
-    def close(self) -> None:
-        self._cluster = None
+        if self.cluster is None:
+            self.cluster = Cluster(self.live)
+        return self.cluster
 
     def look(self, now_ms: int) -> SeenNode:
         """Look at the node's logs to hold them; what a snapshot was made of stays.

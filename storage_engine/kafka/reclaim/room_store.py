@@ -20,7 +20,7 @@ from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import ChangedUnderUsError, NotOnBrokerError, StoreBusyError
 from storage_engine.kafka.cluster.client import Cluster
-from storage_engine.kafka.format.file_names import METADATA_TOPIC, PartitionDirectory
+from storage_engine.kafka.format.file_names import METADATA_TOPIC
 from storage_engine.kafka.format.layout import LogDirectory, Node, read_node
 from storage_engine.kafka.format.log_end import end_offset
 from storage_engine.kafka.hold.needed_retention import all_states
@@ -69,20 +69,16 @@ def delete_segments(
     assert cluster is not None
     stopped = read_stopped(seen.node)
     prefixes = list(_prefixes(seen, segments))
-    word = _ask(cluster, [one.name for one in prefixes])
+    word = ask_leaders(cluster, [one.name for one in prefixes], clock_ms())
     going = [(prefix, _way(prefix, stopped, word)) for prefix in prefixes]
     _begin_behind(room, cluster, going, word, meanwhile)
     for prefix, way in going:
         for segment in prefix.segments:
             meanwhile()
             alone = replace(prefix, segments=(segment,))
-            again = _ask(cluster, [alone.name])
+            again = ask_leaders(cluster, [alone.name], clock_ms())
             _check_again(alone, way, _way(alone, stopped, again))
             delete_oldest(held, room.root, (segment,), meanwhile, remove)
-
-
-def _ask(cluster: Cluster, logs: Sequence[PartitionDirectory]) -> LeadersWord:
-    return ask_leaders(cluster, logs, clock_ms())
 
 
 def _prefixes(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
@@ -160,23 +156,17 @@ class RoomNode(OpenNode):
     """A stopped node, and its cluster.
 
     :param live: how its cluster is reached; None: none runs that could be asked.
-    :param memory: of the node's hold; None: nothing is remembered.
     :param word: what the cluster said at the last look.
     """
 
     live: LiveBroker | None = None
-    memory: HoldMemory | None = None
     word: LeadersWord | None = None
-    _cluster: Cluster | None = None
 
     @property
     def asked(self) -> Cluster | None:
-        if self._cluster is None and self.live is not None:
-            self._cluster = Cluster(self.live)
-        return self._cluster
-
-    def close(self) -> None:
-        self._cluster = None
+        if self.cluster is None and self.live is not None:
+            self.cluster = Cluster(self.live)
+        return self.cluster
 
     def read(self, now_ms: int) -> Node:
         """Look at the node, and ask its cluster.

@@ -76,6 +76,7 @@ from storage_engine.model.broker.broker_store import (
     check_manageable,
 )
 from storage_engine.model.broker.broker_tasks import BackgroundTasks, BrokerTask, LeftOver, TaskLimits
+from storage_engine.model.hold import HoldMemory
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.proof.receipt import Receipt
@@ -132,11 +133,15 @@ class OpenNode:
     :param root: its ``server.properties``, or one of its log directories.
     :param seen: the last snapshot's logs, and what they were made of.
     :param held: the directories, while they are locked.
+    :param cluster: with which there is a connection.
+    :param memory: of the node's hold; None: nothing is remembered.
     """
 
     root: Path
     seen: SeenNode | None = None
     held: LockedDirectories | None = None
+    cluster: Cluster | None = None
+    memory: HoldMemory | None = None
 
     @property
     def asked(self) -> Cluster | None:
@@ -172,9 +177,6 @@ class OpenNode:
 
     def node_of(self, snapshot: StoreSnapshot, now_ms: int) -> Node:
         return self.seen.node if self.seen and self.seen.logs is snapshot.logs else self.read(now_ms)
-
-    def close(self) -> None:
-        """End connections; what is asked next opens others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +354,7 @@ class KafkaStore(BrokerStore):
     node: OpenNode
 
     def close(self) -> None:
-        self.node.close()
+        self.node.cluster = None
 
     @property
     def data_paths(self) -> tuple[Path, ...]:

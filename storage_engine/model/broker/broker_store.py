@@ -1,8 +1,4 @@
-"""One open store of a broker, as retention works with it: what a broker implements, with its promises.
-
-What only some brokers have (a hold and its watch, dependents, pending messages, consumers, positions)
-has a default: there is none.
-"""
+"""One open store of a broker, as retention works with it: what a broker implements, with its promises."""
 
 from __future__ import annotations
 

@@ -154,10 +154,8 @@ class LiveStore(BrokerStore):
 
     @property
     def dependents(self) -> LiveDependents:
-        files = self.parts.files
-        return LiveDependents(
-            files.files.layout, files.config, files.left_out, ATTEMPTS, admin=self.parts.admin
-        )
+        parts, files = self.parts, self.parts.files
+        return LiveDependents(parts.layout, files.config, files.left_out, ATTEMPTS, admin=parts.admin)
 
     @property
     def consumers(self) -> LiveConsumers:
