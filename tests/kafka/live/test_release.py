@@ -219,7 +219,7 @@ def test_a_log_that_may_not_be_cut_keeps_no_other(
 ) -> None:
     prefix, live, state, cluster_id = found
     store = opened(node, state)
-    others = [one for one in store.node.seen.logs if one.name != LOG and len(one.segments) > 1][:2]
+    others = [one for one in store.seen.logs if one.name != LOG and len(one.segments) > 1][:2]
     leaderless = replace(live, leader=None)
     facts = LiveFacts(0, cluster_id, {LOG: live, **{one.name: leaderless for one in others}})
     cuts: list[str] = []

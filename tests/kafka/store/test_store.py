@@ -320,7 +320,7 @@ def test_who_has_the_lock_is_seen_without_taking_it(copy: Path) -> None:
         (note,) = (one for one in said.findings if one.kind == "running")
         assert note.advice == "ask its cluster as well: --broker 127.0.0.1:19092"
         store = KafkaStore(OpenNode(copy / "server.properties"))
-        managed = ManagedStore.local("k", str(store.root), copy.parent / "managed", broker="kafka")
+        managed = ManagedStore.local("k", str(store.node.root), copy.parent / "managed", broker="kafka")
         said_of_disk = shared_disk_notice(managed, store, store.data_paths)
         assert said_of_disk.startswith("on a disk that the running broker writes to: lake ")
     finally:
