@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
@@ -46,10 +45,6 @@ from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.plan.plan import Cause, Plan, PlanRequest, Trigger, Urgency
 from storage_engine.model.store.store import Segment, StoreSnapshot, by_log
-
-if TYPE_CHECKING:
-    pass
-
 
 AT_ONCE = 100
 """How many segments leaders are told of at once."""
