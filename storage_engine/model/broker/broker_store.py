@@ -870,7 +870,7 @@ def check_manageable(store: BrokerStore) -> None:
 
 
 def is_used_by_others(store: BrokerStore) -> bool:
-    """Return whether a process that is no run of ours has a store's lock, by its files."""
+    """Return whether a process other than our runs has a store's lock, by its files."""
     process = process_of(store)
     return bool(process.user()) and not process.is_user_ours()
 
