@@ -146,9 +146,8 @@ def test_a_store_that_is_archived_alone_keeps_all_though_it_does_not_say_so(
 def test_without_causes_one_always_holds_and_the_plan_alone_says_what_goes(
     managed: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = managed(
-        overrides={"fileReservedTime": "999999", "deleteWhen": "99"}, policy=POLICIES["unarchived"]
-    )
+    young = {"fileReservedTime": "999999", "deleteWhen": "99", "diskMaxUsedSpaceRatio": "95"}
+    store = managed(overrides=young, policy=POLICIES["unarchived"])
     assert not brokers.open_store(store).causes.watch(0).triggers  # type: ignore[union-attr]
     leave_out(monkeypatch, ["causes"])
     assert watch_of(brokers.open_store(store), 0).triggers == (ALWAYS,)
