@@ -18,7 +18,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from benchmarks.common import Bench, in_turns, report
 from benchmarks.kafka_plan import NOW_MS, batch, write_node
 from storage_engine.kafka.codec.codec import CODEC
-from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.lake.archive.archive import SegmentJob, archive_segment, segment_jobs
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
@@ -78,7 +78,7 @@ def job_of(lake: Lake, directory: Path, codec: int, value_bytes: int) -> Segment
     (log / f"{0:020d}.log").write_bytes(data)
     (log / f"{end:020d}.log").write_bytes(batch(end, [b"v"], NOW_MS))
     (directory / "logs" / "replication-offset-checkpoint").write_text(f"0\n1\ntopic-00000 0 {end + 1}\n")
-    store = KafkaStore(properties)
+    store = KafkaStore(OpenNode(properties))
     segments = store.archivable(store.snapshot(NOW_MS)).segments
     (job,) = segment_jobs(
         lake,

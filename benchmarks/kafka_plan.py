@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.common import Bench, report
 from storage_engine.core.collector import no_collection
 from storage_engine.crc import crc32c_of
-from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.retention.store.broker_answers import propose, take_snapshot
 
@@ -134,7 +134,7 @@ def write_log(path: Path, said: str, now_ms: int) -> None:
 
 def seconds_of(properties: Path) -> tuple[float, float, int]:
     """Look and decide once. :return: the seconds of each, and how many segments would go."""
-    store = KafkaStore(properties)
+    store = KafkaStore(OpenNode(properties))
     began = time.perf_counter()
     with no_collection():
         snapshot = take_snapshot(store, NOW_MS, "kafka")

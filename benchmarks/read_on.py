@@ -41,7 +41,7 @@ from benchmarks.common import Bench, report
 from benchmarks.kafka_archive import values_of
 from demo.brokers.kafka import Kafka, find_jars
 from storage_engine.kafka.codec.record_batch import read_batches
-from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
@@ -158,7 +158,7 @@ def _archive(kafka: Kafka, lake_directory: Path, most: int | None = None) -> int
     """Stop a broker and archive closed segments of its topic; the offset behind them."""
     kafka.stop()
     lake = make_lake(LakeConfig.local(lake_directory), "kafka")
-    store = KafkaStore(kafka.server_properties)
+    store = KafkaStore(OpenNode(kafka.server_properties))
     closed = [one for one in store.archivable(store.snapshot(0)).segments if one.log == f"{TOPIC}-0"]
     segments = closed[:most]
     assert most is None or len(segments) == most

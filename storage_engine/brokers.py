@@ -86,7 +86,7 @@ def store_called(name: str | None, broker: str, root: str | os.PathLike[str]) ->
     if name:
         return name
     try:
-        return find_broker(broker).default_name(Path(root))
+        return find_broker(broker).places.default_name(Path(root))
     except (BadInputError, OSError):
         return Path(root).name
 
@@ -124,7 +124,7 @@ def store_around(path: Path) -> Path | None:
 def _store_around(name: str, path: Path) -> Path | None:
     broker = find_broker(name)
     try:
-        return broker.store_around(path)
+        return broker.places.store_around(path)
     except PermissionError as error:
         raise BadInputError(
             f"{path}: expected a place that this process may look into, found {error.strerror}. "
@@ -149,7 +149,7 @@ def engine_of(broker: str, where: str, done: str) -> BrokerEngine:
     kind = find_broker(broker)
     if kind.engine is None:
         raise BadInputError(
-            f"{where}: stores of {kind.title} are {done} by their broker alone. Nothing was changed."
+            f"{where}: stores of {kind.words.title} are {done} by their broker alone. Nothing was changed."
         )
     return kind.engine
 
@@ -219,7 +219,8 @@ def _load(name: str, points: tuple[EntryPoint, ...]) -> Broker:
         )
     try:
         found = points[0].load()
-        refuse_former_members(found, FORMER_MEMBERS)
+        if isinstance(found, Broker):
+            refuse_former_members(found, FORMER_MEMBERS)
         parts = {part: getattr(found, part, None) for part in PARTS}
     except (Exception, SystemExit) as error:
         # Whatever another package's module raises.

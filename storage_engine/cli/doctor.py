@@ -168,7 +168,7 @@ def print_pipeline(found: PipelineFacts, said: Arguments, now_ms: int) -> None:
 def _about(found: Diagnosis) -> Iterator[tuple[str, str]]:
     from storage_engine.brokers import find_broker
 
-    said, title = found.said, find_broker(found.store.broker).title
+    said, title = found.said, find_broker(found.store.broker).words.title
     state = {True: "running", False: "stopped", None: "running or not"}[said.running]
     if said.running_text:
         state += f" ({said.running_text})"

@@ -133,10 +133,11 @@ def make_room(
 
 
 def _opened(managed: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
+    from storage_engine.model.broker.broker_store import check_manageable
     from storage_engine.retention.store.brokers import open_to_make_room
 
     store = open_to_make_room(managed, memory)
-    store.check_manageable()
+    check_manageable(store)
     return store
 
 

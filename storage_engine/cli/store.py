@@ -246,7 +246,8 @@ def index_lookup(
         matches = None if index is None else index.look_up(settings_of(managed), topic, key, max_count)
         unindexed = () if index is None else index.unindexed(settings_of(managed))
     if matches is None:
-        raise BadInputError(f"{managed.root}: expected a broker with an index of keys, found {kind.title}.")
+        title = kind.words.title
+        raise BadInputError(f"{managed.root}: expected a broker with an index of keys, found {title}.")
     if as_json:
         answer = {"topic": topic, "key": key, "physical_offsets": matches.offsets, "unindexed": unindexed}
         print_json("index-lookup", {**answer, "unread": matches.unread})

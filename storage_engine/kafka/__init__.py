@@ -12,6 +12,7 @@ from storage_engine.model.broker.kind import (
     Broker,
     Cleanups,
     Inspecting,
+    Places,
     ReceiptRules,
     RowTraits,
     RunningKind,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 
 WORDS: Final = BrokerWords(
+    title="Apache Kafka",
     crash_sign="log directories have no marker of a clean stop, or markers of different stops",
     address_options=("--broker", "--client-config"),
     errors={
@@ -123,6 +125,28 @@ class KafkaReceipts(ReceiptRules):
         return file is not None and file.kind is FileKind.SNAPSHOT
 
 
+class KafkaPlaces(Places):
+    def store_around(self, path: Path) -> Path | None:
+        from storage_engine.kafka.format.layout import store_around
+
+        return store_around(path)
+
+    def stamped_directories(self, root: Path) -> tuple[Path, ...]:
+        """Return all ``log.dirs``: what is archived and deleted lies there, and nothing of it elsewhere."""
+        from storage_engine.kafka.format.server_properties import read_server_properties
+
+        return read_server_properties(root).log_dirs
+
+    def default_name(self, root: Path) -> str:
+        """Name a node by its number and cluster: all their files are called ``server.properties``."""
+        from storage_engine.kafka.format.layout import node_name
+
+        return node_name(root)
+
+    def segment_path(self, log: str, base_offset: int) -> str:
+        return f"{log}/{base_offset:020d}.log"
+
+
 class KafkaSettings(SettingNames):
     @property
     def of_age(self) -> frozenset[str]:
@@ -133,8 +157,8 @@ class Kafka(Broker):
     """A node by its files. Archived, proven and restored; deleted from while its broker is stopped."""
 
     name = "kafka"
-    title = "Apache Kafka"
     words = WORDS
+    places = KafkaPlaces()
     aside = Aside.OUTSIDE
     rows = RowTraits(
         table="records",
@@ -145,7 +169,6 @@ class Kafka(Broker):
         ),
         offsets_count_bytes=False,
     )
-    without_suites = frozenset({"store_dispatch", "store_queue_files", "store_queues"})
     running = RunningKafka()
     receipts = KafkaReceipts()
     settings = KafkaSettings()
@@ -166,15 +189,6 @@ class Kafka(Broker):
             return Cleanups.ON_REQUEST
         return Cleanups.WHEN_DUE if live.deletes == WE_DELETE else Cleanups.NEVER
 
-    def default_name(self, root: Path) -> str:
-        """Name a node by its number and cluster: all their files are called ``server.properties``."""
-        from storage_engine.kafka.format.layout import node_name
-
-        return node_name(root)
-
-    def segment_path(self, log: str, base_offset: int) -> str:
-        return f"{log}/{base_offset:020d}.log"
-
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
         """Make a log directory for nodes by their ``server.properties``; for none, segments alone."""
         if not serving:
@@ -182,17 +196,6 @@ class Kafka(Broker):
         from storage_engine.kafka.restored_log import RestoredLogDirectory, read_serving_nodes
 
         return RestoredLogDirectory(read_serving_nodes(serving))
-
-    def store_around(self, path: Path) -> Path | None:
-        from storage_engine.kafka.format.layout import store_around
-
-        return store_around(path)
-
-    def stamped_directories(self, root: Path) -> tuple[Path, ...]:
-        """Return all ``log.dirs``: what is archived and deleted lies there, and nothing of it elsewhere."""
-        from storage_engine.kafka.format.server_properties import read_server_properties
-
-        return read_server_properties(root).log_dirs
 
     def open_store(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
         if settings.live is not None:

@@ -77,6 +77,7 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
         notes=tuple(found.notes),
         cleaned_to=_cleaned_to(node),
         missing=dict.fromkeys(_lasting(node, missing), _MISSING),
+        without_suites=frozenset({"store_dispatch", "store_queue_files", "store_queues"}),
     )
 
 

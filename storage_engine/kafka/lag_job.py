@@ -61,16 +61,16 @@ def lag_job(request: LagRequest) -> KafkaLagJob:
     """
     store = _opened(request)
     try:
-        consumers = consumers_of(store.read_node(request.now_ms), store.asked)
+        consumers = consumers_of(store.node.read(request.now_ms), store.node.asked)
         snapshot = store.snapshot(request.now_ms)
     finally:
         store.close()
-    assert store.seen is not None
+    assert store.node.seen is not None
     _check_plan(snapshot, request.plan_segments)
     read = {f"{topic}-{number}" for _, topic, number in consumers.committed}
     going = frozenset(request.plan_segments)
-    context = lag_context(store.seen, snapshot, read, going, request.now_ms)
-    return KafkaLagJob(context, consumers, snapshot, _newest(store.seen.node))
+    context = lag_context(store.node.seen, snapshot, read, going, request.now_ms)
+    return KafkaLagJob(context, consumers, snapshot, _newest(store.node.seen.node))
 
 
 def _opened(request: LagRequest) -> KafkaStore:

@@ -40,15 +40,12 @@ class HoldMemory(Protocol):
 
     def load(self) -> Mapping[str, Any] | None:
         """Return what was saved last; None: nothing, or it was dropped."""
-        ...
 
     def save(self, state: Mapping[str, Any] | None) -> None:
         """Replace what is kept; None drops it."""
-        ...
 
     def of_others(self) -> Sequence[Mapping[str, Any]]:
         """Return what is kept for other stores of the same kind of broker in the same journal."""
-        ...
 
     def alone(self, cluster: str) -> AbstractContextManager[Callable[[], None]]:
         """Be the only store of the journal that changes what a cluster's stores share, after some waiting.
@@ -56,14 +53,12 @@ class HoldMemory(Protocol):
         :return: what has to be called right before each change: it makes sure that this is so still.
         :raises StoreBusyError: another one is at it, or was meanwhile.
         """
-        ...
 
     def record_drift(self, found: Sequence[Drift]) -> None:
         """Record what was found otherwise than it should be, before what is remembered goes on without it.
 
         What was recorded already is not recorded again.
         """
-        ...
 
 
 def load_hold(memory: HoldMemory | None, kind: type[T]) -> T | None:

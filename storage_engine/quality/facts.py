@@ -471,12 +471,14 @@ class RunScope:
 class Facts:
     """:param tables: by suite name.
     :param store_id: None when nobody knows the store yet.
+    :param without_suites: suites that never find anything to check in such a store.
     """
 
     tables: Mapping[str, FactTable]
     ranges: tuple[RangeStatus, ...]
     store_id: str | None
     notes: tuple[str, ...]
+    without_suites: frozenset[str] = frozenset()
 
 
 def collect_facts(store: AnyStore, run_key: str | None, *, full: bool, with_lake: bool) -> Facts:
@@ -558,6 +560,7 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
         ranges=ranges,
         store_id=store_id,
         notes=(*notes, *local.notes, *lake.notes),
+        without_suites=local.without_suites,
     )
 
 

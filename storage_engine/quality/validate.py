@@ -7,7 +7,6 @@ import shutil
 import time
 from pathlib import Path
 
-from storage_engine.brokers import find_broker
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.durable import make_dirs, write_file
 from storage_engine.core.extras import QUALITY
@@ -65,8 +64,7 @@ def validate_store(
     facts = collect_facts(store, run_key, full=full, with_lake=with_lake)
     claim(output_dir)
     checks, notes = _judge(facts, output_dir)
-    absent = find_broker(managed_of(store).broker).without_suites
-    checks = tuple(check for check in checks if check.suite not in absent)
+    checks = tuple(check for check in checks if check.suite not in facts.without_suites)
     result = ValidationResult(
         store_root=managed_of(store).real_root,
         store_id=facts.store_id,

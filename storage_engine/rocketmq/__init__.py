@@ -13,6 +13,7 @@ from storage_engine.model.broker.kind import (
     Broker,
     BrokerEngine,
     Inspecting,
+    Places,
     ReceiptRules,
     RowTraits,
     RunningKind,
@@ -23,7 +24,7 @@ from storage_engine.rocketmq.format.releases import SERVED_WITHOUT_QUEUES
 
 if TYPE_CHECKING:
     from storage_engine.model.broker.broker_store import Watch
-    from storage_engine.model.broker.codec import Bodies, RestoredConfig, SegmentCodec
+    from storage_engine.model.broker.codec import RestoredConfig, SegmentCodec
     from storage_engine.model.broker.lag_job import LagJob, LagRequest
     from storage_engine.model.broker.live import LiveBroker, RunningBroker
     from storage_engine.model.broker.sample import SampleRequest, SampleStore
@@ -43,6 +44,7 @@ _QUEUES = (
 )
 
 WORDS: Final = BrokerWords(
+    title="Apache RocketMQ",
     crash_sign="the file 'abort' is there",
     address_options=("--broker", "--name-servers"),
     by_hand="It deletes outside deleteWhen, too",
@@ -192,6 +194,13 @@ class RocketMQReceipts(ReceiptRules):
         return continues(left, right)
 
 
+class RocketMQPlaces(Places):
+    def store_around(self, path: Path) -> Path | None:
+        from storage_engine.rocketmq.store.places import store_around
+
+        return store_around(path)
+
+
 class RocketMQSettings(SettingNames):
     @property
     def known(self) -> frozenset[str]:
@@ -208,8 +217,8 @@ class RocketMQ(Broker):
     """Offline by a store's files, live by them and the running broker."""
 
     name = "rocketmq"
-    title = "Apache RocketMQ"
     words = WORDS
+    places = RocketMQPlaces()
     is_default = True
     aside = Aside.IN_STORE
     engine = RocketMQEngine()
@@ -233,12 +242,6 @@ class RocketMQ(Broker):
 
         return CODEC
 
-    @property
-    def bodies(self) -> Bodies:
-        from storage_engine.rocketmq.codec import body
-
-        return body
-
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig:
         from storage_engine.rocketmq.restored_store import RestoredStore
 
@@ -252,11 +255,6 @@ class RocketMQ(Broker):
         from storage_engine.rocketmq.course import RULES
 
         return RULES
-
-    def store_around(self, path: Path) -> Path | None:
-        from storage_engine.rocketmq.store.places import store_around
-
-        return store_around(path)
 
     def open_store(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
         if settings.live is not None:

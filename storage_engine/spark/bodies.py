@@ -26,8 +26,8 @@ def register_decompress_body(
     :raises BadInputError: that broker's producers compress none, or this PySpark is older than 4.1.
     """
     found = find_broker(broker or default_broker())
-    if (bodies := found.bodies) is None:
-        raise BadInputError(f"expected a broker whose producers compress bodies, found {found.title}")
+    if (bodies := found.codec.bodies) is None:
+        raise BadInputError(f"expected a broker whose producers compress bodies, found {found.words.title}")
     try:
         from pyspark.sql.functions import arrow_udf
     except ImportError as error:

@@ -109,7 +109,7 @@ def retention_report_of(
     if not columns.streams or columns.stored_at is None:
         raise BadInputError(
             f"{context.store.root}: expected a broker whose rows have a topic and a time, found "
-            f"{find_broker(context.store.broker).title}. Nothing was changed."
+            f"{find_broker(context.store.broker).words.title}. Nothing was changed."
         )
     store_id, lakes, _ = archived_lakes(context)
     run = begin_background_run(context, run_key)

@@ -286,10 +286,10 @@ def _check_kind(lake: Lake, store: ManagedStore | None) -> None:
     :raises BadInputError: the lake has another broker's rows, or has none yet and was made for no broker.
     """
     if store is not None and store.broker != lake.broker:
+        own, other = (find_broker(name).words.title for name in (store.broker, lake.broker))
         raise BadInputError(
-            f"lake {lake.location}: expected rows of {find_broker(store.broker).title}, as {store.root} has, "
-            f"found columns of {find_broker(lake.broker).title}. Nothing was read. Archive the store first, "
-            "or name its own lake."
+            f"lake {lake.location}: expected rows of {own}, as {store.root} has, found columns of {other}. "
+            "Nothing was read. Archive the store first, or name its own lake."
         )
 
 

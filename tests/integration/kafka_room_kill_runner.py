@@ -20,7 +20,7 @@ from pathlib import Path
 
 from storage_engine.cycle import archive_here
 from storage_engine.journal.journal import Phase, Step
-from storage_engine.kafka.reclaim.room_store import RoomStore
+from storage_engine.kafka.reclaim.room_store import RoomNode, RoomStore
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.chain import check_chain
@@ -76,7 +76,7 @@ class Kills:
             operations.count_calls(os, name)
         operations.count_commits()
         count_questions(operations)
-        with opened(self.store, RoomStore(Path(self.store.root), live=self.live)) as context:
+        with opened(self.store, RoomStore(RoomNode(Path(self.store.root), live=self.live))) as context:
             todo: dict[str, Callable[[], object]] = {
                 "make_plan": lambda: steps.make_plan(context, run, request),
                 "archive": lambda: steps.archive_planned(context, run, archive_here),
@@ -128,7 +128,7 @@ class Kills:
         return problems
 
     def wrong(self, run_key: str) -> list[str]:
-        with opened(self.store, RoomStore(Path(self.store.root), live=self.live)) as context:
+        with opened(self.store, RoomStore(RoomNode(Path(self.store.root), live=self.live))) as context:
             run = context.run(run_key)
             assert run.plan is not None
             results = {

@@ -17,6 +17,7 @@ from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.kafka.format.server_properties import read_server_properties
 from storage_engine.kafka.hold.hold_state import RETENTION_BYTES, RETENTION_MS, TopicSetting
 from storage_engine.kafka.live import held_settings
+from storage_engine.kafka.live.live_node import LiveNode
 from storage_engine.kafka.live.live_store import LiveKafkaStore
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.broker.live import LiveBroker
@@ -60,7 +61,9 @@ def write(kafka: Kafka, topic: str, count: int, age_ms: int = 0) -> None:
 
 
 def store_of(kafka: Kafka, memory: HoldMemory) -> LiveKafkaStore:
-    return LiveKafkaStore(Path(kafka.server_properties), live=LiveBroker(kafka.address), memory=memory)
+    return LiveKafkaStore(
+        LiveNode(Path(kafka.server_properties), live=LiveBroker(kafka.address), memory=memory)
+    )
 
 
 def sealed(store: LiveKafkaStore) -> Proven:
@@ -80,7 +83,7 @@ def topic_id_of(kafka: Kafka, topic: str) -> str:
 
 def wait_until_it_begins_later(store: LiveKafkaStore, log: str) -> None:
     deadline = time.monotonic() + SECONDS
-    while store.look(0).known[log].start_offset == 0:
+    while store.node.look(0).known[log].start_offset == 0:
         assert time.monotonic() < deadline
         time.sleep(0.2)
 
@@ -225,7 +228,7 @@ def test_size_counts_by_how_fast_the_log_grows(kafka: Kafka) -> None:
     assert settings(store, "sized")[RETENTION_BYTES].value > 200_000
     write(kafka, "sized", 100)
     time.sleep(3 * INTERVAL_MS / 1000)
-    assert store.look(0).known["sized-0"].seen.segments[0].base_offset == 0
+    assert store.node.look(0).known["sized-0"].seen.segments[0].base_offset == 0
     # Archived, it goes by its own size again.
     due_now(store, sealed(store))
     wait_for(store, {"sized": before})
@@ -240,7 +243,7 @@ def test_all_that_expires_with_its_active_segment_is_held_too(kafka: Kafka) -> N
     store = store_of(kafka, Memory())
     due_now(store)
     time.sleep((expires_ms + 3 * INTERVAL_MS - clock_ms()) / 1000)
-    assert store.look(0).known["idle-0"].start_offset == 0
+    assert store.node.look(0).known["idle-0"].start_offset == 0
     change(kafka, "idle", RETENTION_MS, str(HOUR_MS))
     wait_until_it_begins_later(store, "idle-0")
 

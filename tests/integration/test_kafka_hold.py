@@ -16,6 +16,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.kafka.hold.hold_state import RETENTION_BYTES, RETENTION_MS, TopicSetting
 from storage_engine.kafka.live import held_settings
+from storage_engine.kafka.live.live_node import LiveNode
 from storage_engine.kafka.live.live_store import LiveKafkaStore
 from storage_engine.kafka.live.topic_configs import read_settings
 from storage_engine.model.broker.live import LiveBroker
@@ -84,11 +85,11 @@ def change(kafka: Kafka, topic: str, key: str, value: str | None) -> None:
 
 def store_of(kafka: Kafka, memory: HoldMemory, **live: Any) -> LiveKafkaStore:
     broker = replace(LiveBroker(kafka.address, deletes=WE_DELETE), **live)
-    return LiveKafkaStore(Path(kafka.server_properties), live=broker, memory=memory)
+    return LiveKafkaStore(LiveNode(Path(kafka.server_properties), live=broker, memory=memory))
 
 
 def settings(store: LiveKafkaStore, topic: str) -> dict[str, TopicSetting]:
-    found = read_settings(store.asked, [topic])[topic]
+    found = read_settings(store.node.asked, [topic])[topic]
     assert isinstance(found, dict)
     return found
 
@@ -127,7 +128,7 @@ def test_topics_are_raised_as_far_as_needed_and_come_back_by_their_sources(kafka
     assert status.ends_at_ms is not None
     assert 23 * HOUR_MS < status.ends_at_ms - clock_ms() <= 24 * HOUR_MS
     # What is held is decided on by the settings that the topics had before.
-    kept = store.look(clock_ms()).node.live
+    kept = store.node.look(clock_ms()).node.live
     assert kept is not None
     own = kept.partitions["own-0"].topic_settings
     assert own is not None
@@ -146,18 +147,18 @@ def test_nothing_expires_that_would_have_without_the_hold(kafka: Kafka, version:
     memory = Memory()
     store = store_of(kafka, memory)
     renewed(store)
-    going = ("going-0", LiveKafkaStore.look(store, 0).known["going-0"].seen.min_offset)
+    going = ("going-0", store.node.look(0).known["going-0"].seen.min_offset)
     assert going == ("going-0", 0)
     while clock_ms() < made_ms + 30_000 + 3 * INTERVAL_MS:
         time.sleep(0.5)
     status = store.hold.renew(clock_ms())
     assert status.held
     assert status.disturbances == ()
-    assert store.look(0).known["going-0"].seen.min_offset == 0
+    assert store.node.look(0).known["going-0"].seen.min_offset == 0
     # Without the hold they go at once, which shows that it was the hold that kept them.
     store.hold.end(clock_ms())
     deadline = time.monotonic() + SECONDS
-    while store.look(0).known["going-0"].seen.segments[0].base_offset == 0:
+    while store.node.look(0).known["going-0"].seen.segments[0].base_offset == 0:
         assert time.monotonic() < deadline
         time.sleep(0.2)
 
@@ -236,11 +237,15 @@ def test_killed_between_recording_and_setting(
 
 
 def test_without_a_journal_nothing_is_held(kafka: Kafka) -> None:
-    store = LiveKafkaStore(Path(kafka.server_properties), live=LiveBroker(kafka.address, deletes=WE_DELETE))
+    store = LiveKafkaStore(
+        LiveNode(Path(kafka.server_properties), live=LiveBroker(kafka.address, deletes=WE_DELETE))
+    )
     with pytest.raises(GateRefusedError, match="expected a journal"):
         store.hold.renew(clock_ms())
     assert (
-        not LiveKafkaStore(Path(kafka.server_properties), live=LiveBroker(kafka.address), memory=Memory())
+        not LiveKafkaStore(
+            LiveNode(Path(kafka.server_properties), live=LiveBroker(kafka.address), memory=Memory())
+        )
         .hold.renew(clock_ms())
         .held
     )

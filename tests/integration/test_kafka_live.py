@@ -27,6 +27,7 @@ from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.format.layout import LiveFacts, read_node
 from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.format.partition_metadata import read_topic_id
+from storage_engine.kafka.live.live_node import LiveNode
 from storage_engine.kafka.live.live_store import LiveKafkaStore
 from storage_engine.kafka.live.observe import observe
 from storage_engine.model.broker.broker_store import StoreSettings
@@ -251,11 +252,11 @@ def test_doctor_names_each_right_that_an_account_lacks(cast: Cast, account: str,
 
 def test_what_an_account_may_not_hold_is_named_before_it_goes(cast: Cast) -> None:
     live, memory = cast.account("auditor"), Memory()
-    store = LiveKafkaStore(Path(cast.store), live=live, memory=memory)
+    store = LiveKafkaStore(LiveNode(Path(cast.store), live=live, memory=memory))
     now_ms = clock_ms()
     status = store.hold.hold_due({}, 24 * 3_600_000, now_ms)
     found = {one.log: one for one in status.due}
-    end = store.look(now_ms).known["orders-0"].end.offset
+    end = store.node.look(now_ms).known["orders-0"].end.offset
     assert set(found) == {"orders-0"}
     due = found["orders-0"]
     assert (due.start_offset, due.end_offset, due.at_ms) == (0, end, now_ms)

@@ -14,7 +14,7 @@ from demo.brokers.kafka import Kafka
 from storage_engine.core.clock import clock_ms
 from storage_engine.kafka.format.layout import PartitionLog, read_node
 from storage_engine.kafka.format.log_end import end_offset
-from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.kafka.transactions import find_open
 from storage_engine.model.plan.plan import Plan, PlanRequest, Reason
 from tests.integration.kafka_broker import (
@@ -112,7 +112,7 @@ def stopped(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Ka
 
 def test_the_broker_deletes_what_the_plan_says_and_nothing_else(stopped: tuple[Kafka, str]) -> None:
     kafka, version = stopped
-    store = KafkaStore(kafka.server_properties)
+    store = KafkaStore(OpenNode(kafka.server_properties))
     now_ms = clock_ms()
     plan = store.plan(store.snapshot(now_ms), now_ms, PlanRequest())
     reasons = {log.log: log.decisions[0].reason for log in plan.logs}

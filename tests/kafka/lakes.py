@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
@@ -18,7 +18,7 @@ STORE = "node-1"
 
 def segments_of(node: Path, *logs: str) -> list[Segment]:
     """Return the segments with bytes of some logs, in order; of all logs where none is named."""
-    snapshot = KafkaStore(node / "server.properties").snapshot(0)
+    snapshot = KafkaStore(OpenNode(node / "server.properties")).snapshot(0)
     return [
         segment
         for log in snapshot.logs
@@ -30,7 +30,7 @@ def segments_of(node: Path, *logs: str) -> list[Segment]:
 
 def archivable_segments(node: Path) -> list[Segment]:
     """Return all segments of a stopped node that may be archived."""
-    store = KafkaStore(node / "server.properties")
+    store = KafkaStore(OpenNode(node / "server.properties"))
     return list(store.archivable(store.snapshot(0)).segments)
 
 
@@ -45,7 +45,7 @@ def archive(lake: Lake, node: Path, segments: Iterable[Segment], store: str = ST
         lineage=0,
         broker="kafka",
         store_root=str(node),
-        contexts=KafkaStore(node / "server.properties").replicas.contexts(of_node),
+        contexts=KafkaStore(OpenNode(node / "server.properties")).replicas.contexts(of_node),
     )
     return archive_all(lake, jobs)
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from storage_engine.kafka.format.layout import LiveFacts, LivePartition, Node
+from storage_engine.kafka.format.layout import LiveFacts, LivePartition, Node, read_node
 from storage_engine.kafka.hold.overlay import with_live
-from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.model.plan.plan import Decision, Plan, PlanRequest, Reason
 from storage_engine.retention.store.broker_answers import propose, take_snapshot
 from tests.kafka.made_node import CLUSTER, WRITTEN_MS, batch_of
@@ -21,17 +21,17 @@ THREE = {0: [batch_of(0)], 2: [batch_of(2)], 4: [batch_of(4)]}
 
 
 @dataclass(slots=True)
-class _Beside(KafkaStore):
+class _Beside(OpenNode):
     """A node whose cluster has said something."""
 
     facts: LiveFacts = field(default_factory=lambda: LiveFacts(NOW_MS, CLUSTER, {}))
 
-    def read_node(self, now_ms: int) -> Node:
-        return with_live(KafkaStore.read_node(self, now_ms), self.facts, "localhost:9092")
+    def read(self, now_ms: int) -> Node:
+        return with_live(read_node(self.root), self.facts, "localhost:9092")
 
 
 def planned(root: Path, live: LiveFacts | None = None, now_ms: int = NOW_MS) -> Plan:
-    store = KafkaStore(root) if live is None else _Beside(root, facts=live)
+    store = KafkaStore(OpenNode(root)) if live is None else KafkaStore(_Beside(root, facts=live))
     return propose(store, take_snapshot(store, now_ms, "kafka"), now_ms, PlanRequest())
 
 

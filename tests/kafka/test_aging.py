@@ -17,7 +17,7 @@ from storage_engine.cycle import CLEANUP, Cleanup, archive, archive_here, plan, 
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, Run, Step
 from storage_engine.kafka.stopped.store_lock import held_here
-from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
@@ -215,7 +215,7 @@ def test_what_a_later_look_lacks_has_gone(tmp_path: Path) -> None:
     node = tmp_path / "node"
     make_node(node, ("a-0", "b-0"), ("logs",))
     first, *others = archivable_segments(node)
-    store = KafkaStore(node / "server.properties")
+    store = KafkaStore(OpenNode(node / "server.properties"))
     path = Path(first.facts.path)
     path.rename(f"{path}.deleted")
     (node / "logs/b-0").rename(node / f"logs/b-0.{'0' * 32}-delete")

@@ -14,7 +14,7 @@ from storage_engine.kafka.format.layout import read_node
 from storage_engine.kafka.format.log_end import end_offset
 from storage_engine.kafka.stopped.cleaner import CleanerSettings, cleaner_settings
 from storage_engine.kafka.stopped.directory_room import DirectoryRoom, full_disks, imbalance, room_findings
-from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.kafka.transactions import find_open
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.broker.broker_store import StoreSettings
@@ -167,7 +167,7 @@ def test_damaged_epochs_of_leaders_are_told_and_keep_their_log(
     (kept, gone) = (decisions(made.properties, log)[0] for log in ("t-0", "u-0"))
     assert (kept.reason, gone.reason) == (Reason.REFUSED, Reason.EXPIRED)
     assert said in kept.detail
-    store = KafkaStore(made.properties)
+    store = KafkaStore(OpenNode(made.properties))
     assert said in store.archivable(store.snapshot(NOW_MS)).refused["t-0"]
 
 

@@ -94,7 +94,7 @@ def context_of(node: Path, logs: tuple[str, ...], *going: SegmentId) -> tuple[Ka
     made = job_of(node, *going)
     store = BROKER.open_store(StoreSettings(str(node / "server.properties")), None)
     snapshot = store.snapshot(NOW_MS)
-    seen = store.seen  # type: ignore[attr-defined]
+    seen = store.node.seen  # type: ignore[attr-defined]
     return made, lag_context(seen, snapshot, logs, frozenset(going), NOW_MS)
 
 

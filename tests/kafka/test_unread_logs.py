@@ -120,8 +120,8 @@ def test_lag_behind_an_end_that_is_not_known_is_not_known(tmp_path: Path) -> Non
     rows = [{"topic": topic, "queue_id": 0, "group": "g", "committed_offset": 6} for topic in "ab"]
     with unreadable(segment(node, "a-0", ACTIVE)):
         snapshot = store.snapshot(OLD_MS)
-        assert store.seen is not None
-        context = lag_context(store.seen, snapshot, LOGS, frozenset(), OLD_MS)
+        assert store.node.seen is not None
+        context = lag_context(store.node.seen, snapshot, LOGS, frozenset(), OLD_MS)
         positions = pa.Table.from_pylist(rows, schema=POSITIONS_SCHEMA)
         of_a, of_b = partition_lags(context, positions).to_pylist()
     assert (of_a["lag_messages"], of_a["lag_ms"], of_a["lag_bytes"]) == (None, None, None)

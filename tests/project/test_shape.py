@@ -9,10 +9,12 @@ import grimp
 import pytest
 
 from tests.project.shape import (
+    PACKAGE,
     class_homes,
     in_circles,
     measures,
     names_used_by_others,
+    stores_taken,
     with_one_importer_beside,
 )
 
@@ -22,6 +24,20 @@ def test_no_measure_is_above_its_limit_nor_a_limit_above_what_is_there_by_much()
     for measure in measures():
         assert measure.count <= measure.limit, f"{measure}: make shape"
         assert measure.limit <= measure.count * 1.02 + 5, f"lower the limit: {measure}"
+
+
+FILES = "RocketMQBrokerStore"
+"""Beside its running broker a store's files are looked at as those of a stopped one."""
+
+
+def test_no_function_takes_a_whole_store_where_its_parts_do() -> None:
+    trees = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+    assert [one for one in stores_taken(trees) if not one.endswith(f": {FILES}")] == []
+    made = {
+        Path("a.py"): ast.parse("class A(BrokerStore): ...\nclass B(A): ...\ndef f(one: B): ..."),
+        Path("b.py"): ast.parse("class C:\n    one: B\ndef f(*, one: list[A | None]): ..."),
+    }
+    assert stores_taken(made) == ["b.py:3: A", "b.py:2: B"]
 
 
 def test_circles_and_importers_are_counted() -> None:

@@ -18,10 +18,11 @@ from storage_engine.exceptions import (
     BrokerPackageError,
     GateRefusedError,
     StorageEngineError,
+    UnsupportedLayoutError,
 )
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.broker.broker_store import BrokerStore, StoreUser, hold_of
+from storage_engine.model.broker.broker_store import ALWAYS, BrokerStore, hold_of, watch_of
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.plan.plan import PlanRequest
@@ -32,6 +33,7 @@ from storage_engine.retention.archive import gone
 from storage_engine.retention.doctor.doctor import diagnose
 from storage_engine.retention.hold.leaving_unproven import unheld_by
 from storage_engine.retention.plan.deciding import pending_by
+from storage_engine.retention.plan.due import look_for_due
 from storage_engine.retention.store import brokers, context
 from storage_engine.retention.store.broker_answers import PARTS, asked
 from storage_engine.retention.store.context import open_context
@@ -151,6 +153,28 @@ def test_a_kind_that_does_not_say_when_it_cleans_up_is_no_kind_that_never_does(
     for asks in (brokers.refuse_cleanup, brokers.may_clean_now, attrgetter("cleans_up", "archives_ahead")):
         with pytest.raises(BrokerPackageError, match=f"expected cleanups to be one of .*, found {said!r}"):
             asks(store)
+
+
+def test_a_store_that_is_archived_alone_keeps_all_though_it_does_not_say_so(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = managed(policy=POLICIES["unarchived"], overrides={"storeType": "defaultRocksDB"})
+    with pytest.raises(UnsupportedLayoutError, match="RocksDB"):
+        steps.make_plan(store, "r", SMALL)
+    leave_out(monkeypatch, ["limit"])
+    assert steps.make_plan(store, "s", SMALL).deletes == 0
+    assert went(store) == set()
+
+
+def test_without_causes_one_always_holds_and_the_plan_alone_says_what_goes(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    young = {"fileReservedTime": "999999", "deleteWhen": "99", "diskMaxUsedSpaceRatio": "95"}
+    store = managed(overrides=young, policy=POLICIES["unarchived"])
+    assert not brokers.open_store(store).causes.watch(0).triggers  # type: ignore[union-attr]
+    leave_out(monkeypatch, ["causes"])
+    assert watch_of(brokers.open_store(store), 0).triggers == (ALWAYS,)
+    assert look_for_due(store).deletes == 0
 
 
 @pytest.fixture
@@ -276,11 +300,14 @@ class Leaving:
     """A store whose lock is given up once somebody has seen who has it."""
 
     def __init__(self) -> None:
-        self._users = [StoreUser("a process has its lock")]
+        self.process = self
+        self._users = ["a process has its lock"]
 
-    @property
-    def user(self) -> StoreUser | None:
-        return self._users.pop() if self._users else None
+    def user(self) -> str:
+        return self._users.pop() if self._users else ""
+
+    def is_user_ours(self) -> bool:
+        return False
 
     def __getattr__(self, name: str) -> Any:
         return None

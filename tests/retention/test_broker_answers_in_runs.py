@@ -11,6 +11,7 @@ import pytest
 
 from storage_engine.exceptions import BrokerPackageError, ChangedUnderUsError, ReleasedTooMuchError
 from storage_engine.journal.journal import Journal, Run, Step
+from storage_engine.model.broker.broker_store import LockedStore
 from storage_engine.model.plan.plan import DependentFile, PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, Policy
 from storage_engine.model.store.store import DiskUsage, FileFacts, StoreSnapshot
@@ -185,12 +186,9 @@ def test_dependents_lie_where_the_package_said_at_first_that_it_writes(
 def test_a_lock_that_ends_badly_hides_nothing(
     planned: ManagedStore, module: Any, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    class Held:
-        notices = ()
-
     class Lock:
-        def __enter__(self) -> Held:
-            return Held()
+        def __enter__(self) -> LockedStore:
+            return LockedStore()
 
         def __exit__(self, *error: object) -> bool:
             if end == "raises":

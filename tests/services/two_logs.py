@@ -20,12 +20,13 @@ from storage_engine.model.broker.broker_store import (
     StoreDependents,
     StoreSettings,
 )
+from storage_engine.model.broker.broker_words import BrokerWords
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.store.store import LogSnapshot, Segment, StoreSnapshot
 from storage_engine.rocketmq import RocketMQ
 from storage_engine.rocketmq.format.layout import LOG
-from storage_engine.rocketmq.store.broker import FileProcess, RocketMQBrokerStore, open_files
+from storage_engine.rocketmq.store.broker import FileProcess, FileShield, RocketMQBrokerStore, open_files
 
 LEFT, RIGHT = "left", "right"
 BROKER = "two_logs"
@@ -33,7 +34,7 @@ BROKER = "two_logs"
 
 class TwoLogsBroker(RocketMQ):
     name = BROKER
-    title = "Two Logs"
+    words = BrokerWords("Two Logs")
     is_default = False
 
     def open_store(self, settings: StoreSettings, memory: object) -> Any:
@@ -63,8 +64,6 @@ class TwoLogs:
     parts: Mapping[str, RocketMQBrokerStore]
     root: str
 
-    max_delete_batch = 1
-
     def __getattr__(self, name: str) -> Any:
         """What doesn't concern logs."""
         return getattr(self.parts[LEFT], name)
@@ -85,8 +84,9 @@ class TwoLogs:
         crashed = any(snapshot.crashed for snapshot in seen.values())
         return replace(seen[LEFT], broker=BROKER, root=self.root, logs=logs, crashed=crashed)
 
-    def sealed_files(self) -> tuple[Segment, ...]:
-        return tuple(renamed(one, name) for name, part in self.parts.items() for one in part.sealed_files())
+    @property
+    def shield(self) -> TwoShields:
+        return TwoShields(self.parts[LEFT].files, self.parts)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         plans = [self.parts[log.name].plan(_only(snapshot, log), now_ms, request) for log in snapshot.logs]
@@ -115,6 +115,16 @@ class TwoLogs:
     ) -> None:
         for segment in segments:
             self.parts[segment.log].delete_segments([segment], meanwhile, remove)
+
+
+@dataclass(frozen=True, slots=True)
+class TwoShields(FileShield):
+    parts: Mapping[str, RocketMQBrokerStore]
+
+    def sealed_files(self) -> tuple[Segment, ...]:
+        return tuple(
+            renamed(one, name) for name, part in self.parts.items() for one in part.shield.sealed_files()
+        )
 
 
 @dataclass(frozen=True)

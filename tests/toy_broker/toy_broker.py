@@ -19,10 +19,17 @@ import pyarrow as pa
 
 from storage_engine.core import durable
 from storage_engine.exceptions import StoreBusyError, StoreNotFoundError
-from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreDependents, StoreSettings
-from storage_engine.model.broker.broker_words import Aside
+from storage_engine.model.broker.broker_store import (
+    ALWAYS,
+    BrokerStore,
+    LockedStore,
+    Remove,
+    StoreDependents,
+    StoreSettings,
+)
+from storage_engine.model.broker.broker_words import Aside, BrokerWords
 from storage_engine.model.broker.codec import Columns, Damage, SegmentCodec
-from storage_engine.model.broker.kind import Broker
+from storage_engine.model.broker.kind import Broker, Places
 from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.report.facts import FactsScope, LocalSegment, SegmentFact, StoreFacts
 from storage_engine.model.store.store import (
@@ -82,7 +89,6 @@ class LineIndexes(StoreDependents):
 class ToyStore(BrokerStore):
     root: Path
     keep_hours: float
-    notices = ()
 
     @property
     def data_paths(self) -> tuple[Path, ...]:
@@ -104,9 +110,8 @@ class ToyStore(BrokerStore):
         return Segment(file.parent.name, base, FileFacts.of(file), state, end=end, companions=companions)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        triggers, notices = self.triggers(snapshot, now_ms, request)
         logs = tuple(LogPlan(log.name, tuple(self._decide(log, now_ms))) for log in snapshot.logs)
-        return Plan(snapshot.root, now_ms, triggers, logs, notices)
+        return Plan(snapshot.root, now_ms, (ALWAYS,), logs)
 
     def _decide(self, log: LogSnapshot, now_ms: int) -> Iterator[Decision]:
         oldest_ms, detail = now_ms - self.keep_hours * 3_600_000, f"files are kept for {self.keep_hours} h"
@@ -115,13 +120,13 @@ class ToyStore(BrokerStore):
             yield Decision(segment, Reason.EXPIRED if segment in going else Reason.NOT_EXPIRED, detail)
 
     @contextmanager
-    def lock(self) -> Iterator[ToyStore]:
+    def lock(self) -> Iterator[LockedStore]:
         with (self.root / MARKER).open() as marker:
             try:
                 fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise StoreBusyError(f"{self.root}: expected an unlocked marker, found a lock") from error
-            yield self
+            yield LockedStore()
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
@@ -134,16 +139,18 @@ class ToyStore(BrokerStore):
         return LineIndexes(self.root)
 
 
-class Toy(Broker):
-    name, title, codec = "toy", "Toy", ToyCodec()
-    aside = Aside.IN_STORE
+class ToyPlaces(Places):
+    def store_around(self, path: Path) -> Path | None:
+        real = Path(os.path.realpath(path))
+        return next((root for root in (real, *real.parents) if (root / MARKER).exists()), None)
 
     def segment_path(self, log: str, base_offset: int) -> str:
         return f"{log}/{base_offset:020d}{SUFFIX}"
 
-    def store_around(self, path: Path) -> Path | None:
-        real = Path(os.path.realpath(path))
-        return next((root for root in (real, *real.parents) if (root / MARKER).exists()), None)
+
+class Toy(Broker):
+    name, words, codec = "toy", BrokerWords("Toy"), ToyCodec()
+    places, aside = ToyPlaces(), Aside.IN_STORE
 
     def open_store(self, settings: StoreSettings, memory: object) -> ToyStore:
         root = Path(settings.root)

@@ -139,7 +139,7 @@ def _is_missing(config: LakeConfig) -> bool:
 def _title_of(broker: str) -> str:
     from storage_engine.brokers import find_broker
 
-    return f" ({find_broker(broker).title})" if broker else ""
+    return f" ({find_broker(broker).words.title})" if broker else ""
 
 
 def _make(config: LakeConfig, broker: str) -> dict[str, Any]:

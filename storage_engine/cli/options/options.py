@@ -191,11 +191,12 @@ def check_store(managed: ManagedStore) -> None:
 
     :raises BadInputError: it is no store, or one that can't be planned.
     """
+    from storage_engine.model.broker.broker_store import check_manageable
     from storage_engine.retention.store.broker_answers import take_snapshot
     from storage_engine.retention.store.brokers import open_store
 
     with closing(open_store(managed)) as broker:
-        broker.check_manageable()
+        check_manageable(broker)
         take_snapshot(broker, clock_ms(), managed.broker)
 
 

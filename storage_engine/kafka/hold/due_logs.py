@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 from storage_engine.core.wording import bytes_text, reason_text, time_text
 from storage_engine.kafka.hold.drift import FoundLogs
 from storage_engine.kafka.hold.hold_state import HoldState, KnownLog, Written
-from storage_engine.kafka.hold.needed_retention import looks_at
+from storage_engine.kafka.hold.needed_retention import looks_at, needed_by_others
 from storage_engine.kafka.hold.overlay import with_first_settings
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.rules import LogFacts, RetentionSettings, SegmentFacts
 from storage_engine.kafka.store.plan import SeenLog, SeenNode, log_facts
+from storage_engine.model.broker.broker_store import UnheldSegments
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
 
@@ -421,3 +422,26 @@ def _held_for_long(topic: str, state: HoldState, look: HoldLook, margin_ms: int)
         f"lake has what log {name} holds from offset {first.base_offset} on, and the hold fills its disk. "
         "Find out why it isn't archived"
     )
+
+
+def unheld_segments(state: HoldState, look: HoldLook, until_ms: int) -> UnheldSegments:
+    """Return what goes of each log, the active segment too, which its broker closes for that. Pure.
+
+    A topic that another store of the journal still needs raised stays so. How fast a log grows has to be
+    known where its size counts; else all of it may go.
+
+    :param look: at logs of which nothing counts as proven.
+    """
+    raised = {held.topic for held in state.settings}
+    back = {held.topic for held in state.settings if not needed_by_others(look.others, held, look.now_ms)[0]}
+    stays, ours = raised - back, back - set(look.deleted)
+    unknown = [f"topic {topic}: {why}" for topic in sorted(ours) for why in unjudged(topic, state, look)]
+    unknown += [
+        f"log {name}: files of it went at each look"
+        for name in sorted(look.logs.gone)
+        if name.rpartition("-")[0] not in ours | stays
+    ]
+    if not ours:
+        unknown += [f"log directory {path}: {why}" for path, why in look.found.failed.items()]
+    segments = (one for log in look.logs.of.values() if log.topic not in stays for one in log.taken(until_ms))
+    return UnheldSegments(tuple(segments), tuple(dict.fromkeys(unknown)))

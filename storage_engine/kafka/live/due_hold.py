@@ -23,10 +23,10 @@ from storage_engine.kafka.hold.due_logs import (
     decide,
     due_logs,
     gone_unproven,
-    unjudged,
+    unheld_segments,
 )
 from storage_engine.kafka.hold.hold_state import HoldState, KnownLog, load_state, save_state
-from storage_engine.kafka.hold.needed_retention import ends_at_ms, needed_by_others, states_of_others
+from storage_engine.kafka.hold.needed_retention import ends_at_ms, states_of_others
 from storage_engine.kafka.live.held_settings import (
     SettingsPutBack,
     StillAlone,
@@ -271,26 +271,3 @@ def look_for_unheld(store: LiveNode, now_ms: int, until_ms: int) -> UnheldSegmen
     found = found_logs(store, seen.node, told, state.logs, now_ms)
     deleted = deleted_topics(store, state, found)
     return unheld_segments(state, HoldLook(now_ms, logs, found, deleted, others), until_ms)
-
-
-def unheld_segments(state: HoldState, look: HoldLook, until_ms: int) -> UnheldSegments:
-    """Return what goes of each log, the active segment too, which its broker closes for that. Pure.
-
-    A topic that another store of the journal still needs raised stays so. How fast a log grows has to be
-    known where its size counts; else all of it may go.
-
-    :param look: at logs of which nothing counts as proven.
-    """
-    raised = {held.topic for held in state.settings}
-    back = {held.topic for held in state.settings if not needed_by_others(look.others, held, look.now_ms)[0]}
-    stays, ours = raised - back, back - set(look.deleted)
-    unknown = [f"topic {topic}: {why}" for topic in sorted(ours) for why in unjudged(topic, state, look)]
-    unknown += [
-        f"log {name}: files of it went at each look"
-        for name in sorted(look.logs.gone)
-        if name.rpartition("-")[0] not in ours | stays
-    ]
-    if not ours:
-        unknown += [f"log directory {path}: {why}" for path, why in look.found.failed.items()]
-    segments = (one for log in look.logs.of.values() if log.topic not in stays for one in log.taken(until_ms))
-    return UnheldSegments(tuple(segments), tuple(dict.fromkeys(unknown)))

@@ -9,7 +9,7 @@ deleted from.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from storage_engine.core.clock import HOUR_MS
@@ -36,13 +36,6 @@ from storage_engine.model.settings.store_settings import STRICT
 
 if TYPE_CHECKING:
     from storage_engine.kafka.live.live_node import LiveNode
-
-
-@dataclass(frozen=True, slots=True)
-class LockedTopics:
-    """Implements :class:`storage_engine.model.broker.broker_store.LockedStore`."""
-
-    notices: tuple[str, ...]
 
 
 def renew(store: LiveNode, now_ms: int) -> HoldStatus:

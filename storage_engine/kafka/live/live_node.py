@@ -3,58 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.format.file_names import METADATA_TOPIC
-from storage_engine.kafka.format.layout import Node, read_what_is_left
+from storage_engine.kafka.format.layout import Node, read_node, read_what_is_left
 from storage_engine.kafka.hold.needed_retention import all_states
 from storage_engine.kafka.hold.overlay import from_their_starts, with_first_settings, with_live
 from storage_engine.kafka.live.observe import observe
 from storage_engine.kafka.store.plan import SeenNode
-from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.kafka.store.store import OpenNode
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.hold import HoldMemory
 from storage_engine.model.settings.store_settings import WE_DELETE
-from storage_engine.model.store.store import StoreSnapshot
 
 
 @dataclass(slots=True)
-class LiveNode(KafkaStore):
+class LiveNode(OpenNode):
     """A node whose broker runs: its files, its cluster, and what is remembered of its hold.
 
     :param live: how its cluster is reached.
-    :param memory: of its hold.
     :param unheld: why logs aren't held, by name, as its hold was looked at last; nothing of them goes.
     """
 
     live: LiveBroker = field(default_factory=LiveBroker)
-    memory: HoldMemory | None = None
     unheld: Mapping[str, str] = field(default_factory=dict)
-    _cluster: Cluster | None = None
-
-    @property
-    def is_live(self) -> bool:
-        return True
 
     @property
     def asked(self) -> Cluster:
         """Return the cluster; a connection that was closed is opened again."""
-        if self._cluster is None:
-            self._cluster = Cluster(self.live)
-        return self._cluster
-
-    def close(self) -> None:
-        self._cluster = None
-
-    def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Sealed is what the files have so; how far it is replicated the leader says.
-
-        :raises BrokerError: the cluster can't be asked.
-        :raises NotOnBrokerError: it is another cluster than the directories'.
-        """
-        # Not the base class's: a dataclass with slots is another class than the one that super() knows.
-        return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
+        if self.cluster is None:
+            self.cluster = Cluster(self.live)
+        return self.cluster
 
     def look(self, now_ms: int) -> SeenNode:
         """Look at the node's logs to hold them; what a snapshot was made of stays.
@@ -67,8 +46,8 @@ class LiveNode(KafkaStore):
     def is_ours(self) -> bool:
         return self.live.deletes == WE_DELETE
 
-    def read_node(self, now_ms: int) -> Node:
-        return self._with_live(KafkaStore.read_node(self, now_ms), now_ms)
+    def read(self, now_ms: int) -> Node:
+        return self._with_live(read_node(self.root), now_ms)
 
     def _with_live(self, files: Node, now_ms: int) -> Node:
         node = read_live_node(files, self.asked, now_ms)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from storage_engine.commands import join_texts
 from storage_engine.core import durable
@@ -17,12 +17,11 @@ from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.hold.hold_state import load_state
 from storage_engine.kafka.live import due_hold, hold, release
 from storage_engine.kafka.live.cut_faults import cut_to_held
-from storage_engine.kafka.live.hold import LockedTopics
 from storage_engine.kafka.live.live_node import LiveNode
 from storage_engine.kafka.store.plan import as_asked
 from storage_engine.kafka.store.store import KafkaStore, open_store
 from storage_engine.model.broker.broker_store import (
-    LaterRemoval,
+    LockedStore,
     Remove,
     StoreHold,
     StoreSettings,
@@ -68,22 +67,37 @@ class TopicsHold(StoreHold):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRemoval(LaterRemoval):
-    """What lies below the logs' starts, by their leaders."""
+class LockedTopics(LockedStore):
+    """A node whose hold stands. What lies below the logs' starts is deleted, by their leaders."""
 
-    node: LiveNode
+    node: LiveNode = field(kw_only=True)
 
     def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId]:
         return release.below_start(self.node, segments)
 
 
 @dataclass(slots=True)
-class LiveKafkaStore(LiveNode):
+class LiveKafkaStore(KafkaStore):
     """A node whose broker runs, as retention sees it."""
+
+    node: LiveNode
+
+    @property
+    def is_live(self) -> bool:
+        return True
 
     @property
     def hold(self) -> TopicsHold:
-        return TopicsHold(self)
+        return TopicsHold(self.node)
+
+    def snapshot(self, now_ms: int) -> StoreSnapshot:
+        """Sealed is what the files have so; how far it is replicated the leader says.
+
+        :raises BrokerError: the cluster can't be asked.
+        :raises NotOnBrokerError: it is another cluster than the directories'.
+        """
+        # Not the base class's: a dataclass with slots is another class than the one that super() knows.
+        return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
 
     @contextmanager
     def lock(self) -> Iterator[LockedTopics]:
@@ -92,41 +106,33 @@ class LiveKafkaStore(LiveNode):
 
         :raises GateRefusedError: it can't be had, or its broker deletes by its own rules.
         """
-        if not self.is_ours:
-            raise GateRefusedError(f"{self.root}: {_LEFT_TO_ITS_BROKER}. Nothing was changed.")
+        if not self.node.is_ours:
+            raise GateRefusedError(f"{self.node.root}: {_LEFT_TO_ITS_BROKER}. Nothing was changed.")
         status = self.hold.renew(clock_ms())
         if not status.held:
             raise GateRefusedError(join_texts("; ", (*status.notices, *status.alarms)))
-        yield LockedTopics((*status.notices, *status.alarms))
+        yield LockedTopics((*status.notices, *status.alarms), node=self.node)
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
-        if not self.is_ours:
-            raise GateRefusedError(f"{self.root}: {_LEFT_TO_ITS_BROKER}. Nothing was deleted.")
-        release.delete_segments(self, segments, meanwhile)
+        if not self.node.is_ours:
+            raise GateRefusedError(f"{self.node.root}: {_LEFT_TO_ITS_BROKER}. Nothing was deleted.")
+        release.delete_segments(self.node, segments, meanwhile)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         """Decide as the broker would; where we delete, only what may be archived goes."""
         found = KafkaStore.plan(self, snapshot, now_ms, request)
-        if not self.is_ours:
+        if not self.node.is_ours:
             return found
         logs = self.cut_to_archivable(snapshot, found.logs)
-        live = self.node_of(snapshot, now_ms).live
-        logs = tuple(cut_to_held(log, self.unheld, live) for log in logs)
+        live = self.node.node_of(snapshot, now_ms).live
+        logs = tuple(cut_to_held(log, self.node.unheld, live) for log in logs)
         return replace(found, logs=as_asked(logs, snapshot, request))
-
-    @property
-    def max_delete_batch(self) -> int | None:
-        return None
 
     @property
     def dependents(self) -> None:
         """Return none: the broker deletes indexes with their segments."""
-
-    @property
-    def removal(self) -> NodeRemoval:
-        return NodeRemoval(self)
 
 
 _LEFT_TO_ITS_BROKER = "its broker deletes by its own rules, so nothing is deleted by us"
@@ -138,7 +144,7 @@ def open_live(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | No
     :raises BadInputError: there is none, or the client's settings can't be used.
     :raises MissingExtraError: the client isn't installed.
     """
-    return LiveKafkaStore(open_store(settings).root, live=live, memory=memory)
+    return LiveKafkaStore(LiveNode(open_store(settings).node.root, live=live, memory=memory))
 
 
 def running_cluster(live: LiveBroker) -> RunningBroker:

@@ -12,16 +12,15 @@ nodes, as it would anyhow once this one follows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import ChangedUnderUsError, NotOnBrokerError, StoreBusyError
 from storage_engine.kafka.cluster.client import Cluster
-from storage_engine.kafka.format.file_names import METADATA_TOPIC, PartitionDirectory
-from storage_engine.kafka.format.layout import LogDirectory, Node
+from storage_engine.kafka.format.file_names import METADATA_TOPIC
+from storage_engine.kafka.format.layout import LogDirectory, Node, read_node
 from storage_engine.kafka.format.log_end import end_offset
 from storage_engine.kafka.hold.needed_retention import all_states
 from storage_engine.kafka.hold.overlay import with_first_settings
@@ -33,39 +32,26 @@ from storage_engine.kafka.reclaim.room_plan import Asked, Fault, Way, room_plans
 from storage_engine.kafka.stopped.stopped_plan import StoppedNode, read_stopped
 from storage_engine.kafka.stopped.stopped_release import delete_oldest
 from storage_engine.kafka.store.plan import SeenNode, logs_of, plan_notices
-from storage_engine.kafka.store.store import KafkaStore, open_store, plan_of_log
-from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreSettings
+from storage_engine.kafka.store.store import KafkaStore, OpenNode, open_store, plan_of_log
+from storage_engine.model.broker.broker_store import (
+    ALWAYS,
+    BrokerStore,
+    LockedStore,
+    Remove,
+    StoreSettings,
+    is_used_by_others,
+)
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.plan.plan import Cause, Plan, PlanRequest, Trigger, Urgency
 from storage_engine.model.store.store import Segment, StoreSnapshot, by_log
 
-if TYPE_CHECKING:
-    from storage_engine.kafka.stopped.store_lock import LockedDirectories
-
-
 AT_ONCE = 100
 """How many segments leaders are told of at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeldNode:
-    """A stopped node of a running cluster.
-
-    :param held: its locks.
-    :param seen: what its last snapshot was made of.
-    :param memory: of its hold; None: nothing is remembered.
-    """
-
-    root: Path
-    held: LockedDirectories
-    cluster: Cluster
-    seen: SeenNode
-    memory: HoldMemory | None
-
-
 def delete_segments(
-    room: HeldNode, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove
+    room: RoomNode, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove
 ) -> None:
     """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.delete_segments`.
 
@@ -73,22 +59,21 @@ def delete_segments(
         was not deleted.
     :raises BrokerError: the cluster can't be asked, or it isn't known what it did; run again, it goes on.
     """
-    stopped = read_stopped(room.seen.node)
-    prefixes = list(_prefixes(room.seen, segments))
-    word = _ask(room, [one.name for one in prefixes])
+    held, cluster = room.locked, room.asked
+    seen = room.seen or room.see(clock_ms())
+    assert cluster is not None
+    stopped = read_stopped(seen.node)
+    prefixes = list(_prefixes(seen, segments))
+    word = ask_leaders(cluster, [one.name for one in prefixes], clock_ms())
     going = [(prefix, _way(prefix, stopped, word)) for prefix in prefixes]
-    _begin_behind(room, going, word, meanwhile)
+    _begin_behind(room, cluster, going, word, meanwhile)
     for prefix, way in going:
         for segment in prefix.segments:
             meanwhile()
             alone = replace(prefix, segments=(segment,))
-            again = _ask(room, [alone.name])
+            again = ask_leaders(cluster, [alone.name], clock_ms())
             _check_again(alone, way, _way(alone, stopped, again))
-            delete_oldest(room.held, room.root, (segment,), meanwhile, remove)
-
-
-def _ask(room: HeldNode, logs: Sequence[PartitionDirectory]) -> LeadersWord:
-    return ask_leaders(room.cluster, logs, clock_ms())
+            delete_oldest(held, room.root, (segment,), meanwhile, remove)
 
 
 def _prefixes(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
@@ -112,7 +97,8 @@ def _way(prefix: Prefix, stopped: StoppedNode | Fault, word: LeadersWord) -> Way
 
 
 def _begin_behind(
-    room: HeldNode,
+    room: RoomNode,
+    cluster: Cluster,
     going: Sequence[tuple[Prefix, Way]],
     word: LeadersWord,
     meanwhile: Callable[[], object],
@@ -134,12 +120,12 @@ def _begin_behind(
         if is_cut or end_offset(prefix.log) > way.led_from:
             at = max(prefix.boundary, way.led_from + 1)
             witnesses[prefix.key] = witness_of(prefix, at, live.high_watermark or 0)
-    other = other_than(room.cluster, witnesses, meanwhile)
+    other = other_than(cluster, witnesses, meanwhile)
     for prefix, _ in going:
         if prefix.key in other:
             raise refused(prefix, other[prefix.key])
     if cuts:
-        cut_remembered(room.cluster, room.root, room.memory, cuts, meanwhile, is_held=False)
+        cut_remembered(cluster, room.root, room.memory, cuts, meanwhile, is_held=False)
 
 
 def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
@@ -161,49 +147,29 @@ def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
 
 
 @dataclass(slots=True)
-class RoomStore(KafkaStore):
-    """A stopped node to make room in.
+class RoomNode(OpenNode):
+    """A stopped node, and its cluster.
 
     :param live: how its cluster is reached; None: none runs that could be asked.
-    :param memory: of the node's hold; None: nothing is remembered.
     :param word: what the cluster said at the last look.
     """
 
     live: LiveBroker | None = None
-    memory: HoldMemory | None = None
     word: LeadersWord | None = None
-    _cluster: Cluster | None = None
 
     @property
     def asked(self) -> Cluster | None:
-        if self._cluster is None and self.live is not None:
-            self._cluster = Cluster(self.live)
-        return self._cluster
+        if self.cluster is None and self.live is not None:
+            self.cluster = Cluster(self.live)
+        return self.cluster
 
-    def close(self) -> None:
-        self._cluster = None
-
-    def renewed(self, memory: HoldMemory) -> BrokerStore:
-        return RoomStore(self.root, live=self.live, memory=memory)
-
-    def check_manageable(self) -> None:
-        """:raises StoreBusyError: the node's own broker runs."""
-        # Not by super(): a dataclass with slots is another class than the one that it knows.
-        KafkaStore.check_manageable(self)
-        if (user := self.user) is not None and not user.is_ours:
-            raise StoreBusyError(
-                f"{self.root}: expected a node that is stopped, found that a process has its log "
-                "directories. Nothing was changed. Stop its broker; or let it run, and clean with --broker "
-                "and --deletes-us."
-            )
-
-    def read_node(self, now_ms: int) -> Node:
+    def read(self, now_ms: int) -> Node:
         """Look at the node, and ask its cluster.
 
         :raises BrokerError: the cluster can't be asked.
         :raises NotOnBrokerError: it is another cluster than the directories'.
         """
-        node = KafkaStore.read_node(self, now_ms)
+        node = read_node(self.root)
         cluster = self.asked
         if cluster is None:
             return node
@@ -211,57 +177,52 @@ class RoomStore(KafkaStore):
         self.word = ask_leaders(cluster, names, now_ms)
         return with_first_settings(with_word(node, self.word, cluster.address), all_states(self.memory))
 
+
+@dataclass(slots=True)
+class RoomStore(KafkaStore):
+    """A stopped node to make room in."""
+
+    node: RoomNode
+
+    def renewed(self, memory: HoldMemory) -> BrokerStore:
+        return RoomStore(RoomNode(self.node.root, live=self.node.live, memory=memory))
+
     def snapshot(self, now_ms: int) -> StoreSnapshot:
         """A last stop that wasn't clean keeps only what isn't certain, which the plan says."""
         return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        seen = self.seen_of(snapshot, now_ms)
+        seen = self.node.seen_of(snapshot, now_ms)
         topics = read_topic_settings(seen.node)
         plans = [
             plan_of_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
         ]
         stopped = read_stopped(seen.node, topics)
-        by = Asked(seen.node, stopped, self.word, self.archivable(snapshot), request, topics)
+        by = Asked(seen.node, stopped, self.node.word, self.archivable(snapshot), request, topics)
         notices = plan_notices(seen.node, topics)
         if request.replicas_stopped:
             notices = (
                 *notices,
                 f"a person says that all other nodes are stopped: {request.replicas_stopped}",
             )
-        triggers, _ = self.triggers(snapshot, now_ms, request)
-        return Plan(snapshot.root, now_ms, triggers, room_plans(plans, by), notices)
+        said = f"a person asks for room, whatever the age: {request.reason}"
+        cause = Trigger(Cause.MANUAL, Urgency.FORCED, said) if request.forced else ALWAYS
+        return Plan(snapshot.root, now_ms, (cause,), room_plans(plans, by), notices)
 
-    def triggers(
-        self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
-    ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
-        if request.forced:
-            said = f"a person asks for room, whatever the age: {request.reason}"
-            return (Trigger(Cause.MANUAL, Urgency.FORCED, said),), ()
-        return KafkaStore.triggers(self, snapshot, now_ms, request)
-
-    @property
-    def max_delete_batch(self) -> int | None:
-        return 1 if self.live is None else AT_ONCE
+    @contextmanager
+    def lock(self) -> Iterator[LockedStore]:
+        with KafkaStore.lock(self) as held:
+            yield replace(held, max_delete_batch=1 if self.node.live is None else AT_ONCE)
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         if not segments:
             return
-        if self.live is None:
+        if self.node.live is None:
             KafkaStore.delete_segments(self, segments, meanwhile, remove)
         else:
-            assert self.asked is not None
-            room = HeldNode(self.root, self.locked, self.asked, self.looked, self.memory)
-            delete_segments(room, segments, meanwhile, remove)
-
-    @property
-    def looked(self) -> SeenNode:
-        """Return what the last snapshot was made of."""
-        if self.seen is None:
-            self.seen = self.see(clock_ms())
-        return self.seen
+            delete_segments(self.node, segments, meanwhile, remove)
 
 
 def with_word(node: Node, word: LeadersWord, address: str) -> Node:
@@ -299,5 +260,13 @@ def open_room(settings: StoreSettings, memory: HoldMemory | None) -> RoomStore:
 
     :raises BadInputError: there is none, or the client's settings can't be used.
     :raises MissingExtraError: the client isn't installed.
+    :raises StoreBusyError: the node's own broker runs.
     """
-    return RoomStore(open_store(settings).root, live=settings.live, memory=memory)
+    store = RoomStore(RoomNode(open_store(settings).node.root, live=settings.live, memory=memory))
+    if is_used_by_others(store):
+        raise StoreBusyError(
+            f"{store.node.root}: expected a node that is stopped, found that a process has its log "
+            "directories. Nothing was changed. Stop its broker; or let it run, and clean with --broker and "
+            "--deletes-us."
+        )
+    return store

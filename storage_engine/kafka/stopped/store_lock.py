@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage_engine.core import durable
@@ -28,6 +28,7 @@ from storage_engine.core.turns import take_turn
 from storage_engine.exceptions import ChangedUnderUsError, StoreBusyError, StoreNotFoundError, TurnTakenError
 from storage_engine.kafka.format import meta_properties
 from storage_engine.kafka.format.layout import Node
+from storage_engine.model.broker.broker_store import LockedStore
 
 _BROKER_CLASSES = ("kafka.Kafka", "kafka.docker.KafkaDockerWrapper")
 _LOOKS = 5
@@ -44,15 +45,13 @@ held_here: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
-class LockedDirectories:
+class LockedDirectories(LockedStore):
     """Log directories that are ours until the block ends.
 
     :param files: for each lock file, which is open, its descriptor.
-    :param notices: what could not be checked.
     """
 
-    files: tuple[tuple[Path, int], ...]
-    notices: tuple[str, ...]
+    files: tuple[tuple[Path, int], ...] = field(kw_only=True)
 
     def check(self) -> None:
         """Make sure that brokers are still kept away.
@@ -83,7 +82,7 @@ def lock(directories: Sequence[Path]) -> Iterator[LockedDirectories]:
     with ExitStack() as locks:
         files = tuple((path / LOCK, locks.enter_context(_locked(path))) for path in directories)
         notices = _check_nobody_else(directories)
-        yield LockedDirectories(files, notices)
+        yield LockedDirectories(notices, 1, files=files)
 
 
 @contextmanager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
@@ -61,6 +61,7 @@ from storage_engine.kafka.store.plan import (
     undecided,
 )
 from storage_engine.model.broker.broker_store import (
+    ALWAYS,
     BrokerStore,
     IdentifiedLogs,
     LockedStore,
@@ -68,12 +69,14 @@ from storage_engine.model.broker.broker_store import (
     StoreConsumers,
     StoreCourse,
     StoreDependents,
+    StoreLimit,
     StoreProcess,
     StoreReplicas,
     StoreSettings,
-    StoreUser,
+    check_manageable,
 )
 from storage_engine.model.broker.broker_tasks import BackgroundTasks, BrokerTask, LeftOver, TaskLimits
+from storage_engine.model.hold import HoldMemory
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.proof.receipt import Receipt
@@ -123,39 +126,92 @@ def _segments(log: PartitionLog, end: int) -> Iterator[Segment]:
         )
 
 
+@dataclass(slots=True)
+class OpenNode:
+    """A node's log directories, as a process has opened them.
+
+    :param root: its ``server.properties``, or one of its log directories.
+    :param seen: the last snapshot's logs, and what they were made of.
+    :param held: the directories, while they are locked.
+    :param cluster: with which there is a connection.
+    :param memory: of the node's hold; None: nothing is remembered.
+    """
+
+    root: Path
+    seen: SeenNode | None = None
+    held: LockedDirectories | None = None
+    cluster: Cluster | None = None
+    memory: HoldMemory | None = None
+
+    @property
+    def asked(self) -> Cluster | None:
+        """Return the running cluster that is asked beside the files; None: none is."""
+        return None
+
+    @property
+    def locked(self) -> LockedDirectories:
+        """
+        :raises StoreBusyError: this process hasn't locked the node.
+        """
+        if self.held is None:
+            raise StoreBusyError(
+                f"{self.root}: expected the node's directories to be locked by this process, found that they "
+                "are not. Nothing was deleted. Lock them first."
+            )
+        return self.held
+
+    def read(self, now_ms: int) -> Node:
+        """Look at the node."""
+        return read_node(self.root)
+
+    def see(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
+        """Look at the node's logs, at one again where a file of it went away: its broker may delete."""
+        return _seen((read or self.read)(now_ms))
+
+    def last(self) -> Node:
+        """Return the node as it was seen last, or look at it."""
+        return self.seen.node if self.seen else self.read(0)
+
+    def seen_of(self, snapshot: StoreSnapshot, now_ms: int) -> SeenNode:
+        return self.seen if self.seen and self.seen.logs is snapshot.logs else self.see(now_ms)
+
+    def node_of(self, snapshot: StoreSnapshot, now_ms: int) -> Node:
+        return self.seen.node if self.seen and self.seen.logs is snapshot.logs else self.read(now_ms)
+
+
 @dataclass(frozen=True, slots=True)
 class NodeTasks(BackgroundTasks):
     """What a node's broker does in the background."""
 
-    store: KafkaStore
+    node: OpenNode
 
     def look(self, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, ...]:
-        return tasks_of(self.store.read_node(now_ms), now_ms, limits)
+        return tasks_of(self.node.read(now_ms), now_ms, limits)
 
     def check_deleted_topics(self, topics: Collection[str]) -> tuple[str, ...]:
-        return tuple(words_for_nothing(read_node(self.store.root), topics))
+        return tuple(words_for_nothing(read_node(self.node.root), topics))
 
     def delete_left_over(self, left: LeftOver, meanwhile: Callable[[], object]) -> None:
-        remove_left_over(left, self.store.locked.check, meanwhile)
+        remove_left_over(left, self.node.locked.check, meanwhile)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLogs(IdentifiedLogs):
     """Which logs a node has, by their files and by the cluster's metadata."""
 
-    store: KafkaStore
+    node: OpenNode
 
     def is_present(self, directory: Path) -> bool:
         return (directory / meta_properties.NAME).is_file()
 
     def read(self, snapshot: StoreSnapshot) -> Mapping[str, LogIdentity]:
-        return identities(self.store.node_of(snapshot, snapshot.taken_at_ms))
+        return identities(self.node.node_of(snapshot, snapshot.taken_at_ms))
 
     def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
-        return absences(self.store.seen.node if self.store.seen else self.store.read_node(0), logs)
+        return absences(self.node.last(), logs)
 
     def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
-        node, wanted = self.store.seen.node if self.store.seen else self.store.read_node(0), by_log(segments)
+        node, wanted = self.node.last(), by_log(segments)
         found: dict[SegmentId, int] = {}
         for directory, log in node.logs:
             bases = {one.base_offset for one in wanted.get(log.name.log, ())}
@@ -166,9 +222,9 @@ class NodeLogs(IdentifiedLogs):
         return found
 
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
-        seen = self.store.seen or self.store.see(0)
+        seen = self.node.seen or self.node.see(0)
         if (one := seen.known.get(log)) is None:
-            raise went_meanwhile(f"log {log} of {self.store.root}")
+            raise went_meanwhile(f"log {log} of {self.node.root}")
         return contradiction_of(one.log, log_id_of(one.directory, one.log), one.end.offset, receipts)
 
 
@@ -176,10 +232,11 @@ class NodeLogs(IdentifiedLogs):
 class NodeReplicas(StoreReplicas):
     """What a node's logs have in common with those of other nodes."""
 
-    store: KafkaStore
+    node: OpenNode
 
     def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        node = self.store.seen.node if self.store.seen else read_node(self.store.root)
+        seen = self.node.seen
+        node = seen.node if seen else read_node(self.node.root)
         logs = {log.name.log: (directory, log) for directory, log in node.logs}
         found: dict[SegmentId, SegmentContext] = {}
         for name, of_log in by_log(sorted(segments, key=attrgetter("log", "base_offset"))).items():
@@ -196,7 +253,7 @@ class NodeReplicas(StoreReplicas):
 class NodeConsumers(StoreConsumers):
     """Who consumes a node's logs, by their files, and by the cluster where one is asked."""
 
-    store: KafkaStore
+    node: OpenNode
 
     def unread(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
@@ -220,18 +277,18 @@ class NodeConsumers(StoreConsumers):
         from storage_engine.kafka.lag import consumers_of
         from storage_engine.kafka.store.lag_context import reading_context
 
-        seen = self.store.seen_of(snapshot, snapshot.taken_at_ms)
-        return consumers_of(seen.node, self.store.asked), reading_context(seen, snapshot, read)
+        seen = self.node.seen_of(snapshot, snapshot.taken_at_ms)
+        return consumers_of(seen.node, self.node.asked), reading_context(seen, snapshot, read)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCourse(StoreCourse):
     """What goes when, by the topics' settings."""
 
-    store: KafkaStore
+    node: OpenNode
 
     def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
-        seen = self.store.seen_of(snapshot, snapshot.taken_at_ms)
+        seen = self.node.seen_of(snapshot, snapshot.taken_at_ms)
         found: dict[SegmentId, int | None] = {}
         for log, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):
             # What goes once remote storage has it, goes nobody knows when.
@@ -245,28 +302,23 @@ class NodeCourse(StoreCourse):
         return found
 
     def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
-        node = self.store.node_of(snapshot, snapshot.taken_at_ms)
+        node = self.node.node_of(snapshot, snapshot.taken_at_ms)
         found = (first_batch_ms(log.segments[0]) for _, log in node.logs if log.segments)
         return min((at_ms for at_ms in found if at_ms is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
-class NodeUser(StoreUser):
-    """Which process has the log directories' lock files."""
-
-    data_paths: tuple[Path, ...] = field(kw_only=True)
-
-    @property
-    def is_ours(self) -> bool:
-        locked = [path for path in self.data_paths if lock_holder(path) is not None]
-        return bool(locked) and all(map(is_locked_by_us, locked))
-
-
-@dataclass(frozen=True, slots=True)
 class NodeProcess(StoreProcess):
-    """What a node's broker leaves when it has run."""
+    """Who has the log directories' lock files, and what a node's broker leaves when it has run."""
 
     data_paths: tuple[Path, ...]
+
+    def user(self) -> str:
+        return next(filter(None, map(holder_text, self.data_paths)), "")
+
+    def is_user_ours(self) -> bool:
+        locked = [path for path in self.data_paths if lock_holder(path) is not None]
+        return bool(locked) and all(map(is_locked_by_us, locked))
 
     def signs_of_a_run(self, directories: Collection[Path]) -> tuple[Path, ...]:
         return tuple(signs_of_a_run(self.data_paths, directories))
@@ -276,10 +328,10 @@ class NodeProcess(StoreProcess):
 class SegmentIndexes(StoreDependents):
     """Indexes of a stopped node, which a broker makes again."""
 
-    store: KafkaStore
+    node: OpenNode
 
     def find(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        node = self.store.seen.node if self.store.seen else self.store.read_node(0)
+        node = self.node.last()
         return tuple(indexes_below(node, min_offsets))
 
     def delete(
@@ -289,7 +341,7 @@ class SegmentIndexes(StoreDependents):
         remove: Remove = durable.unlink_in,
     ) -> None:
         if files:
-            delete_indexes(self.store.locked, files, meanwhile, remove)
+            delete_indexes(self.node.locked, files, meanwhile, remove)
 
 
 NAME = "kafka"
@@ -297,27 +349,24 @@ NAME = "kafka"
 
 @dataclass(slots=True)
 class KafkaStore(BrokerStore):
-    """A node's log directories, by its ``server.properties`` or by one of them.
+    """A node's log directories, by its ``server.properties`` or by one of them."""
 
-    :param seen: the last snapshot's logs, and what they were made of.
-    :param held: the directories, while they are locked.
-    """
+    node: OpenNode
 
-    root: Path
-    seen: SeenNode | None = None
-    held: LockedDirectories | None = None
+    def close(self) -> None:
+        self.node.cluster = None
 
     @property
     def data_paths(self) -> tuple[Path, ...]:
-        return data_paths(self.root)
+        return data_paths(self.node.root)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        self.seen = seen = self.see(now_ms)
+        self.node.seen = seen = self.node.see(now_ms)
         node = seen.node
         *others, last = (DiskUsage.of(directory.path) for directory in node.directories)
         return StoreSnapshot(
             broker=NAME,
-            root=str(self.root),
+            root=str(self.node.root),
             taken_at_ms=now_ms,
             logs=seen.logs,
             log_disks=tuple(others) or (last,),
@@ -331,7 +380,7 @@ class KafkaStore(BrokerStore):
 
         Of a stopped node only what may be deleted without its broker goes.
         """
-        seen = self.seen_of(snapshot, now_ms)
+        seen = self.node.seen_of(snapshot, now_ms)
         topics = read_topic_settings(seen.node)
         plans = tuple(
             plan_of_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
@@ -344,20 +393,19 @@ class KafkaStore(BrokerStore):
             if request.replicas_stopped:
                 said = f"a person says that all other nodes are stopped: {request.replicas_stopped}"
                 notices = (*notices, said)
-        triggers, _ = self.triggers(snapshot, now_ms, request)
-        return Plan(snapshot.root, now_ms, triggers, plans, notices)
+        return Plan(snapshot.root, now_ms, (ALWAYS,), plans, notices)
 
     @property
     def identities(self) -> NodeLogs:
-        return NodeLogs(self)
+        return NodeLogs(self.node)
 
     @property
     def consumers(self) -> NodeConsumers:
-        return NodeConsumers(self)
+        return NodeConsumers(self.node)
 
     @property
     def course(self) -> NodeCourse:
-        return NodeCourse(self)
+        return NodeCourse(self.node)
 
     @property
     def process(self) -> NodeProcess:
@@ -365,50 +413,29 @@ class KafkaStore(BrokerStore):
 
     @property
     def dependents(self) -> SegmentIndexes | None:
-        return SegmentIndexes(self)
-
-    @property
-    def user(self) -> NodeUser | None:
-        clause = next(filter(None, map(holder_text, self.data_paths)), "")
-        return NodeUser(clause, data_paths=self.data_paths) if clause else None
+        return SegmentIndexes(self.node)
 
     @property
     def replicas(self) -> NodeReplicas:
-        return NodeReplicas(self)
+        return NodeReplicas(self.node)
 
     @property
     def tasks(self) -> NodeTasks:
-        return NodeTasks(self)
+        return NodeTasks(self.node)
 
     @property
-    def asked(self) -> Cluster | None:
-        """Return the running cluster that is asked beside the files; None: none is."""
-        return None
-
-    def read_node(self, now_ms: int) -> Node:
-        """Look at the node."""
-        return read_node(self.root)
-
-    def see(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
-        """Look at the node's logs, at one again where a file of it went away: its broker may delete."""
-        return _seen((read or self.read_node)(now_ms))
-
-    def seen_of(self, snapshot: StoreSnapshot, now_ms: int) -> SeenNode:
-        return self.seen if self.seen and self.seen.logs is snapshot.logs else self.see(now_ms)
-
-    def node_of(self, snapshot: StoreSnapshot, now_ms: int) -> Node:
-        return self.seen.node if self.seen and self.seen.logs is snapshot.logs else self.read_node(now_ms)
-
-    def check_manageable(self) -> None:
-        if self.root.is_dir():
-            raise BadInputError(
-                f"{self.root}: expected a node's server.properties, found one of its log directories, which "
-                "is only looked at. Nothing was changed. Name the file as STORE."
-            )
+    def limit(self) -> StoreLimit | None:
+        if not self.node.root.is_dir():
+            return None
+        why = (
+            f"{self.node.root}: expected a node's server.properties, found one of its log directories, which "
+            "is only looked at. Nothing was changed. Name the file as STORE."
+        )
+        return StoreLimit(why, may_archive=False)
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
         """Leave out what is compacted, goes to remote storage, isn't replicated or in an open transaction."""
-        node = self.node_of(snapshot, snapshot.taken_at_ms)
+        node = self.node.node_of(snapshot, snapshot.taken_at_ms)
         return archivable_of_node(node, read_topic_settings(node), snapshot.logs)
 
     def cut_to_archivable(
@@ -421,7 +448,7 @@ class KafkaStore(BrokerStore):
         going = {plan.log for plan in plans if plan.to_delete}
         if not going:
             return tuple(plans)
-        node = self.node_of(snapshot, snapshot.taken_at_ms)
+        node = self.node.node_of(snapshot, snapshot.taken_at_ms)
         topics = topics or read_topic_settings(node)
         logs = (log for log in snapshot.logs if log.name in going)
         archivable = archivable_of_node(node, topics, logs)
@@ -430,50 +457,28 @@ class KafkaStore(BrokerStore):
             cut_to_archivable(plan, archivable, may, has_remote=topics.has_remote(plan.log)) for plan in plans
         )
 
-    def lock(self) -> AbstractContextManager[LockedStore]:
+    @contextmanager
+    def lock(self) -> Iterator[LockedStore]:
         """Keep brokers away until the block ends.
 
         :raises BadInputError: it is one log directory alone.
         :raises StoreBusyError: a broker runs, or another run has the node.
         """
-        return self._taken()
-
-    @contextmanager
-    def _taken(self) -> Iterator[LockedDirectories]:
         # psutil, which looking at a node needs for nothing.
         from storage_engine.kafka.stopped.store_lock import lock
 
-        self.check_manageable()
+        check_manageable(self)
         with lock(self.data_paths) as held:
-            self.held = held
+            self.node.held = held
             try:
                 yield held
             finally:
-                self.held = None
-
-    @property
-    def locked(self) -> LockedDirectories:
-        """
-        :raises StoreBusyError: this process hasn't locked the node.
-        """
-        if self.held is None:
-            raise StoreBusyError(
-                f"{self.root}: expected the node's directories to be locked by this process, found that they "
-                "are not. Nothing was deleted. Lock them first."
-            )
-        return self.held
-
-    def check_lock(self) -> None:
-        self.locked.check()
-
-    @property
-    def max_delete_batch(self) -> int | None:
-        return 1
+                self.node.held = None
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
-        delete_oldest(self.locked, self.root, segments, meanwhile, remove)
+        delete_oldest(self.node.locked, self.node.root, segments, meanwhile, remove)
 
 
 def open_store(settings: StoreSettings) -> KafkaStore:
@@ -487,7 +492,7 @@ def open_store(settings: StoreSettings) -> KafkaStore:
             f"{'another configuration file' if settings.broker_conf else 'settings'}. Nothing was changed. "
             "Name that file as STORE."
         )
-    store = KafkaStore(Path(settings.root))
+    store = KafkaStore(OpenNode(Path(settings.root)))
     store.data_paths  # noqa: B018  says at once what is wrong with the file
     return store
 

@@ -271,7 +271,7 @@ def export_messages(
             found = _selected(lake, selection, columns, schema, count, ids, every_row)
             if ids is not None:
                 schema = schema.append(_TOPIC_ID)
-            if (bodies := broker.bodies) is not None:
+            if (bodies := broker.codec.bodies) is not None:
                 found = _with_plain_bodies(bodies, found, decompress)
                 schema = schema.append(_COMPRESSED)
             with _WRITERS[file_format](file, schema) as write:
@@ -444,7 +444,8 @@ def _messages_broker(lake: Lake) -> Broker:
     if not columns.export or len(columns.streams) < 2 or columns.stored_at is None:
         raise BadInputError(
             f"lake {lake.location}: expected a lake of messages with topics and bodies, found one of "
-            f"{broker.title}, which has none. Nothing was written. Query its table, or restore its segments."
+            f"{broker.words.title}, which has none. Nothing was written. Query its table, or restore its "
+            "segments."
         )
     return broker
 

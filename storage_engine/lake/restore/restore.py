@@ -555,7 +555,7 @@ def segment_path(receipt: Receipt, config: RestoredConfig | None) -> Path:
             f"receipt of offset {receipt.base_offset}: expected the name of a log, found {receipt.log!r}. "
             "Nothing was written. Run verify: the receipts were tampered with."
         )
-    return Path(find_broker(receipt.broker).segment_path(receipt.log, receipt.base_offset))
+    return Path(find_broker(receipt.broker).places.segment_path(receipt.log, receipt.base_offset))
 
 
 def _add(wanted: dict[Path, str], path: Path, sha256: str, configuration: Set[Path]) -> None:

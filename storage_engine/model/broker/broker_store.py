@@ -1,8 +1,4 @@
-"""One open store of a broker, as retention works with it: what a broker implements, with its promises.
-
-What only some brokers have (a hold and its watch, dependents, pending messages, consumers, positions)
-has a default: there is none.
-"""
+"""One open store of a broker, as retention works with it: what a broker implements, with its promises."""
 
 from __future__ import annotations
 
@@ -14,9 +10,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from inspect import isfunction
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from storage_engine.core import durable
+from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_tasks import BackgroundTasks
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.course.course import CourseStart
@@ -50,23 +47,19 @@ class FenceWatch(Protocol):
     @property
     def directories(self) -> tuple[Path, ...]:
         """Return where files lie whose change is a reason to look at once, as of the last look."""
-        ...
 
     @property
     def last_look(self) -> WatchLook:
         """Return what the last look came to that saw all that the hold rests on."""
-        ...
 
     def watching(self) -> AbstractContextManager[Beating | None]:
         """Be the store's only watch until the block ends; None: another process is.
 
         :raises OSError: the store can't be written.
         """
-        ...
 
     def silent(self) -> str:
         """Return which process has the store's watch and doesn't look at it; empty: none has, or it does."""
-        ...
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
         """Mend what isn't as the hold left it.
@@ -75,11 +68,9 @@ class FenceWatch(Protocol):
         :raises StorageEngineError: something can't be mended; says why.
         :raises OSError: the store can't be read or written.
         """
-        ...
 
     def left_over(self) -> tuple[Drift, ...]:
         """Return, once, what a look has found and done before it raised."""
-        ...
 
 
 class Beating(Protocol):
@@ -93,7 +84,6 @@ class Beating(Protocol):
         :param tended_at_ms: when it last looked at all of the shield; 0: it hasn't yet.
         :raises OSError: the store can't be written.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +273,6 @@ class IdentifiedLogs(ABC):
 
         :raises OSError: a file can't be read.
         """
-        ...
 
     @abstractmethod
     def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
@@ -291,7 +280,6 @@ class IdentifiedLogs(ABC):
 
         :raises OSError: a file can't be read.
         """
-        ...
 
     def is_present(self, directory: Path) -> bool:
         """Return whether one of the store's directories is what it was: no mount point without its disk."""
@@ -327,7 +315,6 @@ class StoreReplicas(ABC):
         :raises StorageEngineError: it can't be told; says of which log.
         :raises OSError: a file can't be read.
         """
-        ...
 
     @abstractmethod
     def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
@@ -338,7 +325,6 @@ class StoreReplicas(ABC):
         :param segments: of one log, oldest first.
         :raises OSError: a file can't be read.
         """
-        ...
 
 
 class StoreConsumers:
@@ -434,9 +420,31 @@ class StoreCourse:
         return None
 
 
+class StoreCauses(ABC):
+    """Why a cleanup is due. Nothing is deleted by it: a plan has causes of its own. Without it a cause always
+    holds: what has expired goes at any time.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def triggers(
+        self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
+    ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
+        """Return the causes that hold now, and notices for a person."""
+
+    @abstractmethod
+    def watch(self, now_ms: int) -> Watch:
+        """Return the causes that hold now by clock and disks alone; reads no segment."""
+
+
+ALWAYS: Final = Trigger(Cause.TIME_UP, Urgency.ORDINARY, "what has expired goes at any time")
+"""The cause of a store whose broker deletes at any hour, and at any level of its disks."""
+
+
 class StoreProcess:
-    """The broker's process, and how far it is with what it writes. Without it that isn't known, as this class
-    itself answers.
+    """The broker's process, who has the store, and how far it is with what it writes. Without it that isn't
+    known, as this class itself answers.
     """
 
     __slots__ = ()
@@ -457,6 +465,22 @@ class StoreProcess:
         :raises OSError: a directory can't be read.
         """
         return ()
+
+    def user(self) -> str:
+        """Return which other process has the store's lock, as a clause of the lock and who has it.
+
+        :return: "": none has, by its files; only :meth:`BrokerStore.lock` tells for certain.
+        :raises OSError: a file can't be read.
+        """
+        return ""
+
+    def is_user_ours(self) -> bool:
+        """Return whether another of our runs has the lock, and gives it up by itself.
+
+        :return: False: none, or unknown.
+        :raises OSError: a file can't be read.
+        """
+        return False
 
     def running_pid(self) -> int | None:
         """The process of the running broker, which maps the store's files; None: none runs, or not here."""
@@ -482,7 +506,7 @@ class StoreProcess:
 
 
 class StoreShield(ABC):
-    """What a running broker means for second names of the store's segments."""
+    """What second names of the store's segments rest on, and what a running broker means for them."""
 
     __slots__ = ()
 
@@ -491,7 +515,15 @@ class StoreShield(ABC):
         """Return how large a shield has to be beside this broker, and whether there may be one; measures
         disks.
         """
-        ...
+
+    @abstractmethod
+    def sealed_files(self) -> tuple[Segment, ...]:
+        """Return the sealed segments that are there, whatever is missing between them. Never to delete by.
+
+        :raises StoreLayoutError: a symbolic link is among them.
+        :raises BrokerError: a running broker can't be asked.
+        :raises OSError: one can't be read, or went away in the middle.
+        """
 
     def end_force(self) -> Drift | None:
         """Set back what lets a running broker delete whatever its age, where we may and it is no emergency.
@@ -513,7 +545,6 @@ class StoreDependents(ABC):
 
         :param min_offsets: by the name of the log; what points into other logs stays.
         """
-        ...
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -543,38 +574,6 @@ class StoreDependents(ABC):
                 os.fsync(directory)
             finally:
                 os.close(directory)
-
-
-class LaterRemoval(ABC):
-    """A running broker's word on deletions: files of deleted segments stay until it gets round to them."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId]:
-        """Return which of these segments are deleted.
-
-        :raises BrokerError: the broker can't be asked.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class StoreUser:
-    """Another process that has a store's lock.
-
-    :param clause: the lock and who has it.
-    """
-
-    clause: str = ""
-
-    @property
-    def is_ours(self) -> bool:
-        """Return whether another of our runs has it, and gives it up by itself. False: none, or unknown.
-
-        :raises OSError: a file can't be read.
-        """
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -611,12 +610,15 @@ FORMER_MEMBERS: Final = former_members(
     identities="absences contradiction is_present log_identities=read own_ends tells_absences= "
     "tells_logs_apart=",
     archivable="keeps_out=is_all",
-    process="checkpoint flush_now flush_paths progress running_pid signs_of_a_run",
-    removal="deleted removes_files_later=",
+    causes="triggers watch",
+    limit="archive_only=why check_manageable=may_archive",
+    lock="check_deletable check_lock=check deleted max_delete_batch removal=deleted "
+    "removes_files_later=deleted",
+    process="checkpoint flush_now flush_paths progress running_pid signs_of_a_run user used_by=user "
+    "is_used_by_us=is_user_ours",
     replicas="contexts has_replicas= range_sha256",
-    shield="end_force shield_need=need",
+    shield="end_force sealed_files shield_need=need",
     tasks="background_tasks=look check_deleted_topics delete_left_over",
-    user="is_used_by_us=is_ours used_by=clause",
 )
 """What stores had as members of their own before version 0.2, and where it is now."""
 
@@ -637,16 +639,65 @@ def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
                 raise TypeError(f"{of.__qualname__} defines {name}, which is {former[name]} since 0.2")
 
 
-class LockedStore(Protocol):
-    """A store that nobody else changes: locked, or held beside its running broker."""
+@dataclass(frozen=True, slots=True)
+class LockedStore:
+    """A store that nobody else changes, locked or held beside its running broker, and what may be deleted.
 
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Return what could not be checked while it was taken."""
-        ...
+    :param notices: what could not be checked while it was taken.
+    :param max_delete_batch: how many segments one ``delete_segments`` takes; None: any number.
+    """
+
+    notices: tuple[str, ...] = ()
+    max_delete_batch: int | None = None
+
+    def check(self) -> None:
+        """Make sure that what was taken keeps the broker away still. By default it does.
+
+        :raises ChangedUnderUsError: it doesn't.
+        """
+
+    def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
+        """Make sure that nothing beyond the store forbids a deletion. By default nothing does.
+
+        :param is_replicated: whether a lake has receipts of another store with a log of the same identity.
+        :raises GateRefusedError: something does, or can't be asked.
+        """
+
+    def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId] | None:
+        """Return which of these segments are deleted, where a broker removes their files later.
+
+        None, as by default: those whose files are gone.
+
+        :raises BrokerError: the broker can't be asked.
+        """
+        return None
 
 
-class BrokerStore(ABC):
+@dataclass(frozen=True, slots=True)
+class StoreLimit:
+    """What is never done with a store that can be looked at.
+
+    :param why: nothing of it is deleted. Its plans keep everything, and whatever would change it raises.
+    :param may_archive: its log can be archived all the same; else it is a part of a store, and ``why`` is
+        what a person is told.
+    """
+
+    why: str
+    may_archive: bool = True
+
+
+class Contract(ABC):
+    """What a package implements. A class that is written for an older contract can't be defined."""
+
+    __slots__ = ()
+    _former: ClassVar[Mapping[str, str]]
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        refuse_former_members(cls, cls._former)
+
+
+class BrokerStore(Contract):
     """One store, with the broker's own settings and rules.
 
     Only ``delete_segments``, ``dependents.delete``, ``tasks.delete_left_over`` and, beside a running broker,
@@ -654,10 +705,7 @@ class BrokerStore(ABC):
     """
 
     __slots__ = ()
-
-    def __init_subclass__(cls, **more: Any) -> None:
-        super().__init_subclass__(**more)
-        refuse_former_members(cls, FORMER_MEMBERS)
+    _former = FORMER_MEMBERS
 
     @property
     def hold(self) -> StoreHold | None:
@@ -680,6 +728,11 @@ class BrokerStore(ABC):
         return None
 
     @property
+    def causes(self) -> StoreCauses | None:
+        """Return why a cleanup is due."""
+        return None
+
+    @property
     def process(self) -> StoreProcess | None:
         """Return what its broker's process tells of itself."""
         return None
@@ -692,19 +745,6 @@ class BrokerStore(ABC):
     @property
     def dependents(self) -> StoreDependents | None:
         """Return the files that are of no use without their segments."""
-        return None
-
-    @property
-    def user(self) -> StoreUser | None:
-        """Return which other process has its lock; None: none, by its files.
-
-        :raises OSError: a file can't be read.
-        """
-        return None
-
-    @property
-    def removal(self) -> LaterRemoval | None:
-        """Return what tells of deletions whose files stay for a while; None: a deleted segment's are gone."""
         return None
 
     @property
@@ -728,7 +768,7 @@ class BrokerStore(ABC):
         """
         return None
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """End connections to a running broker; the store may be used after it, which connects again."""
 
     @property
@@ -741,23 +781,14 @@ class BrokerStore(ABC):
         return False
 
     @property
-    def max_delete_batch(self) -> int | None:
-        """Return how many segments one ``delete_segments`` takes; None: any number."""
+    def limit(self) -> StoreLimit | None:
+        """Return what is never done with it, though it can be looked at; None: nothing, by its files."""
         return None
-
-    @property
-    def archive_only(self) -> str:
-        """Return why nothing of the store may be deleted, though its log can be archived; "": it may.
-
-        Its plans keep everything, and whatever would change it raises.
-        """
-        return ""
 
     @property
     @abstractmethod
     def data_paths(self) -> tuple[Path, ...]:
         """The directories that the broker writes to."""
-        ...
 
     @abstractmethod
     def snapshot(self, now_ms: int) -> StoreSnapshot:
@@ -766,7 +797,6 @@ class BrokerStore(ABC):
         :raises StoreNotFoundError: there is no store.
         :raises StoreLayoutError: its files don't form one contiguous log.
         """
-        ...
 
     def glance(self, now_ms: int) -> StoreSnapshot:
         """Return what the store is now for who only looks, and reads as little as that takes.
@@ -774,21 +804,6 @@ class BrokerStore(ABC):
         Never to delete by. The errors are those of :meth:`snapshot`.
         """
         return self.snapshot(now_ms)
-
-    def sealed_files(self) -> tuple[Segment, ...]:
-        """Return the sealed segments that are there, whatever is missing between them. Never to delete by.
-
-        :raises StoreLayoutError: a symbolic link is among them.
-        :raises BrokerError: a running broker can't be asked.
-        :raises OSError: one can't be read, or went away in the middle.
-        """
-        return tuple(segment for log in self.snapshot(0).logs for segment in log.sealed)
-
-    def check_manageable(self) -> None:  # noqa: B027
-        """Make sure that it may be archived and get an identity.
-
-        :raises BadInputError: it is a part of a store, which is only looked at.
-        """
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
         """Return which segments may be archived by now, and why others may not. By default all sealed may.
@@ -798,47 +813,15 @@ class BrokerStore(ABC):
         sealed = tuple(segment for log in snapshot.logs for segment in log.sealed)
         return Archivable(sealed, is_all=True)
 
-    def watch(self, now_ms: int) -> Watch:
-        """The causes that hold now by clock and disks alone, for who waits for one; reads no segment."""
-        snapshot = self.snapshot(now_ms)
-        causes, notices = self.triggers(snapshot, now_ms, PlanRequest())
-        levels = snapshot.disks
-        known = [disk.used_percent for disk in levels if disk.used_percent is not None]
-        return Watch(now_ms, causes, notices, levels, max(known, default=None), None, None)
-
-    def triggers(
-        self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
-    ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
-        """Return the causes that hold now, and notices for a person.
-
-        By default a cause always holds: what has expired goes.
-        """
-        return (Trigger(Cause.TIME_UP, Urgency.ORDINARY, "what has expired goes at any time"),), ()
-
     @abstractmethod
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         """Decide, for every segment, whether it goes and why. Pure."""
-        ...
 
     @abstractmethod
     def lock(self) -> AbstractContextManager[LockedStore]:
         """Keep the broker, and everybody else who asks, from changing the store.
 
         :raises StoreBusyError: somebody has it.
-        """
-        ...
-
-    def check_lock(self) -> None:  # noqa: B027
-        """Make sure that what :meth:`lock` took keeps the broker away still. By default it does.
-
-        :raises ChangedUnderUsError: it doesn't.
-        """
-
-    def check_deletable(self, is_replicated: Callable[[], bool]) -> None:  # noqa: B027
-        """Make sure that nothing beyond the store forbids a deletion. By default nothing does.
-
-        :param is_replicated: whether a lake has receipts of another store with a log of the same identity.
-        :raises GateRefusedError: something does, or can't be asked.
         """
 
     @abstractmethod
@@ -859,7 +842,6 @@ class BrokerStore(ABC):
         :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more.
         :raises BrokerError: a running broker didn't delete all of them; they may go any time.
         """
-        ...
 
 
 def hold_of(store: BrokerStore) -> StoreHold:
@@ -875,6 +857,30 @@ def consumers_of(store: BrokerStore) -> StoreConsumers:
 def course_of(store: BrokerStore) -> StoreCourse:
     """Return what goes when of a store, or what stands for none."""
     return store.course or StoreCourse()
+
+
+def watch_of(store: BrokerStore, now_ms: int) -> Watch:
+    """Return the causes that hold for a store by clock and disks alone."""
+    if store.causes is not None:
+        return store.causes.watch(now_ms)
+    levels = store.snapshot(now_ms).disks
+    known = [disk.used_percent for disk in levels if disk.used_percent is not None]
+    return Watch(now_ms, (ALWAYS,), (), levels, max(known, default=None), None, None)
+
+
+def check_manageable(store: BrokerStore) -> None:
+    """Make sure that a store may be archived and get an identity.
+
+    :raises BadInputError: it is a part of a store, which is only looked at.
+    """
+    if (limit := store.limit) is not None and not limit.may_archive:
+        raise BadInputError(limit.why)
+
+
+def is_used_by_others(store: BrokerStore) -> bool:
+    """Return whether a process other than our runs has a store's lock, by its files."""
+    process = process_of(store)
+    return bool(process.user()) and not process.is_user_ours()
 
 
 def flush_paths(store: BrokerStore, snapshot: StoreSnapshot) -> tuple[Path, ...]:

@@ -13,6 +13,7 @@ from enum import Enum, auto
 class BrokerWords:
     """The defaults fit any kind.
 
+    :param title: what this kind is called.
     :param address_options: options of a command, by any of which its running broker is named.
     :param by_hand: what a cleanup that a person asks for does beyond its rules, as a sentence without its
         full stop; "": nothing.
@@ -25,6 +26,7 @@ class BrokerWords:
     :param files_only: what serves segments that were restored alone, as sentences.
     """
 
+    title: str = ""
     address_options: tuple[str, ...] = ("--broker",)
     by_hand: str = ""
     causes: Mapping[str, str] = field(default_factory=dict)

@@ -103,17 +103,14 @@ class SegmentCodec(Protocol):
     @property
     def columns(self) -> Columns:
         """Return what the columns of :attr:`schema` are for."""
-        ...
 
     @property
     def schema(self) -> pa.Schema:
         """Columns of a row, without the identity columns that the lake adds."""
-        ...
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:
         """The columns that :meth:`encode` reads."""
-        ...
 
     def origin(self, base_offset: int) -> int:
         """Return the position of a segment's first byte.
@@ -130,7 +127,6 @@ class SegmentCodec(Protocol):
 
         :param context: of ``SegmentContext``, as the segment's store gave it.
         """
-        ...
 
     def decode_groups(
         self, data: memoryview, base_offset: int, *, chunk_bytes: int, context: str, load: LoadBytes
@@ -166,6 +162,11 @@ class SegmentCodec(Protocol):
         """
         return None
 
+    @property
+    def bodies(self) -> Bodies | None:
+        """Return what reads payloads that producers compressed; None, as by default: there are none."""
+        return None
+
     def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:
         """Write each row's bytes into ``out`` at physical_offset - first_position.
 
@@ -173,7 +174,6 @@ class SegmentCodec(Protocol):
         :return: number of bytes written; the caller checks coverage.
         :raises ProofError: when a row lies outside ``out`` or rows overlap.
         """
-        ...
 
 
 def offsets_count_bytes(codec: SegmentCodec) -> bool:
@@ -186,7 +186,6 @@ class Bodies(Protocol):
 
     def is_compressed(self, flags: Any) -> Any:
         """Return which payloads are compressed, by their flags; both are Arrow arrays."""
-        ...
 
     def decompressed_parts(self, bodies: Any, flags: Any) -> Iterator[pa.Array[Any]]:
         """Yield the payloads in parts, uncompressed; what is damaged becomes null.
@@ -194,7 +193,6 @@ class Bodies(Protocol):
         :param bodies: Arrow array of binaries.
         :param flags: Arrow array, as long.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +220,6 @@ class RestoredConfig(Protocol):
     @property
     def FILES(self) -> tuple[str, ...]:  # noqa: N802
         """Return which files there are beside logs, by their path below the restored root."""
-        ...
 
     @property
     def COLUMNS(self) -> tuple[str, ...]: ...  # noqa: N802
@@ -238,7 +235,6 @@ class RestoredConfig(Protocol):
 
     def log_files(self, log: str) -> tuple[str, ...]:
         """Return which files there are of a log, by their path below the restored root."""
-        ...
 
     def check(self, receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]) -> None:
         """
@@ -246,34 +242,27 @@ class RestoredConfig(Protocol):
             SHA-256.
         :raises RestoreError: the broker would not serve what these receipts are of.
         """
-        ...
 
     def queues_of(self, rows: pa.Table) -> pa.Table:
         """Return what some rows of a segment say of queues."""
-        ...
 
     def merge_queues(self, queues: pa.Table) -> pa.Table:
         """Return one row a queue."""
-        ...
 
     def unfinished(self, queues: pa.Table) -> str:
         """Return why a restored log may not end behind the segments that these queues are of; "": it may."""
-        ...
 
     def config_files(self, queues: pa.Table, receipts: Sequence[Receipt]) -> Mapping[str, bytes]:
         """Return the files' contents by name, in the order in which they are written.
 
         The same again for the same queues and receipts.
         """
-        ...
 
     def settings(self, receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
         """Return the settings that :meth:`finish` goes by, which the broker has to have as well."""
-        ...
 
     def finish(self, root: Path, receipts: Sequence[Receipt]) -> None:
         """Make, of restored segments, what a broker can't serve them without.
 
         It may be killed at any instant, and done again.
         """
-        ...

@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_store import (
     BrokerStore,
+    Contract,
     FenceWatch,
     StoreSettings,
     former_members,
-    refuse_former_members,
 )
 from storage_engine.model.broker.broker_words import Aside, BrokerWords
 from storage_engine.model.report.diagnosis import BrokerDiagnosis
 
 if TYPE_CHECKING:
     from storage_engine.model.broker.broker_store import Watch
-    from storage_engine.model.broker.codec import Bodies, RestoredConfig, SegmentCodec
+    from storage_engine.model.broker.codec import RestoredConfig, SegmentCodec
     from storage_engine.model.broker.lag_job import LagJob, LagRequest
     from storage_engine.model.broker.live import LiveBroker, RunningBroker
     from storage_engine.model.broker.sample import SampleRequest, SampleStore
@@ -73,7 +73,6 @@ class BrokerEngine(ABC):
         :raises StoreBusyError: the broker runs.
         :raises CorruptFrameError: whole messages would be lost.
         """
-        ...
 
     @abstractmethod
     def rebuild_queues(self, settings: StoreSettings) -> StoreRecovery:
@@ -83,7 +82,6 @@ class BrokerEngine(ABC):
         :raises StoreBusyError: the broker runs.
         :raises CorruptFrameError: the log is damaged; nothing was changed.
         """
-        ...
 
     @abstractmethod
     def write_sample(self, request: SampleRequest) -> SampleStore:
@@ -91,7 +89,6 @@ class BrokerEngine(ABC):
 
         :raises BadInputError: it can't be done without the broker, or where the request says.
         """
-        ...
 
     @abstractmethod
     def serve(
@@ -109,7 +106,6 @@ class BrokerEngine(ABC):
         :raises BadInputError: this package has no engine for it.
         :raises StoreBusyError: somebody else has the store.
         """
-        ...
 
 
 class RunningKind(ABC):
@@ -127,14 +123,13 @@ class RunningKind(ABC):
 
         :raises BrokerError: the broker can't be asked.
         """
-        ...
 
     def watch_fence(self, settings: StoreSettings) -> FenceWatch | None:
         """Watch what a hold on a store rests on; None: on nothing. The store needn't be there yet."""
         return None
 
     def watch_store(self, settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch | None:
-        """Return what ``BrokerStore.watch`` does, for who may see nothing of a store but its running broker.
+        """Return what ``StoreCauses.watch`` does, for who may see nothing of a store but its running broker.
 
         None: the store itself has to be opened. A broker that can't be asked is no error: the look isn't
         ``known`` then.
@@ -172,7 +167,6 @@ class Inspecting(ABC):
         :param queues: list what leads consumers to messages.
         :param snapshot: of a running broker's store; None: take one.
         """
-        ...
 
     def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
         """Say of a store what only this kind of broker knows, also of one that can't be opened. Reads only.
@@ -266,134 +260,8 @@ class SettingNames:
         return None
 
 
-class Cleanups(Enum):
-    """When a store is deleted from."""
-
-    WHEN_DUE = auto()
-    """Also where a person begins a cleanup, or a schedule does."""
-    ON_REQUEST = auto()
-    """Only then."""
-    NEVER = auto()
-
-
-PARTS: Final[Mapping[str, tuple[type, ...]]] = {
-    "aside": (Aside, NoneType),
-    "engine": (BrokerEngine, NoneType),
-    "inspection": (Inspecting, NoneType),
-    "receipts": (ReceiptRules,),
-    "rows": (RowTraits,),
-    "running": (RunningKind, NoneType),
-    "settings": (SettingNames,),
-    "topics": (Topics,),
-    "words": (BrokerWords,),
-}
-"""What each part of a kind is an object of: a class in its place would answer some questions by chance."""
-FORMER_MEMBERS: Final = former_members(
-    aside="has_shield= has_undo= undo_outside=",
-    cleanups="archives_at_seal= cleans_up= cleans_up_on_request=",
-    engine="has_engine= rebuild_queues recover serve write_sample",
-    inspection="diagnose inspect look_up unindexed",
-    receipts="continues drops_companion same_companion",
-    rows="offsets_count_bytes rows_table=table sets_times task_modules",
-    running="client_connection open_to_make_room running_broker=ask watch_fence watch_store",
-    settings="age_settings=of_age known_settings=known",
-    topics="has_logs_of_topics=are_logs is_system_topic=is_system topic_of_log=of_log",
-    words="crash_sign",
-)
-"""What kinds had as members of their own before version 0.2, and where it is now."""
-
-
-class Broker(ABC):
-    """A kind of broker. What only some kinds have is an object of its own; None: this kind has none.
-
-    :cvar name: in connections, receipts, lakes and journals; never changes.
-    :cvar title: for people.
-    :cvar words: what people read of its stores where the engine writes it.
-    :cvar rows: what is known of its segments' rows without its codec.
-    :cvar topics: what is known of them by their names.
-    :cvar receipts: what those of other files prove.
-    :cvar settings: names of its own settings.
-    :cvar aside: where what goes of its stores can be kept for a while; None: nowhere.
-    :cvar engine: what writes its stores in place of a broker; None: the broker alone does.
-    :cvar inspection: what tells more of a store than its logs, segments and disks.
-    :cvar running: what is asked of its running brokers; None: its stores are managed while it is stopped.
-    :cvar is_default: stores and lakes that name no broker are of this kind, as all were once. Only this
-        package's brokers may say so.
-    :cvar without_suites: suites of a validation that never find anything to check in its stores.
-    """
-
-    def __init_subclass__(cls, **more: Any) -> None:
-        super().__init_subclass__(**more)
-        refuse_former_members(cls, FORMER_MEMBERS)
-
-    name: ClassVar[str]
-    title: ClassVar[str]
-    words: ClassVar[BrokerWords] = BrokerWords()
-    is_default: ClassVar[bool] = False
-    topics: ClassVar[Topics] = Topics()
-    settings: ClassVar[SettingNames] = SettingNames()
-    receipts: ClassVar[ReceiptRules] = ReceiptRules()
-    rows: ClassVar[RowTraits] = RowTraits()
-    aside: ClassVar[Aside | None] = None
-    engine: ClassVar[BrokerEngine | None] = None
-    inspection: ClassVar[Inspecting | None] = None
-    running: ClassVar[RunningKind | None] = None
-    without_suites: ClassVar[frozenset[str]] = frozenset()
-
-    # Segments
-
-    @property
-    @abstractmethod
-    def codec(self) -> SegmentCodec:
-        """Turns segments into rows and back."""
-
-    @property
-    def bodies(self) -> Bodies | None:
-        """Reads payloads that producers compressed; None: there are none."""
-        return None
-
-    def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
-        """Derive what a broker needs beside restored segments; None: segments alone are restored.
-
-        :param serving: stores of stopped brokers that are to serve the segments, the first one from the
-            restored directory; none: any broker.
-        :raises RestoreError: a broker of these can't serve restored segments as it is.
-        :raises BadInputError: this kind has no use for them.
-        """
-        if serving:
-            raise BadInputError(
-                f"{serving[0]}: expected no store to restore for, as any broker of {self.title} serves "
-                "what is restored. Nothing was written. Leave it out."
-            )
-        return None
-
-    def segment_path(self, log: str, base_offset: int) -> str:
-        """Return where a segment lies, relative to the store's root, with ``/`` between names."""
-        return f"{log}/{base_offset:020d}"
-
-    # Stores
-
-    def default_name(self, root: Path) -> str:
-        """Return what a store is called where nobody says it; never by what only a running broker knows.
-
-        :param root: as it was named, from ``/`` on.
-        """
-        return root.name
-
-    def cleanups(self, live: LiveBroker | None) -> Cleanups:
-        """Return when a store is held and deleted from; otherwise it is archived, proven and restored alone.
-
-        A kind whose stopped stores aren't cleaned when a cleanup is due has segments archived once they are
-        sealed, whatever a policy says.
-
-        :param live: the broker that runs on it; None: it is stopped.
-        """
-        return Cleanups.WHEN_DUE
-
-    @property
-    def rules(self) -> BrokerRules | None:
-        """Its rules of deletion without a store, for a simulation; None: it can't be simulated."""
-        return None
+class Places(ABC):
+    """Where the data of stores lies, by what is on a disk alone."""
 
     @abstractmethod
     def store_around(self, path: Path) -> Path | None:
@@ -410,6 +278,131 @@ class Broker(ABC):
         :raises BadInputError: the file can't be read.
         """
         return ()
+
+    def default_name(self, root: Path) -> str:
+        """Return what a store is called where nobody says it; never by what only a running broker knows.
+
+        :param root: as it was named, from ``/`` on.
+        """
+        return root.name
+
+    def segment_path(self, log: str, base_offset: int) -> str:
+        """Return where a segment lies, relative to its store's root, with ``/`` between names."""
+        return f"{log}/{base_offset:020d}"
+
+
+class Cleanups(Enum):
+    """When a store is deleted from."""
+
+    WHEN_DUE = auto()
+    """Also where a person begins a cleanup, or a schedule does."""
+    ON_REQUEST = auto()
+    """Only then."""
+    NEVER = auto()
+
+
+PARTS: Final[Mapping[str, tuple[type, ...]]] = {
+    "aside": (Aside, NoneType),
+    "engine": (BrokerEngine, NoneType),
+    "inspection": (Inspecting, NoneType),
+    "places": (Places,),
+    "receipts": (ReceiptRules,),
+    "rows": (RowTraits,),
+    "running": (RunningKind, NoneType),
+    "settings": (SettingNames,),
+    "topics": (Topics,),
+    "words": (BrokerWords,),
+}
+"""What each part of a kind is an object of: a class in its place would answer some questions by chance."""
+FORMER_MEMBERS: Final = former_members(
+    aside="has_shield= has_undo= undo_outside=",
+    cleanups="archives_at_seal= cleans_up= cleans_up_on_request=",
+    codec="bodies",
+    collect_facts="without_suites=",
+    engine="has_engine= rebuild_queues recover serve write_sample",
+    inspection="diagnose inspect look_up unindexed",
+    places="default_name segment_path stamped_directories store_around",
+    receipts="continues drops_companion same_companion",
+    rows="offsets_count_bytes rows_table=table sets_times task_modules",
+    running="client_connection open_to_make_room running_broker=ask watch_fence watch_store",
+    settings="age_settings=of_age known_settings=known",
+    topics="has_logs_of_topics=are_logs is_system_topic=is_system topic_of_log=of_log",
+    words="crash_sign title",
+)
+"""What kinds had as members of their own before version 0.2, and where it is now."""
+
+
+class Broker(Contract):
+    """A kind of broker. What only some kinds have is an object of its own; None: this kind has none.
+
+    :cvar name: in connections, receipts, lakes and journals; never changes.
+    :cvar words: what people read of it and its stores where the engine writes it.
+    :cvar places: where the data of its stores lies.
+    :cvar rows: what is known of its segments' rows without its codec.
+    :cvar topics: what is known of them by their names.
+    :cvar receipts: what those of other files prove.
+    :cvar settings: names of its own settings.
+    :cvar aside: where what goes of its stores can be kept for a while; None: nowhere.
+    :cvar engine: what writes its stores in place of a broker; None: the broker alone does.
+    :cvar inspection: what tells more of a store than its logs, segments and disks.
+    :cvar running: what is asked of its running brokers; None: its stores are managed while it is stopped.
+    :cvar is_default: stores and lakes that name no broker are of this kind, as all were once. Only this
+        package's brokers may say so.
+    """
+
+    _former = FORMER_MEMBERS
+
+    name: ClassVar[str]
+    words: ClassVar[BrokerWords]
+    places: ClassVar[Places]
+    is_default: ClassVar[bool] = False
+    topics: ClassVar[Topics] = Topics()
+    settings: ClassVar[SettingNames] = SettingNames()
+    receipts: ClassVar[ReceiptRules] = ReceiptRules()
+    rows: ClassVar[RowTraits] = RowTraits()
+    aside: ClassVar[Aside | None] = None
+    engine: ClassVar[BrokerEngine | None] = None
+    inspection: ClassVar[Inspecting | None] = None
+    running: ClassVar[RunningKind | None] = None
+
+    # Segments
+
+    @property
+    @abstractmethod
+    def codec(self) -> SegmentCodec:
+        """Turns segments into rows and back."""
+
+    def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
+        """Derive what a broker needs beside restored segments; None: segments alone are restored.
+
+        :param serving: stores of stopped brokers that are to serve the segments, the first one from the
+            restored directory; none: any broker.
+        :raises RestoreError: a broker of these can't serve restored segments as it is.
+        :raises BadInputError: this kind has no use for them.
+        """
+        if serving:
+            raise BadInputError(
+                f"{serving[0]}: expected no store to restore for, as any broker of {self.words.title} serves "
+                "what is restored. Nothing was written. Leave it out."
+            )
+        return None
+
+    # Stores
+
+    def cleanups(self, live: LiveBroker | None) -> Cleanups:
+        """Return when a store is held and deleted from; otherwise it is archived, proven and restored alone.
+
+        A kind whose stopped stores aren't cleaned when a cleanup is due has segments archived once they are
+        sealed, whatever a policy says.
+
+        :param live: the broker that runs on it; None: it is stopped.
+        """
+        return Cleanups.WHEN_DUE
+
+    @property
+    def rules(self) -> BrokerRules | None:
+        """Its rules of deletion without a store, for a simulation; None: it can't be simulated."""
+        return None
 
     @abstractmethod
     def open_store(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:

@@ -37,32 +37,26 @@ class LagJob(Protocol):
     @property
     def source(self) -> LagSource:
         """Return where the positions are from."""
-        ...
 
     @property
     def snapshot(self) -> StoreSnapshot:
         """The store that they are measured against."""
-        ...
 
     @property
     def logs(self) -> tuple[str, ...] | None:
         """The logs whose consumers are measured; None: all of the store's. Of others lag is unknown."""
-        ...
 
     @property
     def positions(self) -> pa.Table:
         """Every group's position in every queue; rows of one queue are neighbours."""
-        ...
 
     @property
     def segments(self) -> pa.Table:
         """Return what goes of the logs (``lag_columns.SEGMENTS_SCHEMA``): joined with places it is lag."""
-        ...
 
     @property
     def newest(self) -> FileFacts | None:
         """A file that whoever measures has to see; None: the store has none."""
-        ...
 
     @property
     def place(self) -> Place: ...
@@ -73,4 +67,3 @@ class LagJob(Protocol):
         :param run: back to back; somebody still has their files.
         :raises BadInputError: positions or queues that can't be read.
         """
-        ...

@@ -118,7 +118,6 @@ class Release(Protocol):
 
     def stop(self) -> None:
         """Let what goes on end at its next step, and begin nothing more. Called by another thread."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,7 @@ class StoreFacts:
 
     :param cleaned_to: by log, below which offset a cleaner of the broker has been.
     :param missing: by log that should be here, and of which nothing is, what shows it.
+    :param without_suites: suites that never find anything to check in such a store.
     """
 
     local: tuple[LocalSegment, ...]
@@ -154,6 +155,7 @@ class StoreFacts:
     notes: tuple[str, ...] = ()
     cleaned_to: Mapping[str, int] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
+    without_suites: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,17 +152,14 @@ class IdentifiedRange(Protocol):
     @property
     def log(self) -> str:
         """Return the log's name."""
-        ...
 
     @property
     def lineage(self) -> int:
         """Return its lineage; 0: it isn't known."""
-        ...
 
     @property
     def log_id(self) -> str | None:
         """Return which log it is, as receipts have it; None or "": it isn't known."""
-        ...
 
 
 _NO_LOG = "none"

@@ -39,7 +39,6 @@ class OfLog(Protocol):
     @property
     def log(self) -> str:
         """Return the log's name."""
-        ...
 
 
 One = TypeVar("One", bound=OfLog)

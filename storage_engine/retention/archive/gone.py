@@ -15,6 +15,7 @@ from storage_engine.exceptions import FileGoneError, GateRefusedError
 from storage_engine.journal.journal import Run, hold_memory, record_drift
 from storage_engine.lake.acts.unarchived import NO_PERMITS, ArchivePermits
 from storage_engine.lake.coverage.coverage import Interval, merge_intervals, subtract_intervals
+from storage_engine.model.broker.broker_store import is_used_by_others
 from storage_engine.model.hold import UNPROVEN, Drift, DriftKind
 from storage_engine.model.plan.plan import LogPlan
 from storage_engine.model.settings.policy import ArchiveMode
@@ -348,7 +349,7 @@ def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> 
     if held_until_ms is not None and held_until_ms > clock_ms():
         # By another journal, or by one that is lost.
         return False
-    return is_over or broker.is_live or ((user := broker.user) is not None and not user.is_ours)
+    return is_over or broker.is_live or is_used_by_others(broker)
 
 
 def _ranges(segments: Sequence[Segment]) -> Iterator[tuple[str, int, int]]:

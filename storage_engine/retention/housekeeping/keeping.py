@@ -107,7 +107,7 @@ def check_archive_rule(lake: Lake, scope: Scope) -> None:
     if broker is not None and not may_leave_out(broker.name):
         raise BadInputError(
             f"archive: expected a lake of a broker whose logs or rows are of topics, found one of "
-            f"{broker.title}, whose logs are archived whole. Nothing was changed. Leave the rule out."
+            f"{broker.words.title}, whose logs are archived whole. Nothing was changed. Leave the rule out."
         )
     if broker is not None and broker.topics.is_system(scope.topic):
         raise BadInputError(

@@ -25,7 +25,7 @@ from storage_engine.exceptions import BadInputError, ReceiptError, StoreBusyErro
 from storage_engine.journal.journal import Event, Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.storage.pace import pace_at
-from storage_engine.model.broker.broker_store import is_present
+from storage_engine.model.broker.broker_store import is_present, process_of
 from storage_engine.model.broker.broker_tasks import (
     BackgroundTasks,
     BrokerTask,
@@ -122,7 +122,7 @@ def settle_removals(context: Context, run: Run, tasks: Collection[str], lease: L
 def settle_alone(context: Context, run: Run, tasks: Collection[str], now_ms: int) -> Notes:
     """Settle where nothing else is to be removed: what keeps from it is told, and ends nothing."""
     broker = context.broker
-    if broker.is_live or broker.user:
+    if broker.is_live or process_of(broker).user():
         why = "its broker runs"
     else:
         try:

@@ -292,7 +292,7 @@ def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | Non
 
 def _expiry_alarms(context: Context, measured: MeasuredLag | None) -> tuple[str, ...]:
     """Say what a broker that no cleanup deletes from or holds is about to delete without a proof."""
-    if measured is None or (context.store.cleans_up and not context.broker.archive_only):
+    if measured is None or (context.store.cleans_up and context.broker.limit is None):
         return ()
     try:
         return expiry_alarms(context, measured, clock_ms())

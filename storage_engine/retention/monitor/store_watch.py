@@ -458,7 +458,7 @@ _STAND_BY_SECONDS: Final = 2.0
 def _fence_watch(store: ManagedStore) -> FenceWatch:
     """:raises BadInputError: no hold of the store's broker rests on anything that can be watched."""
     if (fence := fence_watch(store)) is None:
-        title = find_broker(store.broker).title
+        title = find_broker(store.broker).words.title
         raise BadInputError(
             f"{store.root}: expected a store whose hold can be watched, found one of {title}. Nothing was "
             "changed. Leave it out of the watch."

@@ -88,8 +88,8 @@ def make_plan(
     if managed.policy.archive is ArchiveMode.REQUIRED:
         check_any_catalog_file(managed.lakes)
     context = open_context(store)
-    if why := context.broker.archive_only:
-        raise UnsupportedLayoutError(why)
+    if (limit := context.broker.limit) is not None:
+        raise UnsupportedLayoutError(limit.why)
     request = request or PlanRequest()
     run = context.journal.begin_run(context.record.store_id, run_key, request)
     if run.plan is None:

@@ -129,7 +129,7 @@ def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
     if process is None and kind.aside is Aside.OUTSIDE:
         raise BadInputError(
             f"{context.store.root}: expected a store that shows whether its broker has run, found one of "
-            f"{kind.title}. Nothing was deleted. Leave undo_window_hours and undo_directories empty."
+            f"{kind.words.title}. Nothing was deleted. Leave undo_window_hours and undo_directories empty."
         )
     return signs_of(process_of(context.broker).signs_of_a_run(directories))
 

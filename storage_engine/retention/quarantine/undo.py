@@ -109,7 +109,7 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
             context.journal.record(run, Step.UNDO, Phase.INTENT, said, lease=held.lease)
         back = (Path(file.path) for one in reversed(gone) for file in reversed(one.segment.files))
         for path in (*sorted(files, reverse=True), *(path for path in back if str(path) in aside)):
-            context.broker.check_lock()
+            held.store.check()
             move_back(aside[str(path)], path)
             context.journal.renew(held.lease)
         for place in quarantine.places:

@@ -206,24 +206,23 @@ def _proofs(context: Context, wanted: Mapping[SegmentId, SegmentRelease], held: 
     return proofs
 
 
-def deleted_of(context: Context, segments: Sequence[Segment]) -> frozenset[SegmentId]:
+def deleted_of(held: Locked, segments: Sequence[Segment]) -> frozenset[SegmentId]:
     """Return which segments are deleted, by the broker's word or by their files.
 
     :raises BrokerError: a running broker has to say it, and can't be asked.
     """
-    if context.broker.removal is not None:
-        return context.broker.removal.deleted(segments)
+    deleted = held.store.deleted(segments)
+    if deleted is not None:
+        return deleted
     return frozenset(one.id for one in segments if not os.path.lexists(one.facts.path))
 
 
-def left_of(context: Context, segments: Sequence[Segment]) -> tuple[Segment, ...]:
+def left_of(held: Locked, segments: Sequence[Segment]) -> tuple[Segment, ...]:
     """Return the segments whose files have to be gone by now, once all are deleted.
 
     :raises BrokerError: as :func:`deleted_of`.
     """
-    if context.broker.removal is None:
-        return tuple(segments)
-    deleted = deleted_of(context, segments)
+    deleted = held.store.deleted(segments) or frozenset()
     return tuple(segment for segment in segments if segment.id not in deleted)
 
 
@@ -360,7 +359,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         watched = deleted_from(context, held.snapshot, planned)
         log_ids = _log_ids(context, held.snapshot, judged.verdicts)
         try:
-            stopped = _delete_all(context, run, judged.verdicts, unseen, proofs, log_ids, held.lease, remove)
+            stopped = _delete_all(context, run, judged.verdicts, unseen, proofs, log_ids, held, remove)
         finally:
             check_kept(watched, planned)
         deleted, _ = releases(context.journal.events(run, Step.RELEASE))
@@ -504,7 +503,7 @@ def _delete_all(
     unseen: Collection[str],
     proofs: Proofs,
     log_ids: Mapping[str, str],
-    lease: Lease,
+    held: Locked,
     remove: Remove,
 ) -> list[Refusal]:
     """Delete segments, as many at a time as the broker takes.
@@ -514,15 +513,15 @@ def _delete_all(
     :raises ChangedUnderUsError: a file has changed, and the broker doesn't say which one.
     """
     stopped: list[Refusal] = []
-    left, size = deque(verdicts), context.broker.max_delete_batch or len(verdicts)
+    left, size = deque(verdicts), held.store.max_delete_batch or len(verdicts)
     with told("Deleting segments", len(verdicts), "segments") as advance:
         while left:
             batch = [left.popleft() for _ in range(min(size, len(left)))]
-            compared = compared_last(context, batch, unseen, lease)
+            compared = compared_last(context, batch, unseen, held.lease)
             refusals = list(compared.refusals)
             if not refusals:
                 try:
-                    _delete(context, run, compared.verdicts, proofs, log_ids, lease, remove)
+                    _delete(context, run, compared.verdicts, proofs, log_ids, held, remove)
                     advance(len(batch))
                     continue
                 except ChangedUnderUsError as error:
@@ -558,7 +557,7 @@ def _delete(
     verdicts: Sequence[Verdict],
     proofs: Proofs,
     log_ids: Mapping[str, str],
-    lease: Lease,
+    held: Locked,
     remove: Remove,
 ) -> None:
     """Have segments go together: intents, the deed, results."""
@@ -567,15 +566,15 @@ def _delete(
     def is_replicated() -> bool:
         return has_archived_replicas(context.broker, context.record, proofs, segments)
 
-    context.broker.check_deletable(is_replicated)
+    held.store.check_deletable(is_replicated)
     entries = [_entry(verdict, proofs, log_ids, context.record) for verdict in verdicts]
     said = [(entry.subject, to_jsonable(entry)) for entry in entries]
-    context.journal.record(run, Step.RELEASE, Phase.INTENT, said, lease=lease)
+    context.journal.record(run, Step.RELEASE, Phase.INTENT, said, lease=held.lease)
     try:
         with package_errors(context.store.broker, "delete segments", _MAY_GO):
-            context.broker.delete_segments(segments, lambda: context.journal.renew(lease), remove)
+            context.broker.delete_segments(segments, lambda: context.journal.renew(held.lease), remove)
     except ChangedUnderUsError as error:
-        deleted = deleted_of(context, segments) if error.path else frozenset()
+        deleted = deleted_of(held, segments) if error.path else frozenset()
         gone = {
             one.subject: one for one in entries if one.facts.path != error.path and one.segment.id in deleted
         }
@@ -586,7 +585,7 @@ def _delete(
         context.journal.record(run, Step.RELEASE, Phase.ERROR, withdrawn)
         raise
     # What isn't known to be gone keeps its intent alone: a run that goes on looks at it again.
-    check_gone(context.store.broker, left_of(context, segments))
+    check_gone(context.store.broker, left_of(held, segments))
     context.journal.record(run, Step.RELEASE, Phase.RESULT, said)
 
 

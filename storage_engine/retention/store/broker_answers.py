@@ -22,18 +22,20 @@ from storage_engine.commands import Text
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import BadInputError, BrokerPackageError, FileGoneError, StorageEngineError
 from storage_engine.model.broker.broker_store import (
+    ALWAYS,
     FORMER_MEMBERS,
     BrokerStore,
     IdentifiedLogs,
-    LaterRemoval,
+    LockedStore,
+    StoreCauses,
     StoreConsumers,
     StoreCourse,
     StoreDependents,
     StoreHold,
+    StoreLimit,
     StoreProcess,
     StoreReplicas,
     StoreShield,
-    StoreUser,
     process_of,
     refuse_former_members,
 )
@@ -217,10 +219,8 @@ T = TypeVar("T")
 
 QUESTIONS: Final[Mapping[str, str]] = {
     "archivable": "tell what may be archived",
-    "archive_only": "tell whether it may be deleted from",
-    "check_deletable": "say whether its segments may be deleted",
-    "check_lock": "look at its lock",
-    "check_manageable": "say whether its store may be archived",
+    "causes.triggers": "tell which causes hold",
+    "causes.watch": "look at clock and disks",
     "consumers.pending": "tell what it still has to deliver",
     "consumers.unread": "tell what consumers have not read",
     "consumers.unread_by_log": "tell what consumers have not read of each log",
@@ -247,44 +247,48 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "identities.own_ends": "tell where segments end",
     "identities.read": "tell which logs it has",
     "is_live": "tell whether its broker runs",
-    "max_delete_batch": "tell how much it deletes at once",
+    "limit.may_archive": "say whether its store may be archived",
+    "limit.why": "tell whether it may be deleted from",
+    "lock.check": "look at its lock",
+    "lock.check_deletable": "say whether its segments may be deleted",
+    "lock.deleted": "tell what is deleted",
+    "lock.max_delete_batch": "tell how much it deletes at once",
+    "lock.notices": "tell what could not be checked",
     "plan": "plan for its store",
     "process.checkpoint": "read its checkpoint",
+    "process.is_user_ours": "tell who uses its store",
     "process.flush_now": "flush its store",
     "process.flush_paths": "tell what has to be flushed",
     "process.progress": "tell how far it is",
     "process.running_pid": "tell its process",
     "process.signs_of_a_run": "tell by which files it shows that its broker has run",
-    "removal.deleted": "tell what is deleted",
+    "process.user": "tell who uses its store",
     "renewed": "open its store again",
     "replicas.contexts": "tell what it knows of segments beside their files",
     "replicas.range_sha256": "read a range of offsets",
-    "sealed_files": "list its sealed files",
     "shield.end_force": "end a forced deletion",
     "shield.need": "tell how large a shield has to be",
+    "shield.sealed_files": "list its sealed files",
     "snapshot": "tell what its store is",
     "tasks.check_deleted_topics": "tell which topics are there",
     "tasks.look": "tell how far its tasks are",
-    "triggers": "tell which causes hold",
-    "user.clause": "tell who uses its store",
-    "user.is_ours": "tell who uses its store",
-    "watch": "look at clock and disks",
 }
 """What a store is asked, and what it is then to do, as in "expected its package to <do>". What locks it or
-deletes isn't among them: what is known of the store after an error, the caller says.
+deletes isn't among them: what is known of the store after an error, the caller says. ``lock`` is a store that
+is locked.
 """
 PARTS: Final[Mapping[str, type]] = {
+    "causes": StoreCauses,
     "consumers": StoreConsumers,
     "course": StoreCourse,
     "dependents": StoreDependents,
     "hold": StoreHold,
     "identities": IdentifiedLogs,
+    "limit": StoreLimit,
     "process": StoreProcess,
-    "removal": LaterRemoval,
     "replicas": StoreReplicas,
     "shield": StoreShield,
     "tasks": BackgroundTasks,
-    "user": StoreUser,
 }
 """What only some stores have: objects that are asked likewise."""
 _CHANGING: Final = frozenset(
@@ -381,6 +385,16 @@ def asked(store: BrokerStore, broker: str) -> BrokerStore:
     return cast(BrokerStore, _Asked(store, broker))
 
 
+def asked_lock(held: object, broker: str) -> LockedStore:
+    """Return a store that is locked, whose answers come likewise.
+
+    :raises BrokerPackageError: it is something else.
+    """
+    if not isinstance(held, LockedStore):
+        refuse(f"broker {broker}: lock", f"type {LockedStore.__name__}", f"{held!r:.400}")
+    return cast(LockedStore, _Asked(held, broker, "lock."))
+
+
 def answer_for_left(
     segments: Sequence[Segment], question: Callable[[Sequence[Segment]], T]
 ) -> tuple[Sequence[Segment], T]:
@@ -412,17 +426,17 @@ def take_snapshot(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot
     :raises BrokerPackageError: it can't be.
     :raises StorageEngineError: as ``BrokerStore.snapshot`` does.
     """
-    with package_errors(broker, "tell what its store is"):
-        snapshot = store.snapshot(now_ms)
-        data_paths = store.data_paths
-    check_snapshot(snapshot, data_paths, broker)
-    return snapshot
+    return _taken(store, lambda: store.snapshot(now_ms), broker)
 
 
 def take_glance(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot:
     """Return the same for who only looks."""
+    return _taken(store, lambda: store.glance(now_ms), broker)
+
+
+def _taken(store: BrokerStore, take: Callable[[], StoreSnapshot], broker: str) -> StoreSnapshot:
     with package_errors(broker, "tell what its store is"):
-        snapshot = store.glance(now_ms)
+        snapshot = take()
         data_paths = store.data_paths
     check_snapshot(snapshot, data_paths, broker)
     return snapshot
@@ -432,10 +446,12 @@ def take_sealed_files(store: BrokerStore, broker: str) -> tuple[Segment, ...]:
     """Return the sealed segments that are there, whatever is missing between them.
 
     :raises BrokerPackageError: they can't be.
-    :raises StorageEngineError: as ``BrokerStore.sealed_files`` does.
+    :raises StorageEngineError: as ``StoreShield.sealed_files`` does, or the store can have no shield.
     """
+    if (shield := store.shield) is None:
+        raise BadInputError(f"broker {broker}: expected a store that can have a shield, found none.")
     with package_errors(broker, "list its sealed files"):
-        segments = store.sealed_files()
+        segments = shield.sealed_files()
         data_paths = store.data_paths
     where = f"broker {broker}: sealed files"
     check_each(segments, Segment, SEGMENT, lambda one: f"{where}: log {one.log}, offset {one.base_offset}")
@@ -558,8 +574,10 @@ def take_triggers(
 
     :raises BrokerPackageError: they are something else.
     """
+    if (causes := store.causes) is None:
+        return (ALWAYS,), ()
     with package_errors(snapshot.broker, "tell which causes hold"):
-        triggers, notices = store.triggers(snapshot, now_ms, request)
+        triggers, notices = causes.triggers(snapshot, now_ms, request)
     _check_said(triggers, notices, f"broker {snapshot.broker}: {snapshot.root}")
     return triggers, notices
 

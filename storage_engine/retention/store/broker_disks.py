@@ -15,7 +15,7 @@ from storage_engine.lake.catalog.nesting import (
     refuse_inside_store,
     sqlite_file,
 )
-from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.broker.broker_store import BrokerStore, process_of
 from storage_engine.retention.store.managed_store import ManagedStore
 
 
@@ -99,7 +99,7 @@ def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Seq
     """
     if store.is_live or not (shared := shared_disks(store, data_paths)):
         return ""
-    if broker.user is None:
+    if not process_of(broker).user():
         return ""
     what = ", ".join(f"{name} ({path})" for name, path in shared)
     return (

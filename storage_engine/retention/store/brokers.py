@@ -12,7 +12,13 @@ from storage_engine.brokers import cleanups_of, find_broker
 from storage_engine.commands import Command, Text
 from storage_engine.core.turns import take_turn
 from storage_engine.exceptions import BadInputError, DiskUnavailableError, StoreBusyError, TurnTakenError
-from storage_engine.model.broker.broker_store import BrokerStore, FenceWatch, StoreSettings
+from storage_engine.model.broker.broker_store import (
+    BrokerStore,
+    FenceWatch,
+    StoreSettings,
+    is_used_by_others,
+    process_of,
+)
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.broker.kind import Cleanups
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
@@ -63,7 +69,7 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
     if store.engine and broker.engine is None:
         raise BadInputError(
             f"{store.root}: expected a broker whose stores an engine of this package writes, found "
-            f"{broker.title}. Nothing was changed. Leave the mode engine out."
+            f"{broker.words.title}. Nothing was changed. Leave the mode engine out."
         )
     opened = ask(store.broker, "open its store", lambda: broker.open_store(settings_of(store), memory))
     if store.is_live and not opened.is_live:
@@ -106,8 +112,8 @@ def open_to_make_room(store: ManagedStore, memory: HoldMemory | None) -> BrokerS
         )
     if opened is None:
         raise BadInputError(
-            f"{store.root}: expected a node of a cluster with replicas, found {kind.title}. Nothing was "
-            "changed. ",
+            f"{store.root}: expected a node of a cluster with replicas, found {kind.words.title}. Nothing "
+            "was changed. ",
             Command("clean"),
             " makes room there.",
         )
@@ -117,7 +123,7 @@ def open_to_make_room(store: ManagedStore, memory: HoldMemory | None) -> BrokerS
 def _managed_while_stopped(store: ManagedStore) -> BadInputError:
     return BadInputError(
         f"{store.root}: expected a broker whose stores are managed while it runs, found "
-        f"{find_broker(store.broker).title}. Nothing was changed. Stop it, and leave its address out."
+        f"{find_broker(store.broker).words.title}. Nothing was changed. Stop it, and leave its address out."
     )
 
 
@@ -152,7 +158,7 @@ def may_clean_now(store: ManagedStore) -> bool:
     if store.cleans_up or not store.cleans_up_on_request:
         return store.cleans_up
     with closing(open_to_look(store)) as opened:
-        return (user := opened.user) is None or user.is_ours
+        return not is_used_by_others(opened)
 
 
 def refuse_cleanup(store: ManagedStore) -> None:
@@ -161,7 +167,7 @@ def refuse_cleanup(store: ManagedStore) -> None:
     :raises BadInputError: such a store is archived alone.
     """
     if not store.cleans_up_on_request:
-        title = find_broker(store.broker).title
+        title = find_broker(store.broker).words.title
         raise BadInputError(
             f"{store.root}: expected a store that can be cleaned up, found one of {title} that is left "
             "to its running broker. Nothing was changed. Let it delete by its own rules, which ",
@@ -184,10 +190,10 @@ def refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[
 
 
 def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[[], bool]) -> None:
-    if broker.is_live or (user := broker.user) is None:
+    process = process_of(broker)
+    if broker.is_live or not (who := process.user()):
         return
-    who = user.clause
-    if is_leased() or user.is_ours:
+    if is_leased() or process.is_user_ours():
         raise TurnTakenError(
             f"{store.root}: expected a store that no other run changes, found that {who}, another run of "
             "storage-engine. Nothing was changed. Wait until it is done."
@@ -216,7 +222,7 @@ def no_shield(store: ManagedStore) -> BadInputError:
     """Return the error of a store that can have no shield."""
     return BadInputError(
         f"{store.root}: expected a store that can have a shield, found one of "
-        f"{find_broker(store.broker).title}. Nothing was changed. Archive it: ",
+        f"{find_broker(store.broker).words.title}. Nothing was changed. Archive it: ",
         Command("archive"),
         "; or keep its running broker from deleting: ",
         Command("hold"),
@@ -233,13 +239,13 @@ def check_undo_settings(store: ManagedStore) -> None:
     hours, directories = store.policy.undo_window_hours, store.policy.undo_directories
     if hours is not None and not isinstance(broker.aside, Aside):
         raise BadInputError(
-            f"store {store.name}: expected no undo_window_hours with {broker.title}, found {hours}: what is "
-            "deleted can't be set aside there. Nothing was changed. Leave it empty; restore brings segments "
-            "back from the lake."
+            f"store {store.name}: expected no undo_window_hours with {broker.words.title}, found {hours}: "
+            "what is deleted can't be set aside there. Nothing was changed. Leave it empty; restore brings "
+            "segments back from the lake."
         )
     if directories and broker.aside is not Aside.OUTSIDE:
         raise BadInputError(
-            f"store {store.name}: expected no undo_directories with {broker.title}, found "
+            f"store {store.name}: expected no undo_directories with {broker.words.title}, found "
             f"{', '.join(directories)}: its quarantine lies in the store. Nothing was changed. Leave them "
             "empty."
         )
@@ -247,8 +253,8 @@ def check_undo_settings(store: ManagedStore) -> None:
         found = "undo_directories alone" if directories else f"undo_window_hours {hours} alone"
         raise BadInputError(
             f"store {store.name}: expected undo_window_hours together with undo_directories, as "
-            f"{broker.title} bears no quarantine among its files, found {found}. Nothing was changed. Give "
-            "both, --undo-window-hours and --undo-directory at a shell, or neither."
+            f"{broker.words.title} bears no quarantine among its files, found {found}. Nothing was changed. "
+            "Give both, --undo-window-hours and --undo-directory at a shell, or neither."
         )
 
 

@@ -29,13 +29,26 @@ from storage_engine.journal.journal import Extent, Journal, Phase, Run, Step, St
 from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.catalog.place import check_any_catalog_file
-from storage_engine.model.broker.broker_store import BrokerStore, LockedStore, Watch, course_of
+from storage_engine.model.broker.broker_store import (
+    BrokerStore,
+    LockedStore,
+    check_manageable,
+    course_of,
+    process_of,
+    watch_of,
+)
 from storage_engine.model.hold import BrokerProgress, HoldMemory
 from storage_engine.model.lag import ArchiveLag
 from storage_engine.model.plan.plan import Plan
 from storage_engine.model.settings.policy import ArchiveMode, archive_limit
 from storage_engine.model.store.store import StoreSnapshot
-from storage_engine.retention.store.broker_answers import MEND, asked, package_errors, take_snapshot
+from storage_engine.retention.store.broker_answers import (
+    MEND,
+    asked,
+    asked_lock,
+    package_errors,
+    take_snapshot,
+)
 from storage_engine.retention.store.broker_disks import checked_data_paths
 from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.identity import identify
@@ -51,14 +64,16 @@ RAN = "ran"
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """A store that is ours to change, as it was when it became so.
-
-    :param notices: what could not be checked.
-    """
+    """A store that is ours to change, as it was when it became so."""
 
     snapshot: StoreSnapshot
     lease: Lease
-    notices: tuple[str, ...]
+    store: LockedStore
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Return what could not be checked."""
+        return self.store.notices
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +116,6 @@ class Context:
         """
         return take_snapshot(self.broker, now_ms, self.store.broker)
 
-    def watch(self, now_ms: int) -> Watch:
-        """Return the causes that hold now by clock and disks alone."""
-        return self.broker.watch(now_ms)
-
     def run(self, run_key: str) -> Run:
         """
         :raises RunStateError: there is no such run.
@@ -118,8 +129,8 @@ class Context:
 
     def bytes_per_second(self) -> int | None:
         """Return how fast segments may be read now; None: without a limit, as in an emergency."""
-        beside = self.broker.is_live or bool(self.broker.archive_only and self.broker.user)
-        emergency = beside and any(trigger.at_once for trigger in self.watch(clock_ms()).triggers)
+        beside = self.broker.is_live or bool(self.broker.limit and process_of(self.broker).user())
+        emergency = beside and any(trigger.at_once for trigger in watch_of(self.broker, clock_ms()).triggers)
         return archive_limit(self.store.policy, beside=beside, emergency=emergency)
 
     def sample(
@@ -179,7 +190,7 @@ class Context:
             lock = self.broker.lock()
             held = lock.__enter__()
         try:
-            yield held
+            yield asked_lock(held, self.store.broker)
         except BaseException as error:
             with package_errors(self.store.broker, "unlock its store", MEND):
                 lock.__exit__(type(error), error, error.__traceback__)
@@ -213,7 +224,7 @@ class Context:
                     recover,
                     ".",
                 )
-            yield Locked(snapshot, lease, held.notices)
+            yield Locked(snapshot, lease, held)
 
 
 AnyStore = ManagedStore | Context
@@ -253,7 +264,7 @@ def open_context(
     with ExitStack() as opening:
         broker = open_store(store) if broker is None else broker
         opening.callback(broker.close)
-        broker.check_manageable()
+        check_manageable(broker)
         data_paths = checked_data_paths(store, broker, any_place=only_gives_back)
         if store.policy.archive is ArchiveMode.REQUIRED and missing_sqlite_file(store.journal_url):
             # Where there is no lake no journal is made, as at the place of a disk that isn't mounted.

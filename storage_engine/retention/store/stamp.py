@@ -133,7 +133,7 @@ def _identities(directories: Iterable[Path]) -> set[tuple[int, int]]:
 
 def _plain_directories(root: str) -> tuple[Path, ...]:
     path = Path(root)
-    return find_broker(broker_of(path)).stamped_directories(path) if path.is_file() else ()
+    return find_broker(broker_of(path)).places.stamped_directories(path) if path.is_file() else ()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from storage_engine.model.broker.codec import Columns, Damage, LoadBytes, SegmentCodec
+from storage_engine.model.broker.codec import Bodies, Columns, Damage, LoadBytes, SegmentCodec
 from storage_engine.rocketmq.codec.commitlog import SegmentBytes, as_array, iterate_frames
 from storage_engine.rocketmq.codec.message_schema import COLUMNS, SCHEMA
 
@@ -46,6 +46,12 @@ class RocketMQCodec(SegmentCodec):
         from storage_engine.rocketmq.codec.encode import ENCODED_COLUMNS
 
         return ENCODED_COLUMNS
+
+    @property
+    def bodies(self) -> Bodies:
+        from storage_engine.rocketmq.codec import body
+
+        return body
 
     def decode(
         self, data: SegmentBytes, base_offset: int, *, chunk_bytes: int | None = None, context: str = ""

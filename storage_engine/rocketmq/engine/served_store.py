@@ -14,28 +14,28 @@ from storage_engine.core import durable
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.broker.broker_store import (
     FlushedStore,
+    LockedStore,
     Remove,
-    StorePositions,
     StoreSettings,
-    StoreUser,
 )
 from storage_engine.model.hold import BrokerProgress, HoldMemory
 from storage_engine.model.plan.plan import DependentFile
-from storage_engine.model.store.store import LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.store.store import Segment, StoreSnapshot
 from storage_engine.rocketmq.codec.stored_messages import newest_message_ms
 from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.engine.recovering import check_nothing_cut
 from storage_engine.rocketmq.engine.serving import EngineSession, ask_who_serves, positions_of
+from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.stored_files import ATTEMPTS, reread
 from storage_engine.rocketmq.live.status import checkpoint_behind_ms
 from storage_engine.rocketmq.store.broker import (
     FileProcess,
     QueuesAndIndex,
     RocketMQBrokerStore,
+    cut_log,
     open_files,
-    user_of,
 )
-from storage_engine.rocketmq.store.store_lock import LockedStore
+from storage_engine.rocketmq.store.store import RocketMQStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,6 @@ class ServedStore(RocketMQBrokerStore):
     """
 
     session: EngineSession | None = None
-
-    @property
-    def user(self) -> StoreUser | None:
-        """Who serves the store is asked for each change."""
-        return None if self.session is not None else user_of(self.files.layout)
 
     def renewed(self, memory: HoldMemory) -> ServedStore:
         return open_served(self.opened_by)
@@ -74,30 +69,28 @@ class ServedStore(RocketMQBrokerStore):
             return look()
         before = self.session.positions()
         seen = reread(look, ATTEMPTS)
-        logs = tuple(as_far_as_flushed(log, before) for log in seen.logs)
+        logs = tuple(
+            cut_log(log, min(log.max_offset, before.flushed or 0), before.dispatched) for log in seen.logs
+        )
         return replace(seen, crashed=False, logs=logs)
 
     @contextmanager
     def lock(self) -> Iterator[LockedStore]:
         if self.session is None:
-            with self.files.lock() as held:
+            with RocketMQBrokerStore.lock(self) as held:
                 yield held
             return
         with self.session.locked():
-            yield LockedStore(self.files.layout.root, ())
+            yield self.locked(())
 
     @property
     def process(self) -> ServedProcess:
-        return ServedProcess(self.files.layout, self)
+        return ServedProcess(self.files.layout, self.files, self.config, self.session)
 
     @property
     def dependents(self) -> ServedDependents:
         layout = self.files.layout
         return ServedDependents(layout, self.config, self.left_out, ATTEMPTS, session=self.session)
-
-    @property
-    def max_delete_batch(self) -> int | None:
-        return 1
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
@@ -130,21 +123,25 @@ class ServedDependents(QueuesAndIndex):
 class ServedProcess(FileProcess):
     """The process that serves a store, if one does."""
 
-    store: ServedStore
+    files: RocketMQStore
+    config: BrokerConfig
+    session: EngineSession | None
+
+    def user(self) -> str:
+        """Who serves the store is asked for each change."""
+        return "" if self.session is not None else FileProcess.user(self)
 
     def running_pid(self) -> int | None:
-        return None if self.store.session is None else self.store.session.pid
+        return None if self.session is None else self.session.pid
 
     def progress(self, now_ms: int) -> BrokerProgress | None:
-        if self.store.session is None:
+        if self.session is None:
             return None
-        found = self.store.session.positions()
-        newest_ms = newest_message_ms(self.store.files.layout, found.committed)
+        found = self.session.positions()
+        newest_ms = newest_message_ms(self.layout, found.committed)
         return BrokerProgress(
             sampled_at_ms=now_ms,
-            min_offset=min(
-                (segment.base_offset for segment in self.store.files.raw_log().segments), default=0
-            ),
+            min_offset=min((segment.base_offset for segment in self.files.raw_log().segments), default=0),
             max_offset=found.wrote,
             earliest_message_timestamp_ms=None,
             flush_behind_bytes=found.wrote - (found.flushed or 0),
@@ -158,25 +155,12 @@ class ServedProcess(FileProcess):
 
         :raises StoreBusyError: a broker has the store, or another program.
         """
-        if self.store.session is not None:
-            return from_jsonable(FlushedStore, self.store.session.ask("flush"), "answer of the engine")
-        with open_store(self.store.config, check=check_nothing_cut) as store:
+        if self.session is not None:
+            return from_jsonable(FlushedStore, self.session.ask("flush"), "answer of the engine")
+        with open_store(self.config, check=check_nothing_cut) as store:
             before = positions_of(store)
             store.flush()
             return FlushedStore(before, positions_of(store))
-
-
-def as_far_as_flushed(log: LogSnapshot, positions: StorePositions) -> LogSnapshot:
-    """Return a log as its files show it, cut to what was on disk before they were looked at."""
-    end = min(log.max_offset, positions.flushed or 0)
-    return replace(
-        log,
-        segments=tuple(
-            replace(segment, state=SegmentState.ACTIVE) if segment.end_offset > end else segment
-            for segment in log.segments
-        ),
-        dispatched_offset=max(min(log.dispatched_offset, positions.dispatched), log.min_offset),
-    )
 
 
 def open_served(settings: StoreSettings) -> ServedStore:

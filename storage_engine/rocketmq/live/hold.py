@@ -10,9 +10,9 @@ setting as they were.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +21,7 @@ from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.host import person
 from storage_engine.core.wording import paths_text
 from storage_engine.exceptions import BadInputError, GateRefusedError
+from storage_engine.model.broker.broker_store import LockedStore
 from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.store.store import Segment
 from storage_engine.rocketmq.format.releases import RELEASE
@@ -70,10 +71,14 @@ _LOOKS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class LockedLive:
-    """Implements :class:`storage_engine.model.broker.broker_store.LockedStore`."""
+class LockedLive(LockedStore):
+    """A store that is held beside its running broker."""
 
-    notices: tuple[str, ...]
+    store: LiveParts = field(kw_only=True)
+
+    def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
+        replicas = find_replicas(self.store, self.store.admin.config(), is_replicated)
+        replicas.check_only_master(root_of(self.store))
 
 
 def renew(store: LiveParts, now_ms: int) -> HoldStatus:
@@ -104,7 +109,7 @@ def locked(store: LiveParts) -> Iterator[LockedLive]:
             status = _renew(store, time.time_ns() // 1_000_000, replicas)
         if not status.held:
             raise GateRefusedError(join_texts("; ", status.notices))
-        yield LockedLive(status.notices)
+        yield LockedLive(status.notices, store=store)
 
 
 def expose(

@@ -35,7 +35,6 @@ from storage_engine.model.store.store import (
     LogSnapshot,
     Segment,
     SegmentId,
-    SegmentState,
     StoreSnapshot,
 )
 from storage_engine.rocketmq.codec.stored_messages import (
@@ -43,6 +42,7 @@ from storage_engine.rocketmq.codec.stored_messages import (
     newest_message_ms,
     sealed_at_ms,
 )
+from storage_engine.rocketmq.course import unheld_segments
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.stored_files import ATTEMPTS, reread
 from storage_engine.rocketmq.hold.fence import with_original_settings, with_original_times
@@ -57,8 +57,6 @@ from storage_engine.rocketmq.live.connect import (
 )
 from storage_engine.rocketmq.live.hold import LockedLive
 from storage_engine.rocketmq.live.identity import ask_and_look, check_same_store
-from storage_engine.rocketmq.live.live_causes import unheld_segments
-from storage_engine.rocketmq.live.observe import find_replicas
 from storage_engine.rocketmq.live.session import LiveParts, Session
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
@@ -71,11 +69,13 @@ from storage_engine.rocketmq.rules.cleanup_schedule import (
 from storage_engine.rocketmq.rules.plan import keep_all
 from storage_engine.rocketmq.store import store_lock
 from storage_engine.rocketmq.store.broker import (
+    FileCauses,
     FileCourse,
     FileProcess,
     LogReplicas,
     MarkedHold,
     QueuesAndIndex,
+    cut_log,
     open_files,
 )
 
@@ -83,28 +83,26 @@ POLL_SECONDS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class LiveStore(LiveParts, BrokerStore):
+class LiveStore(BrokerStore):
     """A running broker's store."""
+
+    parts: LiveParts
 
     def renewed(self, memory: HoldMemory) -> LiveStore:
         """Ask for the settings again, on the same connection unless another broker is the master by now."""
-        self.session.renew()
-        return _open(self.session, self.opened_by, self.live, memory)
+        self.parts.session.renew()
+        return _open(self.parts.session, self.parts.opened_by, self.parts.live, memory)
 
     def close(self) -> None:
-        self.session.close()
+        self.parts.session.close()
 
     @property
     def is_live(self) -> bool:
         return True
 
     @property
-    def max_delete_batch(self) -> int | None:
-        return None
-
-    @property
     def data_paths(self) -> tuple[Path, ...]:
-        return self.files.data_paths
+        return self.parts.files.data_paths
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
         """Sealed is what both the files and the broker have behind them.
@@ -112,56 +110,22 @@ class LiveStore(LiveParts, BrokerStore):
         :raises BrokerError: the broker can't be asked.
         :raises BadInputError: the directory isn't this broker's store, or who was held is a slave by now.
         """
-        return self._look(lambda: self.files.snapshot(now_ms))
+        return _look(self.parts, lambda: self.parts.files.snapshot(now_ms))
 
     def glance(self, now_ms: int) -> StoreSnapshot:
-        return self._look(lambda: self.files.glance(now_ms))
-
-    def _look(self, look: Callable[[], StoreSnapshot]) -> StoreSnapshot:
-        def listed() -> tuple[StoreSnapshot, list[LogFile]]:
-            with as_who_may_read(self.files.config.store_path_root_dir):
-                seen = reread(look, ATTEMPTS)
-            segments = (segment for log in seen.logs for segment in log.segments)
-            return seen, [LogFile(s.facts.path, s.base_offset, s.facts.size_bytes) for s in segments]
-
-        before, seen, files = ask_and_look(self.admin, listed)
-        (log,) = seen.logs
-        if load_state(self.memory) is not None:
-            refuse_slave(self.settings, self.admin.address)
-        check_same_store(self.admin, before, self.files.files.layout, files)
-        root = self.files.files.layout.root
-        log = with_original_times(as_the_broker_says(log, before), self.memory, root)
-        if log.confirmed_offset is not None and (confirmed := self.admin.confirmed_offset()) is not None:
-            log = replace(log, confirmed_offset=confirmed)
-        return replace(seen, crashed=False, logs=(log,))
-
-    def sealed_files(self) -> tuple[Segment, ...]:
-        before = self.admin.runtime_info()
-        with as_who_may_read(self.files.config.store_path_root_dir):
-            log = self.files.files.raw_log()
-        root = self.files.files.layout.root
-        return with_original_times(as_the_broker_says(log, before), self.memory, root).sealed
+        return _look(self.parts, lambda: self.parts.files.glance(now_ms))
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
-        return self.files.archivable(snapshot)
+        return self.parts.files.archivable(snapshot)
 
     @property
     def replicas(self) -> LogReplicas:
-        return self.files.replicas
-
-    def watch(self, now_ms: int) -> Watch:
-        return live_causes.watch(self.admin.runtime_info(), self.files.config, now_ms, self.files.zone)
-
-    def triggers(
-        self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
-    ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
-        refuse_slave(self.settings, self.admin.address)
-        return self.files.triggers(snapshot, now_ms, request)
+        return self.parts.files.replicas
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         """A slave's keeps everything: the slave itself deletes by its own rules, and nobody holds it."""
-        if self.settings.get(ROLE) == SLAVE:
-            causes, notices = self.files.triggers(snapshot, now_ms, request)
+        if self.parts.settings.get(ROLE) == SLAVE:
+            causes, notices = self.parts.files.causes.triggers(snapshot, now_ms, request)
             return keep_all(
                 snapshot,
                 now_ms,
@@ -169,32 +133,38 @@ class LiveStore(LiveParts, BrokerStore):
                 notices,
                 "a slave cleans by its own rules: nothing is deleted from here",
             )
-        return self.files.plan(snapshot, now_ms, request)
+        return self.parts.files.plan(snapshot, now_ms, request)
 
     @property
     def course(self) -> LiveCourse:
-        return LiveCourse(self.files.files.layout, self.files.config, self.files.zone)
+        return LiveCourse(self.parts.layout, self.parts.files.config, self.parts.files.zone)
+
+    @property
+    def causes(self) -> LiveCauses:
+        files = self.parts.files
+        return LiveCauses(files.files.layout, files.config, files.zone, self.parts.admin, self.parts.settings)
 
     @property
     def process(self) -> LiveProcess:
-        return LiveProcess(self.files.files.layout, self.admin)
+        return LiveProcess(self.parts.layout, self.parts.admin)
 
     @property
     def shield(self) -> LiveShield:
-        return LiveShield(self)
+        return LiveShield(self.parts)
 
     @property
     def dependents(self) -> LiveDependents:
-        files = self.files
-        return LiveDependents(files.files.layout, files.config, files.left_out, ATTEMPTS, admin=self.admin)
+        parts, files = self.parts, self.parts.files
+        return LiveDependents(parts.layout, files.config, files.left_out, ATTEMPTS, admin=parts.admin)
 
     @property
     def consumers(self) -> LiveConsumers:
-        return LiveConsumers(self.files.files.layout, self.admin, self.settings, self.live)
+        parts = self.parts
+        return LiveConsumers(parts.layout, parts.admin, parts.settings, parts.live)
 
     @property
     def hold(self) -> LiveHold:
-        return LiveHold(self.files.files.layout.root, self)
+        return LiveHold(self.parts.layout.root, self.parts)
 
     @contextmanager
     def lock(self) -> Iterator[LockedLive]:
@@ -202,21 +172,36 @@ class LiveStore(LiveParts, BrokerStore):
 
         :raises GateRefusedError: it can't be had, or what is remembered of it can't be kept.
         """
-        if self.memory is None:
+        if self.parts.memory is None:
             raise GateRefusedError(
-                f"{self.files.files.layout.root}: expected a journal that remembers its hold, found none."
+                f"{self.parts.layout.root}: expected a journal that remembers its hold, found none."
             )
-        with hold.locked(self) as held:
+        with hold.locked(self.parts) as held:
             yield held
-
-    def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
-        replicas = find_replicas(self, self.admin.config(), is_replicated)
-        replicas.check_only_master(self.files.files.layout.root)
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
-        release.delete_segments(self, segments, meanwhile)
+        release.delete_segments(self.parts, segments, meanwhile)
+
+
+def _look(parts: LiveParts, look: Callable[[], StoreSnapshot]) -> StoreSnapshot:
+    def listed() -> tuple[StoreSnapshot, list[LogFile]]:
+        with as_who_may_read(parts.files.config.store_path_root_dir):
+            seen = reread(look, ATTEMPTS)
+        segments = (segment for log in seen.logs for segment in log.segments)
+        return seen, [LogFile(s.facts.path, s.base_offset, s.facts.size_bytes) for s in segments]
+
+    before, seen, files = ask_and_look(parts.admin, listed)
+    (log,) = seen.logs
+    if load_state(parts.memory) is not None:
+        refuse_slave(parts.settings, parts.admin.address)
+    check_same_store(parts.admin, before, parts.layout, files)
+    root = parts.layout.root
+    log = with_original_times(as_the_broker_says(log, before), parts.memory, root)
+    if log.confirmed_offset is not None and (confirmed := parts.admin.confirmed_offset()) is not None:
+        log = replace(log, confirmed_offset=confirmed)
+    return replace(seen, crashed=False, logs=(log,))
 
 
 class LiveCourse(FileCourse):
@@ -229,10 +214,31 @@ class LiveCourse(FileCourse):
 
 
 @dataclass(frozen=True, slots=True)
+class LiveCauses(FileCauses):
+    """Why a cleanup is due, by a running broker's own figures."""
+
+    admin: BrokerAdmin
+    settings: Mapping[str, str]
+
+    def triggers(
+        self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
+    ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
+        refuse_slave(self.settings, self.admin.address)
+        return FileCauses.triggers(self, snapshot, now_ms, request)
+
+    def watch(self, now_ms: int) -> Watch:
+        return live_causes.watch(self.admin.runtime_info(), self.config, now_ms, self.zone)
+
+
+@dataclass(frozen=True, slots=True)
 class LiveProcess(FileProcess):
     """A running broker."""
 
     admin: BrokerAdmin
+
+    def user(self) -> str:
+        """None but the broker itself: it is asked."""
+        return ""
 
     def running_pid(self) -> int | None:
         with suppress(OSError):
@@ -254,6 +260,14 @@ class LiveShield(StoreShield):
 
     def need(self) -> ShieldNeed:
         return shield.shield_need(self.parts)
+
+    def sealed_files(self) -> tuple[Segment, ...]:
+        parts = self.parts
+        before = parts.admin.runtime_info()
+        with as_who_may_read(parts.files.config.store_path_root_dir):
+            log = parts.files.files.raw_log()
+        root = parts.layout.root
+        return with_original_times(as_the_broker_says(log, before), parts.memory, root).sealed
 
     def end_force(self) -> Drift | None:
         return shield.end_force(self.parts)
@@ -325,23 +339,23 @@ class LiveConsumers(StoreConsumers):
 class LiveHold(MarkedHold):
     """A hold beside a running broker."""
 
-    store: LiveStore
+    parts: LiveParts
 
     def renew(self, now_ms: int) -> HoldStatus:
-        return hold.renew(self.store, now_ms)
+        return hold.renew(self.parts, now_ms)
 
     def status(self, now_ms: int) -> HoldStatus:
-        return status.look(self.store, now_ms)
+        return status.look(self.parts, now_ms)
 
     def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
-        store, files = self.store, self.store.files
-        refuse_slave(store.settings, store.admin.address)
-        snapshot = store.snapshot(now_ms)
-        start = store.course.start(snapshot)
+        parts, files = self.parts, self.parts.files
+        refuse_slave(parts.settings, parts.admin.address)
+        snapshot = _look(parts, lambda: files.snapshot(now_ms))
+        start = files.course.start(snapshot)
         return UnheldSegments(unheld_segments(snapshot, files.config, until_ms, files.zone, start))
 
     def end(self, now_ms: int) -> HoldStatus:
-        return hold.end_hold(self.store, now_ms)
+        return hold.end_hold(self.parts, now_ms)
 
 
 def as_the_broker_says(log: LogSnapshot, info: RuntimeInfo) -> LogSnapshot:
@@ -349,17 +363,9 @@ def as_the_broker_says(log: LogSnapshot, info: RuntimeInfo) -> LogSnapshot:
 
     :param info: asked for before the files were listed: only what it has behind it is sealed.
     """
-    end = min(log.max_offset, info.commitlog_max_offset)
+    end = info.commitlog_max_offset
     # The broker counts what is behind against a max offset that it takes a moment later.
-    dispatched = min(log.dispatched_offset, info.commitlog_max_offset - info.dispatch_behind_bytes)
-    return replace(
-        log,
-        segments=tuple(
-            replace(segment, state=SegmentState.ACTIVE) if segment.end_offset > end else segment
-            for segment in log.segments
-        ),
-        dispatched_offset=max(dispatched, log.min_offset),
-    )
+    return cut_log(log, min(log.max_offset, end), end - info.dispatch_behind_bytes)
 
 
 def open_live(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | None) -> LiveStore:
@@ -389,4 +395,4 @@ def _open(
     here = local_settings(planned_by, settings.root, settings.overrides)
     with as_who_may_read(settings.root):
         files = open_files(replace(settings, broker_conf=None, overrides=here))
-    return LiveStore(session, admin, files, found, live, memory, settings)
+    return LiveStore(LiveParts(session, admin, files, found, live, memory, settings))

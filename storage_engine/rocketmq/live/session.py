@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold import HoldMemory
+from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.live.connect import reach
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.store.broker import RocketMQBrokerStore
@@ -68,6 +69,11 @@ class LiveParts:
     live: LiveBroker
     memory: HoldMemory | None
     opened_by: StoreSettings
+
+    @property
+    def layout(self) -> StoreLayout:
+        """Return where the store's files lie."""
+        return self.files.files.layout
 
     @property
     def broker_conf(self) -> str | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -13,18 +13,20 @@ from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_store import (
     BrokerStore,
+    LockedStore,
     Pending,
     PendingKind,
     Remove,
+    StoreCauses,
     StoreConsumers,
     StoreCourse,
     StoreDependents,
     StoreHold,
+    StoreLimit,
     StoreProcess,
     StoreReplicas,
     StoreSettings,
     StoreShield,
-    StoreUser,
     Watch,
 )
 from storage_engine.model.course.course import CourseStart
@@ -58,7 +60,7 @@ from storage_engine.rocketmq.rules.window import time_zone as zone_of
 from storage_engine.rocketmq.store import dependents, replicas
 from storage_engine.rocketmq.store.causes import watch
 from storage_engine.rocketmq.store.store import RocketMQStore
-from storage_engine.rocketmq.store.store_lock import LockedStore, holder_text, is_locked_by_us
+from storage_engine.rocketmq.store.store_lock import holder_text, is_locked_by_us, lock
 from storage_engine.same_bytes.removal import remove_unchanged
 
 
@@ -145,27 +147,33 @@ class FileCourse(StoreCourse):
 
 
 @dataclass(frozen=True, slots=True)
-class LockHolder(StoreUser):
-    """Which process has a store's lock file."""
+class FileCauses(StoreCauses):
+    """Why a cleanup is due, by a broker's settings, its disks and the clock."""
 
-    layout: StoreLayout = field(kw_only=True)
+    layout: StoreLayout
+    config: BrokerConfig
+    zone: ZoneInfo
 
-    @property
-    def is_ours(self) -> bool:
-        return is_locked_by_us(self.layout)
+    def triggers(
+        self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
+    ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
+        return rules.triggers(snapshot, self.config, now_ms, self.zone, request)
 
-
-def user_of(layout: StoreLayout) -> LockHolder | None:
-    """Return which other process has a store's lock file."""
-    clause = holder_text(layout)
-    return LockHolder(clause, layout=layout) if clause else None
+    def watch(self, now_ms: int) -> Watch:
+        return watch(self.layout, self.config, now_ms, self.zone)
 
 
 @dataclass(frozen=True, slots=True)
 class FileProcess(StoreProcess):
-    """How far a broker was, by its files."""
+    """Who has a store, and how far its broker was, by its files."""
 
     layout: StoreLayout
+
+    def user(self) -> str:
+        return holder_text(self.layout)
+
+    def is_user_ours(self) -> bool:
+        return is_locked_by_us(self.layout)
 
     def checkpoint(self) -> Mapping[str, int]:
         return read_known_values(self.layout.checkpoint) or {}
@@ -182,11 +190,44 @@ class FileProcess(StoreProcess):
 class FileShield(StoreShield):
     """No broker runs: nothing is deleted by rules that a shorter shield could be measured by."""
 
-    layout: StoreLayout
+    files: RocketMQStore
 
     def need(self) -> ShieldNeed:
-        disk_bytes, used_percent = log_disks(self.layout)
+        disk_bytes, used_percent = log_disks(self.files.layout)
         return ShieldNeed(disk_bytes=disk_bytes, used_percent=used_percent)
+
+    def sealed_files(self) -> tuple[Segment, ...]:
+        return with_original_times(self.files.raw_log(), None, self.files.layout.root).sealed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedLog(LockedStore):
+    """A stopped broker's store.
+
+    :param memory: of a hold beside its running broker, which knows that broker's replicas.
+    :param only_master: has something once nobody else was found to be the master of the broker's name.
+    """
+
+    layout: StoreLayout
+    config: BrokerConfig
+    memory: HoldMemory | None
+    only_master: list[bool] = field(default_factory=list, compare=False, repr=False)
+
+    def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
+        """Ask once who else is the master of the broker's name: this one is, once it is started.
+
+        A slave isn't, unless a controller gives the roles.
+        """
+        # Loading Arrow takes longer than most plans do.
+        from storage_engine.rocketmq.remoting.masters import BrokerGroup
+
+        settings = self.config.raw
+        is_slave = settings.get(ROLE, "").strip() == SLAVE
+        if self.only_master or (is_slave and not has_controller(self.config, self.layout)):
+            return
+        others = BrokerGroup(settings).find_replicas(known_replicas(self.memory, settings), is_replicated)
+        others.check_only_master(self.layout.root)
+        self.only_master.append(True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +274,7 @@ class RocketMQBrokerStore(BrokerStore):
 
     :param opened_by: where its settings come from.
     :param left_out: why files were left out of the last look at dependents.
-    :param memory: of a hold beside its running broker, which knows that broker's replicas.
-    :param only_master: has something once nobody else was found to be the master of the broker's name.
+    :param memory: of a hold beside its running broker.
     """
 
     files: RocketMQStore
@@ -243,14 +283,14 @@ class RocketMQBrokerStore(BrokerStore):
     opened_by: StoreSettings
     left_out: list[str] = field(default_factory=list, compare=False, repr=False)
     memory: HoldMemory | None = field(default=None, compare=False, repr=False)
-    only_master: list[bool] = field(default_factory=list, compare=False, repr=False)
 
     def renewed(self, memory: HoldMemory) -> RocketMQBrokerStore:
         return replace(open_any(self.opened_by), memory=memory)
 
     @property
-    def archive_only(self) -> str:
-        return self.files.layout.archive_only
+    def limit(self) -> StoreLimit | None:
+        why = self.files.layout.archive_only
+        return StoreLimit(why) if why else None
 
     @property
     def data_paths(self) -> tuple[Path, ...]:
@@ -266,20 +306,20 @@ class RocketMQBrokerStore(BrokerStore):
         return FileCourse(self.files.layout, self.config, self.zone)
 
     @property
+    def causes(self) -> FileCauses:
+        return FileCauses(self.files.layout, self.config, self.zone)
+
+    @property
     def process(self) -> FileProcess:
         return FileProcess(self.files.layout)
 
     @property
     def shield(self) -> StoreShield:
-        return FileShield(self.files.layout)
+        return FileShield(self.files)
 
     @property
     def dependents(self) -> QueuesAndIndex:
         return QueuesAndIndex(self.files.layout, self.config, self.left_out)
-
-    @property
-    def user(self) -> StoreUser | None:
-        return user_of(self.files.layout)
 
     @property
     def replicas(self) -> LogReplicas:
@@ -298,7 +338,7 @@ class RocketMQBrokerStore(BrokerStore):
 
     def _as_without_hold(self, seen: StoreSnapshot) -> StoreSnapshot:
         root = self.files.layout.root
-        if self.archive_only and seen.crashed and self.user:
+        if self.limit and seen.crashed and self.process.user():
             # The sign of a crash is that of a running broker too, beside which such a store is archived.
             seen = replace(seen, crashed=False)
         logs = (with_original_times(log, None, root) for log in seen.logs)
@@ -318,32 +358,24 @@ class RocketMQBrokerStore(BrokerStore):
         is_final = BrokerGroup(self.config.raw).is_alone_in_sync(identity)
         return replace(log, confirmed_offset=None) if is_final else log
 
-    def sealed_files(self) -> tuple[Segment, ...]:
-        return with_original_times(self.files.raw_log(), None, self.files.layout.root).sealed
-
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
         return archivable(snapshot)
 
-    def watch(self, now_ms: int) -> Watch:
-        return watch(self.files.layout, self.config, now_ms, self.zone)
-
-    def triggers(
-        self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
-    ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
-        return rules.triggers(snapshot, self.config, now_ms, self.zone, request)
-
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        if self.archive_only:
-            causes, notices = self.triggers(snapshot, now_ms, request)
+        if self.limit:
+            causes, notices = self.causes.triggers(snapshot, now_ms, request)
             return keep_all(snapshot, now_ms, causes, notices)
         return plan(snapshot, self.config, now_ms, self.zone, request)
 
-    def lock(self) -> AbstractContextManager[LockedStore]:
-        return self.files.lock()
+    @contextmanager
+    def lock(self) -> Iterator[LockedStore]:
+        with lock(self.files.layout) as held:
+            yield self.locked(held.notices)
 
-    @property
-    def max_delete_batch(self) -> int | None:
-        return 1
+    def locked(self, notices: tuple[str, ...]) -> LockedLog:
+        """Return the store while nobody else changes it."""
+        layout, config, memory = self.files.layout, self.config, self.memory
+        return LockedLog(notices, 1, layout=layout, config=config, memory=memory)
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
@@ -352,21 +384,19 @@ class RocketMQBrokerStore(BrokerStore):
         for segment in segments:
             remove_unchanged(segment, self.files.layout.root, remove)
 
-    def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
-        """Ask once who else is the master of the broker's name: this one is, once it is started.
 
-        A slave isn't, unless a controller gives the roles.
-        """
-        # Loading Arrow takes longer than most plans do.
-        from storage_engine.rocketmq.remoting.masters import BrokerGroup
+def cut_log(log: LogSnapshot, end: int, dispatched: int) -> LogSnapshot:
+    """Return a log as its files show it, cut to what its writer said before they were looked at.
 
-        settings = self.config.raw
-        is_slave = settings.get(ROLE, "").strip() == SLAVE
-        if self.only_master or (is_slave and not has_controller(self.config, self.files.layout)):
-            return
-        others = BrokerGroup(settings).find_replicas(known_replicas(self.memory, settings), is_replicated)
-        others.check_only_master(self.files.layout.root)
-        self.only_master.append(True)
+    :param end: only what lies before it is sealed.
+    :param dispatched: the offset up to which consumers find messages.
+    """
+    segments = tuple(
+        replace(segment, state=SegmentState.ACTIVE) if segment.end_offset > end else segment
+        for segment in log.segments
+    )
+    dispatched = max(min(log.dispatched_offset, dispatched), log.min_offset)
+    return replace(log, segments=segments, dispatched_offset=dispatched)
 
 
 def open_files(settings: StoreSettings) -> RocketMQBrokerStore:

@@ -33,7 +33,7 @@ _OWN = frozenset(
 
 
 def store_around(path: Path) -> Path | None:
-    """See :meth:`storage_engine.model.broker.kind.Broker.store_around`."""
+    """See :meth:`storage_engine.model.broker.kind.Places.store_around`."""
     real = Path(os.path.realpath(path))
     for root in (real, *real.parents):
         if _is_store(root) and (root == real or real.relative_to(root).parts[0] in _OWN):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
@@ -28,7 +28,6 @@ from storage_engine.rocketmq.format.mapped_files import MappedFile, list_raw_fil
 from storage_engine.rocketmq.format.stored_files import open_stored
 from storage_engine.rocketmq.lag.dispatch import dispatched_offset
 from storage_engine.rocketmq.rules.disk import disk_usage
-from storage_engine.rocketmq.store import store_lock
 
 BROKER = "rocketmq"
 _LOOKS = 4
@@ -121,13 +120,6 @@ class RocketMQStore:
         data = read_whole(Path(segment.facts.path), segment.facts.size_bytes)
         with memoryview(data).toreadonly() as view:
             yield view
-
-    def lock(self) -> AbstractContextManager[store_lock.LockedStore]:
-        """Keep brokers and other managers away until the block ends; see :func:`store_lock.lock`.
-
-        :raises StoreBusyError: somebody else uses the store.
-        """
-        return store_lock.lock(self.layout)
 
     def _log(self, files: tuple[MappedFile, ...], find_end: FindEnd) -> LogSnapshot:
         active, max_offset = find_active(files, find_end)

@@ -18,7 +18,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,6 +36,7 @@ from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.core.turns import has_shared_lock, take_turn
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import StoreBusyError, TurnTakenError
+from storage_engine.model.broker.broker_store import LockedStore
 from storage_engine.rocketmq.format.layout import StoreLayout
 
 _BROKER_CLASSES = ("BrokerStartup", "BrokerContainerStartup", "ProxyStartup")
@@ -47,14 +47,6 @@ ENGINE_SOCKET = "engine.sock"
 
 _held: set[Path] = set()
 _held_guard = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class LockedStore:
-    """A store that is held. ``notices`` say what could not be checked, for the report."""
-
-    root: Path
-    notices: tuple[str, ...]
 
 
 @contextmanager
@@ -78,7 +70,7 @@ def lock(layout: StoreLayout) -> Iterator[LockedStore]:
         fd = take_turn(lambda: _locked(layout))
         try:
             notices = _check_nobody_else(layout)
-            yield LockedStore(layout.root, notices)
+            yield LockedStore(notices, max_delete_batch=1)
         finally:
             os.close(fd)
     finally:

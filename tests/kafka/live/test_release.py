@@ -20,7 +20,7 @@ from storage_engine.kafka.hold.overlay import from_their_starts, with_first_sett
 from storage_engine.kafka.live import release
 from storage_engine.kafka.live.release import Prefix, find_witness, why_not
 from storage_engine.kafka.store.plan import cut_to_archivable
-from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.model.plan.plan import Decision, LogPlan, Reason
 from storage_engine.model.store.store import Archivable
 from tests.kafka.hold_memory import Memory
@@ -35,7 +35,7 @@ def found(node: Path) -> tuple[Prefix, LivePartition, HoldState, str]:
     """The first two segments of a log, with a cluster that has nothing against letting them go."""
     looked = read_node(node / "server.properties")
     directory, log = next(pair for pair in looked.logs if pair[1].name.log == LOG)
-    store = KafkaStore(node / "server.properties")
+    store = KafkaStore(OpenNode(node / "server.properties"))
     (seen,) = (one for one in store.snapshot(0).logs if one.name == LOG)
     assert len(seen.segments) > 3
     topic_id = read_topic_id(log.path / PARTITION_METADATA)
@@ -206,10 +206,12 @@ def test_nothing_goes_from_the_first_segment_on_that_may_not_be_archived(found: 
 
 def opened(node: Path, state: HoldState) -> Any:
     """Return what a release needs of a live store of the fixture's node."""
-    store = KafkaStore(node / "server.properties")
+    store = KafkaStore(OpenNode(node / "server.properties"))
     store.snapshot(0)
     memory = Memory(to_jsonable(state))
-    return SimpleNamespace(seen=store.seen, memory=memory, root=node, asked=SimpleNamespace(address="b:1"))
+    return SimpleNamespace(
+        seen=store.node.seen, memory=memory, root=node, asked=SimpleNamespace(address="b:1")
+    )
 
 
 def test_a_log_that_may_not_be_cut_keeps_no_other(

@@ -11,7 +11,7 @@ import pytest
 from storage_engine.exceptions import NotOnBrokerError
 from storage_engine.kafka.format.layout import LiveFacts, LivePartition, Node, read_node
 from storage_engine.kafka.live.observe import LeadersWord
-from storage_engine.kafka.reclaim.room_store import RoomStore, with_word
+from storage_engine.kafka.reclaim.room_store import RoomNode, RoomStore, with_word
 from storage_engine.model.plan.plan import LogPlan, PlanRequest, Reason
 from storage_engine.retention.store.broker_answers import propose, take_snapshot
 from tests.kafka.made_node import CLUSTER, WRITTEN_MS, MadeNode, batch_of
@@ -41,10 +41,10 @@ def led(made: MadeNode, **change: Any) -> LivePartition:
 
 
 @dataclass(slots=True)
-class Answered(RoomStore):
+class Answered(RoomNode):
     """A stopped node whose cluster has answered already."""
 
-    def read_node(self, now_ms: int) -> Node:
+    def read(self, now_ms: int) -> Node:
         assert self.word is not None
         return with_word(read_node(self.root), self.word, "b:1")
 
@@ -52,7 +52,7 @@ class Answered(RoomStore):
 def plans(made: MadeNode, request: PlanRequest | None = None, **change: Any) -> dict[str, LogPlan]:
     alone = LivePartition(made.topic_ids["u"], None, topic_settings=SETTINGS, replicas=(1,))
     word = LeadersWord(LiveFacts(0, CLUSTER, {"t-0": led(made, **change), "u-0": alone}), frozenset({2, 3}))
-    store = Answered(made.write(), word=word)
+    store = RoomStore(Answered(made.write(), word=word))
     found = propose(store, take_snapshot(store, NOW_MS, "kafka"), NOW_MS, request or PlanRequest())
     return {one.log: one for one in found.logs}
 
@@ -166,7 +166,7 @@ def test_nothing_goes_of_a_log_with_remote_storage_though_nothing_is_copied(
     remote = {"remote.storage.enable": "true", "remote.log.copy.disable": "true"}
     assert set(reasons(made, request, topic_settings={**SETTINGS, **remote})) == {Reason.REMOTE_STORAGE}
     made.settings["u"] = remote
-    store = RoomStore(made.write())
+    store = RoomStore(RoomNode(made.write()))
     plan = propose(store, take_snapshot(store, NOW_MS, "kafka"), NOW_MS, request)
     assert {one.log for one in plan.to_delete} == {"t-0"}
 
@@ -178,7 +178,7 @@ def test_another_cluster_is_refused(made: MadeNode) -> None:
 
 
 def test_without_a_cluster_only_what_no_other_node_has_goes(made: MadeNode) -> None:
-    store = RoomStore(made.write())
+    store = RoomStore(RoomNode(made.write()))
 
     def going(request: PlanRequest) -> list[str]:
         plan = propose(store, take_snapshot(store, NOW_MS, "kafka"), NOW_MS, request)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.model.plan.plan import Decision, PlanRequest, Reason
 from storage_engine.retention.store.broker_answers import propose, take_snapshot
 from tests.kafka.made_node import (
@@ -36,7 +36,7 @@ def made(tmp_path: Path) -> MadeNode:
 
 
 def decisions_of(made: MadeNode, log: str, request: PlanRequest | None = None) -> Sequence[Decision]:
-    store = KafkaStore(made.write())
+    store = KafkaStore(OpenNode(made.write()))
     plan = propose(store, take_snapshot(store, NOW_MS, "kafka"), NOW_MS, request or PlanRequest())
     (of_log,) = (one for one in plan.logs if one.log == log)
     return of_log.decisions
@@ -74,7 +74,7 @@ def test_only_its_broker_deletes_of_a_log_with_remote_storage(made: MadeNode, co
     assert ("only its broker may delete of it" in why) == (not copied)
     assert reasons(made, log="u-0")[0] == [Reason.EXPIRED, Reason.EXPIRED]
     # What nothing is copied of is archived as any other, and goes by the whole retention.
-    store = KafkaStore(made.properties)
+    store = KafkaStore(OpenNode(made.properties))
     snapshot = take_snapshot(store, NOW_MS, "kafka")
     archivable = store.archivable(snapshot)
     assert ("t-0" in {one.log for one in archivable.segments}) == (not copied)
@@ -84,7 +84,7 @@ def test_only_its_broker_deletes_of_a_log_with_remote_storage(made: MadeNode, co
 
 def test_a_person_s_limit_counts_for_all_logs_together(made: MadeNode) -> None:
     request = PlanRequest(manual=True, forced=True, max_segments=1, reason="try")
-    store = KafkaStore(made.write())
+    store = KafkaStore(OpenNode(made.write()))
     plan = propose(store, take_snapshot(store, NOW_MS, "kafka"), NOW_MS, request)
     assert len(plan.to_delete) == 1
     assert {one.reason for one in plan.decisions} == {Reason.EXPIRED, Reason.BATCH_FULL, Reason.ACTIVE}
@@ -104,7 +104,7 @@ def test_other_nodes_replicas_keep_a_log_and_no_other_one(made: MadeNode) -> Non
 def test_a_person_s_word_that_they_are_stopped_counts_and_is_in_the_plan(made: MadeNode) -> None:
     made.replicas["t-0"] = (1, 2)
     assert reasons(made, STOPPED)[0] == [Reason.EXPIRED, Reason.EXPIRED]
-    store = KafkaStore(made.properties)
+    store = KafkaStore(OpenNode(made.properties))
     plan = propose(store, take_snapshot(store, NOW_MS, "kafka"), NOW_MS, STOPPED)
     assert plan.notices[-1] == "a person says that all other nodes are stopped: node 2 is switched off"
 

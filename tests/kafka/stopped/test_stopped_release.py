@@ -15,7 +15,7 @@ from storage_engine.exceptions import (
     StoreBusyError,
 )
 from storage_engine.kafka.stopped import store_lock
-from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.model.plan.plan import PlanRequest, Reason
 from storage_engine.model.report.validation import Status
 from storage_engine.retention import steps
@@ -139,7 +139,7 @@ def test_a_broker_that_starts_meanwhile_is_not_deleted_from(
 
 
 def test_a_segment_that_is_not_the_oldest_stays(node: MadeNode) -> None:
-    store = KafkaStore(node.properties)
+    store = KafkaStore(OpenNode(node.properties))
     (log, _) = store.snapshot(0).logs
     with store.lock(), pytest.raises(ChangedUnderUsError, match="expected the oldest segment of its log"):
         store.delete_segments(log.segments[1:2], lambda: None)
@@ -152,7 +152,7 @@ def test_a_segment_that_is_not_the_oldest_stays(node: MadeNode) -> None:
 
 
 def test_an_index_whose_segment_is_there_stays(node: MadeNode) -> None:
-    store = KafkaStore(node.properties)
+    store = KafkaStore(OpenNode(node.properties))
     store.snapshot(0)
     files = store.dependents.find({"a-0": 4})
     assert {Path(one.facts.path).name for one in files} == {

@@ -18,7 +18,7 @@ import pytest
 from storage_engine.core import durable
 from storage_engine.exceptions import ChangedUnderUsError, StoreBusyError, StoreNotFoundError
 from storage_engine.kafka.stopped.store_lock import lock, lock_holder
-from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from tests.kafka.made_node import MadeNode, batch_of
 
 TAKE = """
@@ -202,7 +202,7 @@ def test_the_broker_may_open_a_lock_file_that_root_made(directories: list[Path])
 def test_a_node_is_not_taken_for_running_while_we_have_it(tmp_path: Path) -> None:
     made = MadeNode(tmp_path / "node")
     made.add("a-0", {0: [batch_of(0)], 2: [batch_of(2)]})
-    store = KafkaStore(made.write())
+    store = KafkaStore(OpenNode(made.write()))
     (made.directories[0] / ".kafka_cleanshutdown").unlink()
     with lock(store.data_paths):
         assert store.snapshot(0).crashed

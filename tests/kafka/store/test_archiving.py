@@ -19,7 +19,7 @@ from storage_engine.kafka.format.log_end import end_offset
 from storage_engine.kafka.format.partition_metadata import read_topic_id, text_of
 from storage_engine.kafka.format.transaction_index import ENTRY_BYTES, parse_transaction_index
 from storage_engine.kafka.store.archiving import epochs_in
-from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.kafka.transactions import open_transactions
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
@@ -32,7 +32,7 @@ _LAST_AT = 18
 
 
 def archivable(node: Path) -> tuple[KafkaStore, StoreSnapshot, Archivable]:
-    store = KafkaStore(node / "server.properties")
+    store = KafkaStore(OpenNode(node / "server.properties"))
     snapshot = store.snapshot(NOW_MS)
     return store, snapshot, store.archivable(snapshot)
 

@@ -14,7 +14,7 @@ from storage_engine.kafka.format.layout import read_node
 from storage_engine.kafka.format.partition_metadata import text_of
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.store.absent_logs import missing_logs
-from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.report.facts import FactsScope
@@ -46,7 +46,7 @@ def test_a_directory_that_was_taken_out_is_told_by_its_logs(made: MadeNode) -> N
     assert missing(made) == ()
     take_out(made)
     assert missing(made) == ("b-0",)
-    store = KafkaStore(made.properties)
+    store = KafkaStore(OpenNode(made.properties))
     plan = store.plan(store.snapshot(clock_ms()), clock_ms(), PlanRequest())
     assert [one for one in plan.notices if one.startswith(SAID)]
     settings = StoreSettings(str(made.properties))

@@ -16,7 +16,7 @@ from storage_engine.kafka import BROKER
 from storage_engine.kafka.format.layout import LiveFacts, read_node
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.store.plan import plan_notices
-from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.plan.plan import PlanRequest, Reason
 from tests.kafka.batches import marker
@@ -202,7 +202,7 @@ def test_a_file_that_cannot_be_read_keeps_its_log_and_no_other(made: MadeNode) -
     path = made.add("t-0", THREE)
     made.add("other-0", THREE)
     id_path = made.add("id-0", THREE) / "partition.metadata"
-    store = KafkaStore(made.write())
+    store = KafkaStore(OpenNode(made.write()))
     snapshot = store.snapshot(NOW_MS)
     for one in (path / f"{0:020d}.log", id_path):
         one.rename(one.with_name("elsewhere"))
@@ -321,7 +321,7 @@ def test_markers_of_two_stops_are_no_clean_stop(tmp_path: Path) -> None:
     made = MadeNode(tmp_path / "node", ("a", "b"))
     made.add("t-0", THREE)
     root = made.write()
-    assert not KafkaStore(root).snapshot(NOW_MS).crashed
+    assert not KafkaStore(OpenNode(root)).snapshot(NOW_MS).crashed
     (made.directories[1] / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":8}')
-    assert KafkaStore(root).snapshot(NOW_MS).crashed
+    assert KafkaStore(OpenNode(root)).snapshot(NOW_MS).crashed
     assert any("no clean stop is marked" in one for one in planned(root).notices)

@@ -32,7 +32,7 @@ from storage_engine.kafka.metadata.cluster_metadata import read_cluster_metadata
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.rules import LogFacts, Rule, retention_pass
 from storage_engine.kafka.stopped.store_lock import lock_holder
-from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.plan.plan import LogPlan, PlanRequest, Reason
@@ -319,8 +319,8 @@ def test_who_has_the_lock_is_seen_without_taking_it(copy: Path) -> None:
         assert (said.running, said.running_text) == (True, f"process {holder.pid}")
         (note,) = (one for one in said.findings if one.kind == "running")
         assert note.advice == "ask its cluster as well: --broker 127.0.0.1:19092"
-        store = KafkaStore(copy / "server.properties")
-        managed = ManagedStore.local("k", str(store.root), copy.parent / "managed", broker="kafka")
+        store = KafkaStore(OpenNode(copy / "server.properties"))
+        managed = ManagedStore.local("k", str(store.node.root), copy.parent / "managed", broker="kafka")
         said_of_disk = shared_disk_notice(managed, store, store.data_paths)
         assert said_of_disk.startswith("on a disk that the running broker writes to: lake ")
     finally:

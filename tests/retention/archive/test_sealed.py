@@ -16,7 +16,6 @@ from storage_engine.journal.journal import Journal
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.jobs import SegmentJob
-from storage_engine.model.broker.broker_store import StoreUser
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.diagnosis import Severity
@@ -113,8 +112,8 @@ def test_what_went_unproven_is_named_and_recorded(
     managed: Make, monkeypatch: pytest.MonkeyPatch, is_brokers: bool
 ) -> None:
     store = managed()
-    who = StoreUser("a broker has it") if is_brokers else None
-    monkeypatch.setattr("storage_engine.rocketmq.store.broker.RocketMQBrokerStore.user", who)
+    who = "a broker has it" if is_brokers else ""
+    monkeypatch.setattr("storage_engine.rocketmq.store.broker.FileProcess.user", lambda _: who)
     seen: list[list[int]] = []
 
     def overtaken(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:

@@ -12,7 +12,7 @@ import pytest
 
 from storage_engine.commands import Command, Text
 from storage_engine.exceptions import BrokerPackageError, FileGoneError, StoreBusyError
-from storage_engine.model.broker.broker_store import FORMER_MEMBERS, BrokerStore
+from storage_engine.model.broker.broker_store import FORMER_MEMBERS, BrokerStore, LockedStore
 from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.store.store import (
     DiskUsage,
@@ -27,6 +27,7 @@ from storage_engine.retention.store.broker_answers import (
     PARTS,
     QUESTIONS,
     asked,
+    asked_lock,
     list_dependents,
     propose,
     take_sealed_files,
@@ -216,8 +217,10 @@ def test_whatever_a_package_raises_is_one_error(
     root: Path, snapshot: StoreSnapshot, error: BaseException
 ) -> None:
     found = f"broker says: expected its package to .*, found {type(error).__name__}"
-    store: Any = _Says(root, snapshot=error, plan=error, triggers=error, sealed_files=error)
+    store: Any = _Says(root, snapshot=error, plan=error)
     store.dependents = _Says(root, find=error)
+    store.causes = _Says(root, triggers=error)
+    store.shield = _Says(root, sealed_files=error)
     for ask in (
         lambda: take_snapshot(store, NOW_MS, "says"),
         lambda: propose(store, snapshot, NOW_MS, REQUEST),
@@ -364,9 +367,12 @@ def test_what_is_there_is_not_gone(snapshot: StoreSnapshot) -> None:
     check_gone("says", [first])
 
 
+ALL_PARTS: Mapping[str, type] = {**PARTS, "lock": LockedStore}
+
+
 def test_each_question_of_the_contract_is_asked_by_the_adapter() -> None:
     members = _members(BrokerStore) - PARTS.keys()
-    of_parts = {f"{name}.{one}" for name, part in PARTS.items() for one in _members(part)}
+    of_parts = {f"{name}.{one}" for name, part in ALL_PARTS.items() for one in _members(part)}
     changing = {"lock", "delete_segments", "dependents.delete", "tasks.delete_left_over", "close"}
     assert (members | of_parts) - changing == {*QUESTIONS}
 
@@ -385,8 +391,10 @@ def _saying(root: Path, question: str, error: Exception) -> tuple[Any, str]:
     def say(*_: Any, **__: Any) -> Any:
         raise error
 
-    of = type("Part", (PARTS[part],), {name: say, "__init__": lambda _: None})
+    of = type("Part", (ALL_PARTS[part],), {name: say, "__init__": lambda _: None})
     of.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
+    if part == "lock":
+        return asked_lock(of(), "says"), name
     setattr(says, part, of())
     return getattr(asked(says, "says"), part), name  # type: ignore[arg-type]
 
@@ -399,6 +407,12 @@ def test_a_part_is_none_or_of_its_class(root: Path) -> None:
         setattr(says, part, "something else")
         with pytest.raises(BrokerPackageError, match=f"{part}: expected type .*, or None"):
             getattr(asked(says, "says"), part)  # type: ignore[arg-type]
+
+
+def test_what_a_lock_gives_is_of_the_contract() -> None:
+    """A package of an older one gives what has notices alone, and is asked nothing before a deletion."""
+    with pytest.raises(BrokerPackageError, match="lock: expected type LockedStore, found"):
+        asked_lock(_Says(Path("/x"), notices=()), "says")
 
 
 def _class_with(member: str, value: object) -> type:
@@ -437,10 +451,10 @@ def test_what_a_package_raises_in_an_answer_is_one_error(root: Path, name: str) 
         getattr(busy, member)()
 
 
-@pytest.mark.parametrize("name", ["removal.deleted", "hold.end"])
+@pytest.mark.parametrize("name", ["lock.deleted", "hold.end"])
 def test_an_error_says_of_the_store_only_what_is_known(root: Path, name: str) -> None:
     """A question may follow a deletion; what changes the store may have begun."""
-    known = {"removal.deleted": "Asking changed nothing.", "hold.end": "A part of it may be done"}[name]
+    known = {"lock.deleted": "Asking changed nothing.", "hold.end": "A part of it may be done"}[name]
     store, member = _saying(root, name, KeyError("x"))
     with pytest.raises(BrokerPackageError, match=known) as refused:
         getattr(store, member)()

@@ -25,7 +25,6 @@ MANUAL = PlanRequest(manual=True)
 
 class Clone(RocketMQ):
     name = "clone"
-    title = "Clone"
     is_default = False
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from storage_engine.cli.options.options import check_store
 from storage_engine.exceptions import BadInputError, BrokerUnavailableError, StorageEngineError
+from storage_engine.model.broker.broker_store import watch_of
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, Policy
@@ -98,7 +99,7 @@ def store(store_copy: Callable[[str], Path], tmp_path: Path, brokers: Brokers) -
 
 def watched(store: ManagedStore) -> None:
     with closing(open_store(store)) as broker:
-        broker.watch(0)
+        watch_of(broker, 0)
 
 
 LOOKS = {

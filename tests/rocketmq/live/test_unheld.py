@@ -22,8 +22,8 @@ from storage_engine.model.store.store import (
     StoreSnapshot,
     percent_rounded_up,
 )
+from storage_engine.rocketmq.course import unheld_segments
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.live.live_causes import unheld_segments
 from storage_engine.rocketmq.rules.plan import plan
 from tests.rounds import rounds
 

@@ -12,6 +12,7 @@ from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.settings.policy import LagPolicy
 from storage_engine.retention.lag.unread import find_unread
 from storage_engine.rocketmq.live.live_store import LiveStore
+from storage_engine.rocketmq.live.session import LiveParts
 from storage_engine.rocketmq.store.broker import open_files
 
 NOW_MS = 1_900_000_000_000
@@ -30,7 +31,9 @@ def test_it_is_said_that_positions_are_those_of_the_files(store_copy: Callable[[
     settings = StoreSettings(str(root), time_zone="UTC")
     files = open_files(settings)
     live = LiveBroker(address="10.0.0.1:10911")
-    store = LiveStore(cast("Any", None), cast("Any", SilentAdmin()), files, {}, live, None, settings)
+    store = LiveStore(
+        LiveParts(cast("Any", None), cast("Any", SilentAdmin()), files, {}, live, None, settings)
+    )
     unread = find_unread(store, files.snapshot(NOW_MS), {"commitlog": 5 * MIB}, LagPolicy.WARN)
     assert [row.messages for row in unread.rows if row.group == "cg_orders"] == [37]
     assert "the broker could not be asked, so groups' positions are those that it wrote" in unread.notices[0]

@@ -63,7 +63,8 @@ def test_its_log_is_seen_as_that_of_any_store(store_copy: Callable[[str], Path])
 
 def test_its_plans_keep_everything_and_what_is_pending_is_unknown(store_copy: Callable[[str], Path]) -> None:
     store = open_any(StoreSettings(str(store_copy("clean-stop")), None, ROCKSDB))
-    assert "RocksDB consume queue" in store.archive_only
+    assert store.limit is not None
+    assert "RocksDB consume queue" in store.limit.why
     snapshot = store.snapshot(0)
     found = store.plan(snapshot, 0, PlanRequest(manual=True))
     assert [decision.segment for decision in found.decisions] == list(snapshot.logs[0].segments)
@@ -109,7 +110,7 @@ def test_of_a_stopped_slave_nobody_is_asked_but_a_controller_which_may_make_it_t
 ) -> None:
     root = str(store_copy("clean-stop"))
     slave = {"brokerClusterName": "c", "brokerName": "b", "brokerRole": "SLAVE"}
-    open_any(StoreSettings(root, overrides=slave)).check_deletable(lambda: True)
+    open_any(StoreSettings(root, overrides=slave)).locked(()).check_deletable(lambda: True)
     with ExitStack() as stack:
         machines = Machines(stack)
         controlled = {**slave, "enableControllerMode": "true", "namesrvAddr": machines.name_server({})}
@@ -121,4 +122,4 @@ def test_of_a_stopped_slave_nobody_is_asked_but_a_controller_which_may_make_it_t
                     refused.enter_context(
                         pytest.raises(GateRefusedError, match=r"has 10\.0\.0\.9:1 as the master")
                     )
-                store.check_deletable(lambda: True)
+                store.locked(()).check_deletable(lambda: True)

@@ -54,7 +54,7 @@ def try_lock(path: Path) -> int:
 
 def test_a_held_store_keeps_a_broker_out_until_the_block_ends(layout: StoreLayout) -> None:
     with lock(layout) as held:
-        assert held.root == layout.root
+        assert held.max_delete_batch == 1
         assert try_lock(layout.lock) != 0
         assert lock_holder(layout) is None  # asking must not drop our own lock
         assert is_locked(layout) is False
