@@ -30,7 +30,7 @@ from storage_engine.lake.file.agent_files import PLAIN, leave_agent, run_of
 from storage_engine.lake.file.jobs import AgentAccess, new_attempt
 from storage_engine.lake.file.staging import discard
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 from tests.integration.secured import certificate
 
 TOKEN = "benchmark" * 4

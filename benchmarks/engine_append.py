@@ -25,7 +25,7 @@ import numpy as np
 from isal import isal_zlib
 
 from benchmarks.common import Bench, report
-from storage_engine.model.broker.sample import SampleRequest
+from storage_engine.model.broker.kind import SampleRequest
 from storage_engine.rocketmq.engine.append.append import (
     NewBatch,
     NewMessage,

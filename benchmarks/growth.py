@@ -38,7 +38,7 @@ from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.chain import forget_links
 from storage_engine.lake.storage.small_files import forget_files
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.retention import steps
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -42,7 +42,7 @@ from storage_engine.lake.catalog.identity import metadata_version
 from storage_engine.lake.catalog.names import location_of
 from storage_engine.lake.catalog.writing import mark_commits
 from storage_engine.lake.file.jobs import data_file_name, shared_file_name
-from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.file.scan import live_data_files
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.proof.receipt import CHAIN_START, Receipt, row_groups_text

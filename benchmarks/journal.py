@@ -22,9 +22,9 @@ from sqlalchemy import Connection, Select, insert, select
 from benchmarks.common import Bench, report
 from storage_engine import cycle
 from storage_engine.journal.journal import Journal, put_levels
-from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.journal.reading.sample_columns import (
+from storage_engine.journal.reading.queries import (
     BucketSpan,
+    JournalReader,
     disk_ids,
     level_extremes,
     sample_extremes,
@@ -34,8 +34,8 @@ from storage_engine.journal.tables.database import JournalDatabase
 from storage_engine.journal.tables.rows import SEQUENCE, project
 from storage_engine.journal.tables.schema import events, plans, runs, samples
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.store.store import DiskUsage, TopicDay
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.store import DiskUsage, TopicDay
 from storage_engine.project.up import unpack_sample_store
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -37,7 +37,7 @@ from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.settings.policy import LagPolicy, Policy
 from storage_engine.model.settings.store_settings import WE_DELETE
-from storage_engine.project.local_airflow import interruptible
+from storage_engine.project.up import interruptible
 from storage_engine.retention import steps
 from storage_engine.retention.hold.holding import hold
 from storage_engine.retention.store.context import opened

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common import Bench, report
-from storage_engine.core.collector import no_collection
+from storage_engine.core.long_work import no_collection
 from storage_engine.crc import crc32c_of
 from storage_engine.kafka.store.store import KafkaStore, OpenNode
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.store.broker_answers import propose, take_snapshot
 
 TOPICS, PARTITIONS = 1000, 10

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import psutil
 
 from benchmarks.common import Bench, report
-from storage_engine.model.store.store import SegmentId
+from storage_engine.model.store import SegmentId
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.layout import LOG

@@ -28,7 +28,7 @@ from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.tables.schema import events, reports, runs
 from storage_engine.model.lag import GroupLag
 from storage_engine.model.report.diagnosis import Finding, Severity
-from storage_engine.model.report.verification import Check, VerifyLevel
+from storage_engine.model.report.validation import Check, VerifyLevel
 from storage_engine.retention.proof.verification_memory import VerificationMemory
 from tests.services.console_course import clock_at
 

@@ -34,11 +34,11 @@ from storage_engine.lake.file.agent_files import AgentFiles, begin_run
 from storage_engine.lake.file.jobs import AgentAccess, SegmentJob
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import GENTLE_BYTES_PER_SECOND, LagPolicy, PendingPolicy, Policy
-from storage_engine.model.store.store import FileFacts
-from storage_engine.project.local_airflow import interruptible
+from storage_engine.model.store import FileFacts
+from storage_engine.project.up import interruptible
 from storage_engine.retention import steps
 from storage_engine.retention.hold.leaving_unproven import Acceptance
 from storage_engine.retention.monitor.store_watch import HostWatch

@@ -25,7 +25,7 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.restore.export import Selection, export_messages
 from storage_engine.lake.soundness.receipts import list_stores, receipt_history
-from storage_engine.model.broker.sample import SampleRequest
+from storage_engine.model.broker.kind import SampleRequest
 from storage_engine.rocketmq.sample.writing import write_sample
 from tests import kafka_fixture
 from tests.docs.code_blocks import ROOT, blocks_under

@@ -34,10 +34,10 @@ from storage_engine.lake.catalog.placed_table import live_files
 from storage_engine.lake.gc.compaction import compact_lake
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.move.moving import placed_tables
-from storage_engine.lake.soundness.message_batches import ReadCount, message_batches
+from storage_engine.lake.soundness.segment_reader import ReadCount, message_batches
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.report.verification import VerifyLevel
-from storage_engine.model.store.store import FileFacts, Segment, SegmentContext, SegmentState
+from storage_engine.model.report.validation import VerifyLevel
+from storage_engine.model.store import FileFacts, Segment, SegmentContext, SegmentState
 from storage_engine.retention.ranges.verification import verify_lake
 
 SEGMENTS = 2_000

@@ -14,8 +14,7 @@ from demo.dag_run import DagRun, Say
 from demo.directory import clear, run_demo_in
 from demo.spark import check_spark, event_log_conf
 from storage_engine.project.init import STORE_CONNECTION, Project, init_project
-from storage_engine.project.local_airflow import LocalAirflow
-from storage_engine.project.up import SampleStore, free_port, unpack_sample_store
+from storage_engine.project.up import LocalAirflow, SampleStore, free_port, unpack_sample_store
 
 MONITOR_ID = f"storage_monitor__{STORE_CONNECTION}"
 DAG_ID = f"storage_retention__{STORE_CONNECTION}"

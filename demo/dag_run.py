@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.project.local_airflow import AirflowApi, ApiError, LocalAirflow
+from storage_engine.project.up import AirflowApi, ApiError, LocalAirflow
 
 _DAG_SECONDS = 120.0
 _START_SECONDS = 180.0

@@ -9,8 +9,7 @@ from pathlib import Path
 from demo.dag_run import Say
 from storage_engine.exceptions import BadInputError
 from storage_engine.project.init import Project
-from storage_engine.project.local_airflow import Interrupted, interruptible
-from storage_engine.project.up import directory_lock
+from storage_engine.project.up import Interrupted, directory_lock, interruptible
 
 _MARKER = ".storage-engine-demo"
 

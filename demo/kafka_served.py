@@ -12,8 +12,7 @@ from demo.brokers.kafka import Kafka, watermarks
 from demo.checks import DemoCheck
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.file.filters import all_equal
-from storage_engine.lake.file.scan import read_rows
+from storage_engine.lake.file.scan import all_equal, read_rows
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 
 if TYPE_CHECKING:

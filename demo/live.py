@@ -30,13 +30,12 @@ from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.project.init import STORE_CONNECTION, Project, init_project
-from storage_engine.project.local_airflow import LocalAirflow
-from storage_engine.project.up import free_port
+from storage_engine.project.up import LocalAirflow, free_port
 from storage_engine.retention import steps
 from storage_engine.retention.hold.leaving_unproven import Acceptance
 from storage_engine.retention.plan.watching import watch
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.rocketmq.rules.disk import disk_usage
+from storage_engine.rocketmq.rules.rules import disk_usage
 
 MONITOR_ID = f"storage_monitor__{STORE_CONNECTION}"
 DAG_ID = f"storage_retention__{STORE_CONNECTION}"

@@ -13,10 +13,10 @@ from demo.checks import DemoCheck, check_report
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog.catalog import open_lake
-from storage_engine.lake.file.filters import all_equal
+from storage_engine.lake.file.scan import all_equal
 from storage_engine.lake.soundness.chain import check_chain
-from storage_engine.lake.soundness.message_batches import message_batches
 from storage_engine.lake.soundness.receipts import current, list_stores, receipt_history
+from storage_engine.lake.soundness.segment_reader import message_batches
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.codec.frame import BODY_AT, BODY_LENGTH_AT, QUEUE_OFFSET_AT
 from storage_engine.rocketmq.hold.local_hold import read_local

@@ -35,7 +35,7 @@ from demo.kafka_served import limits
 from demo.shell import MAIN
 from storage_engine.core.extras import KAFKA, SERVER
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.project.process_tree import ProcessTree
+from storage_engine.project.up import ProcessTree
 
 _NAMES = ("node", "lake")
 _READ_BEFORE = 600

@@ -18,8 +18,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from demo.dag_run import DagRun
 from storage_engine.project.init import STORE_CONNECTION, init_project
-from storage_engine.project.local_airflow import LocalAirflow
-from storage_engine.project.up import free_port, unpack_sample_store
+from storage_engine.project.up import LocalAirflow, free_port, unpack_sample_store
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"

@@ -17,8 +17,7 @@ from pathlib import Path
 import click
 
 from storage_engine.cli import COMMANDS, cli
-from storage_engine.cli.options.live_options import LIVE_OPTIONS
-from storage_engine.cli.options.store_argument import SHARED_STORE_OPTIONS
+from storage_engine.cli.options.store_argument import LIVE_OPTIONS, SHARED_STORE_OPTIONS
 from storage_engine.get_provider_info import get_provider_info
 from storage_engine.model.settings.policy import Policy
 from storage_engine.model.settings.settings import settings_of

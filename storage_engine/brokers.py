@@ -13,7 +13,7 @@ from storage_engine.exceptions import BadInputError, BrokerPackageError
 from storage_engine.model.broker.broker_store import refuse_former_members
 from storage_engine.model.broker.kind import FORMER_MEMBERS, PARTS, Broker, BrokerEngine, Cleanups
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.proof.companions import Companion
+from storage_engine.model.proof.receipt import Companion
 
 GROUP = "storage_engine.brokers"
 

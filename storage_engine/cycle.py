@@ -26,12 +26,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 
 if TYPE_CHECKING:
     from storage_engine.lake.file.jobs import SegmentJob
     from storage_engine.model.lag import ArchiveLag, LagSummary
-    from storage_engine.model.plan.approval import Starter
+    from storage_engine.model.plan import Starter
     from storage_engine.model.proof.receipt import Receipt
     from storage_engine.model.report.validation import ValidationResult
     from storage_engine.retention.report.finishing import FinishResult

@@ -14,8 +14,8 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import NotApprovedError, StoreBusyError
 from storage_engine.journal.journal import Phase, RunState, Step
 from storage_engine.lake.catalog.place import check_any_catalog_file
-from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.store.store import SegmentId
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.store import SegmentId
 from storage_engine.retention.proof.approvals import consent_of, starters_of
 from storage_engine.retention.store.context import Context, approved_plan, opened
 from storage_engine.retention.store.managed_store import ManagedStore

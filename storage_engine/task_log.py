@@ -13,7 +13,7 @@ from storage_engine.core.wording import UNCHANGED, bytes_text, count_text, durat
 if TYPE_CHECKING:
     from storage_engine.lake.gc.maintenance import LakeMaintenance
     from storage_engine.model.lag import LagSummary
-    from storage_engine.model.plan.plan import Plan
+    from storage_engine.model.plan import Plan
     from storage_engine.model.report.usage import RetentionReport
     from storage_engine.model.report.validation import ValidationResult
     from storage_engine.retention.housekeeping.maintaining import MaintainResult
@@ -129,7 +129,7 @@ def dependents_lines(result: DependentsResult) -> Iterator[str]:
 
 def checkpoint_lines(result: CheckpointResult) -> Iterator[str]:
     """Yield what was flushed, or how far a running broker is."""
-    from storage_engine.retention.hold.progress_alarms import progress_text
+    from storage_engine.retention.hold.hold_text import progress_text
 
     if result.progress is not None:
         yield f"The broker flushes by itself: {progress_text(result.progress)}"
@@ -139,8 +139,7 @@ def checkpoint_lines(result: CheckpointResult) -> Iterator[str]:
 
 def monitor_lines(found: MonitorResult) -> Iterator[str]:
     """Yield how the store is: its hold, disks, broker and lake."""
-    from storage_engine.retention.hold.hold_text import hold_text
-    from storage_engine.retention.hold.progress_alarms import progress_text
+    from storage_engine.retention.hold.hold_text import hold_text, progress_text
 
     if found.hold:
         yield hold_text(found.hold)

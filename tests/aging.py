@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from storage_engine.journal.journal import Journal, StoreRecord
-from storage_engine.model.store.store import SegmentId
+from storage_engine.model.store import SegmentId
 from storage_engine.retention.ranges.drift import recorded_gone
 
 Act = Callable[[], None]

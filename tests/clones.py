@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 from storage_engine.shield.index import (
     LinkKind,
     locked_shield,

@@ -15,7 +15,7 @@ from pyiceberg.typedef import Record
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.file.filters import segment_rows
+from storage_engine.lake.file.scan import segment_rows
 from storage_engine.model.proof.receipt import Receipt
 
 

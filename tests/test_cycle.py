@@ -11,7 +11,7 @@ from storage_engine import cycle
 from storage_engine.exceptions import LakeMissingError, StoreIdentityError
 from storage_engine.journal.tables.database import JournalDatabase
 from storage_engine.model.broker.broker_store import BrokerStore
-from storage_engine.model.plan.plan import PlanRequest, Reason
+from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention.report.report import Outcome
 from storage_engine.retention.store.context import opened

@@ -17,18 +17,16 @@ import pytest
 
 from storage_engine.exceptions import LakeMissingError, NotApprovedError, StorageEngineError
 from storage_engine.journal.journal import Journal, Phase, Step
-from storage_engine.model.plan.approval import Person, Realm
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import Person, PlanRequest, Realm
 from storage_engine.model.settings.policy import ApprovalPolicy, Policy
 from storage_engine.proven_cleanup import proven_release
 from storage_engine.retention.proof.approvals import approve_plan, open_questions
 from storage_engine.retention.store.brokers import settings_of
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
-from storage_engine.rocketmq.engine.cleanup_loop import CleanupLoop
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.serving import serving
-from storage_engine.rocketmq.engine.store_service import serve_store
+from storage_engine.rocketmq.engine.store_service import CleanupLoop, serve_store
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from tests.lakes import make_lakes
 from tests.rocketmq.engine.killing import rows_of
@@ -172,7 +170,7 @@ def test_a_file_that_is_read_stays_for_its_reader(tmp_path: Path, monkeypatch: p
 def test_who_serves_a_store_deletes_by_itself_only_with_a_lake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proves: bool
 ) -> None:
-    monkeypatch.setattr("storage_engine.rocketmq.engine.cleanup_loop.FIRST_PASS_MS", 100)
+    monkeypatch.setattr("storage_engine.rocketmq.engine.store_service.FIRST_PASS_MS", 100)
     hours = ";".join(f"{hour:02}" for hour in range(24))
     managed, config = managed_in(tmp_path, deleteWhen=hours, cleanResourceInterval=100)
     with open_store(config) as store:

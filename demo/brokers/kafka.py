@@ -26,7 +26,7 @@ from demo.brokers.jvm import (
     write_properties,
 )
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.project.process_tree import ProcessTree
+from storage_engine.project.up import ProcessTree
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, TopicPartition

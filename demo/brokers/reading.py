@@ -28,7 +28,7 @@ from storage_engine.rocketmq.remoting.answers import (
 )
 from storage_engine.rocketmq.remoting.command import RemotingCommand
 from storage_engine.rocketmq.remoting.connection import Connection
-from storage_engine.rocketmq.remoting.name_server import NameServers
+from storage_engine.rocketmq.remoting.masters import NameServers
 
 READER_GROUP: Final = "TOOLS_CONSUMER"
 """A group that every broker has from the start (MixAll.TOOLS_CONSUMER_GROUP); any other it would create."""

@@ -26,8 +26,8 @@ from demo.brokers.jvm import (
 )
 from demo.brokers.reading import ReadingAdmin
 from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError
-from storage_engine.project.process_tree import ProcessTree
-from storage_engine.rocketmq.remoting.name_server import NameServers
+from storage_engine.project.up import ProcessTree
+from storage_engine.rocketmq.remoting.masters import NameServers
 
 BROKER_NAME = "broker-a"
 _START_SECONDS = 120.0

@@ -1,7 +1,8 @@
-"""Columns of names, dictionary-coded: there may be 10 million rows of some thousand names."""
+"""Dictionary-coded columns of names, of consumers' positions and of their lag: up to 10 million rows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -55,3 +56,84 @@ def queue_starts(positions: pa.Table | pa.RecordBatch) -> npt.NDArray[np.int64]:
     queues = np.asarray(positions["queue_id"])
     changed = (codes[1:] != codes[:-1]) | (queues[1:] != queues[:-1])
     return np.concatenate([[0], np.flatnonzero(changed) + 1])
+
+
+NAME: pa.DataType = pa.dictionary(pa.int32(), pa.string())
+
+_POSITIONS: list[pa.Field[Any]] = [
+    pa.field("topic", NAME, nullable=False),
+    pa.field("queue_id", pa.int32(), nullable=False),
+    pa.field("group", NAME, nullable=False),
+    pa.field("committed_offset", pa.int64()),
+]
+POSITIONS_SCHEMA = pa.schema(_POSITIONS)
+"""A row for each group and queue; without an offset the group's position isn't known."""
+
+_LAG: list[pa.Field[Any]] = [
+    pa.field("group", NAME, nullable=False),
+    pa.field("topic", NAME, nullable=False),
+    pa.field("queue_id", pa.int32(), nullable=False),
+    pa.field("committed_offset", pa.int64()),
+    pa.field("min_offset", pa.int64(), nullable=False),
+    pa.field("max_offset", pa.int64(), nullable=False),
+    pa.field("lag_messages", pa.int64()),
+    pa.field("lag_ms", pa.int64()),
+    pa.field("next_physical_offset", pa.int64()),
+    pa.field("next_segment_base_offset", pa.int64()),
+    pa.field("at_risk", pa.bool_(), nullable=False),
+    pa.field("lost_messages", pa.int64(), nullable=False),
+    pa.field("time_to_loss_ms", pa.int64()),
+    pa.field("log", NAME, nullable=False),
+    pa.field("lag_bytes", pa.int64()),
+]
+LAG_SCHEMA = pa.schema(_LAG)
+"""One column for each field of :class:`storage_engine.model.lag.QueueLag`."""
+
+PLACES_SCHEMA = pa.schema([field for field in _LAG if field.name not in ("at_risk", "time_to_loss_ms")])
+"""What files tell of a position: all of its lag but what a deletion would cost.
+
+``next_segment_base_offset`` is that of the segment that a group needs next. One whose position isn't known
+may need the oldest, and it is :data:`ANYWHERE` where any segment of the log may have the next message.
+"""
+
+ANYWHERE = -1
+
+_SEGMENTS: list[pa.Field[Any]] = [
+    pa.field("log", pa.string()),
+    pa.field("next_segment_base_offset", pa.int64()),
+    pa.field("goes", pa.bool_()),
+    pa.field("time_to_loss_ms", pa.int64()),
+]
+SEGMENTS_SCHEMA = pa.schema(_SEGMENTS)
+"""What a deletion takes: whether each segment goes, and in how long age may take it."""
+
+
+def segments_table(segments: Iterable[tuple[str, int, bool, int | None]]) -> pa.Table:
+    """Return a table of :data:`SEGMENTS_SCHEMA`; a log of which one goes has a row for ANYWHERE, too."""
+    rows = list(segments)
+    rows += [(log, ANYWHERE, True, None) for log in dict.fromkeys(log for log, _, goes, _ in rows if goes)]
+    names = SEGMENTS_SCHEMA.names
+    return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], SEGMENTS_SCHEMA)
+
+
+def add_risk(places: pa.Table, segments: pa.Table) -> pa.Table:
+    """Join places with the segments that they need: what goes puts a group at risk.
+
+    A Spark job does the same with DataFrames (``storage_engine.spark.consumer_lag.join_segments``).
+
+    :param places: of :data:`PLACES_SCHEMA`.
+    :param segments: of :data:`SEGMENTS_SCHEMA`.
+    :return: of :data:`LAG_SCHEMA`, in the order of ``places``.
+    """
+    keys = ["log", "next_segment_base_offset"]
+    needed = places.select(keys).set_column(0, "log", places["log"].cast(pa.string()))
+    rows: Any = pa.array(range(places.num_rows), pa.int64())
+    joined: Any = needed.append_column("row", rows).join(segments, keys).sort_by("row")
+    known: Any = places["committed_offset"].is_valid()
+    base_offset: Any = places["next_segment_base_offset"]
+    is_told = pc.and_(known, pc.not_equal(base_offset, pa.scalar(ANYWHERE)))
+    columns: dict[str, Any] = {name: places[name] for name in places.schema.names}
+    columns["next_segment_base_offset"] = pc.if_else(is_told, base_offset, None)
+    columns["at_risk"] = pc.fill_null(joined["goes"], False)
+    columns["time_to_loss_ms"] = pc.if_else(known, joined["time_to_loss_ms"], None)
+    return pa.table([columns[name] for name in LAG_SCHEMA.names], schema=LAG_SCHEMA)

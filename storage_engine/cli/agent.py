@@ -21,7 +21,7 @@ from storage_engine.cli.shell.values import NamedPath, host_and_port, speed
 from storage_engine.core.clock import clock_ms
 
 if TYPE_CHECKING:
-    from storage_engine.model.store.store import FileFacts
+    from storage_engine.model.store import FileFacts
     from storage_engine.retention.store.managed_store import ManagedStore
 
 _FILE = NamedPath(dir_okay=False, exists=True)

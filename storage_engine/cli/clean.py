@@ -26,7 +26,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import person
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import UNCHANGED, bytes_text, count_text
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 
 if TYPE_CHECKING:

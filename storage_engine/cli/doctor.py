@@ -38,7 +38,7 @@ from storage_engine.core.wording import bytes_text, count_text, duration_text, p
 from storage_engine.exceptions import BadInputError, StorageEngineError, StoreNotFoundError
 from storage_engine.model.lag import touched_text
 from storage_engine.model.report.diagnosis import Finding, SettingFrom, SettingInEffect, Severity, by_severity
-from storage_engine.model.store.store import DiskUsage
+from storage_engine.model.store import DiskUsage
 from storage_engine.retention.doctor.pipeline_findings import pipeline_findings
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.interruption import ended_by_signal
 from storage_engine.exceptions import BadInputError
-from storage_engine.retention.hold.progress_alarms import positions_text
+from storage_engine.retention.hold.hold_text import positions_text
 
 if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore

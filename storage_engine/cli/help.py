@@ -11,15 +11,13 @@ import click
 from click.shell_completion import get_completion_class
 
 from storage_engine import __version__
-from storage_engine.cli.options.live_options import LIVE_OPTIONS
-from storage_engine.cli.options.store_argument import SHARED_STORE_OPTIONS
+from storage_engine.cli.options.store_argument import LIVE_OPTIONS, SHARED_STORE_OPTIONS
 from storage_engine.cli.output.output import put, say
 from storage_engine.cli.shell.command import GROUPS, QUIET, WAIT, command, records_of
 from storage_engine.cli.shell.values import NamedPath
 from storage_engine.commands import Command
 from storage_engine.core.durable import make_dirs, write_file
-from storage_engine.core.nearest import meant
-from storage_engine.core.wording import count_text
+from storage_engine.core.wording import count_text, meant
 from storage_engine.exceptions import BadInputError, StorageEngineError
 
 _EXIT_CODES = (

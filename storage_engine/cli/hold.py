@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.cli.options.live_options import address_options
 from storage_engine.cli.options.options import json_option
-from storage_engine.cli.options.store_argument import takes_store
+from storage_engine.cli.options.store_argument import address_options, takes_store
 from storage_engine.cli.output.live_output import print_broker, print_hold
 from storage_engine.cli.output.output import print_json, say, say_notes
 from storage_engine.cli.shell.command import command
@@ -161,7 +160,7 @@ def shield(
         raise click.UsageError("--leave-unproven: expected --remove with it, found none.")
     refuse_shield(managed)
     # The lake's libraries, which --help needs for nothing.
-    from storage_engine.retention.hold.shield_removal import remove_shield_of
+    from storage_engine.retention.hold.holding import remove_shield_of
     from storage_engine.retention.shield import tend_shield
     from storage_engine.retention.store.context import opened
 

@@ -23,10 +23,9 @@ from storage_engine.cli.output.output import print_json, print_table, put, say
 from storage_engine.cli.shell.command import command
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.collector import no_collection
 from storage_engine.core.host import is_this_host
-from storage_engine.core.nearest import meant
-from storage_engine.core.wording import bytes_text, count_text, duration_text, time_text
+from storage_engine.core.long_work import no_collection
+from storage_engine.core.wording import bytes_text, count_text, duration_text, meant, time_text
 from storage_engine.exceptions import BadInputError, JournalUnavailableError, StorageEngineError
 from storage_engine.journal.reading.answers import RunRow, Standing, StoredReport, StoreRow
 from storage_engine.journal.records import RunState

@@ -27,14 +27,14 @@ from storage_engine.core.extras import EDGE, require_provider
 from storage_engine.exceptions import BadInputError
 from storage_engine.project import init as project_files
 from storage_engine.project import into_airflow as own
-from storage_engine.project.into_airflow import PAGE, parsed
-from storage_engine.project.spark_connection import (
+from storage_engine.project.init import (
     SPARK_CONNECTION,
     SparkProposal,
     propose_spark,
     spark_definition,
     wrapped,
 )
+from storage_engine.project.into_airflow import PAGE, parsed
 
 _CONN_ID = re.compile(r"[\w.-]{1,200}")
 """What Airflow's REST API takes for an id."""
@@ -308,8 +308,8 @@ def _airflow_hook() -> Any:
     parsed(settings.read_text(), settings)
     before_airflow()
     with redirect_stdout(sys.stderr):
-        from storage_engine.hooks import own_airflow
-    return own_airflow
+        from storage_engine.hooks import pipeline
+    return pipeline
 
 
 def _ask() -> None:

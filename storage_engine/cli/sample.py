@@ -17,7 +17,7 @@ from storage_engine.cli.shell.values import TargetPath, moment_ms, size_bytes
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.wording import bytes_text, count_text, time_text
-from storage_engine.model.broker.sample import SampleRequest
+from storage_engine.model.broker.kind import SampleRequest
 
 
 @command()

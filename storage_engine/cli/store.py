@@ -13,6 +13,7 @@ from storage_engine.cli.options.options import REPLICAS_STOPPED, json_option
 from storage_engine.cli.options.store_argument import has_lake, takes_store
 from storage_engine.cli.output.live_output import live_json, look_live, print_live
 from storage_engine.cli.output.output import (
+    NAME_WIDTH,
     print_json,
     print_table,
     put,
@@ -24,17 +25,15 @@ from storage_engine.cli.output.output import (
 )
 from storage_engine.cli.output.plan_output import by_hand, plan_json, print_disks, print_pending, print_plan
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.output.table_layout import NAME_WIDTH
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import disk_percents, key_value_pairs, moment_ms, reason_text
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.core.nearest import meant
-from storage_engine.core.wording import bytes_text, count_text, shortened, time_text
+from storage_engine.core.wording import bytes_text, count_text, meant, shortened, time_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.model.lag import ArchiveLag, touched_text
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.report.diagnosis import named_in_short, reason_of
 from storage_engine.model.report.inspection import Disks, Inspection, Names, Paragraph, Table
 from storage_engine.retention.proof.shielding import shield_summary

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from storage_engine.cli.options.live_options import with_live_broker
 from storage_engine.cli.options.options import (
     check_store,
     json_option,
@@ -17,7 +16,7 @@ from storage_engine.cli.options.options import (
     store_of_connection,
     with_option,
 )
-from storage_engine.cli.options.store_argument import managed_store, takes_store
+from storage_engine.cli.options.store_argument import managed_store, takes_store, with_live_broker
 from storage_engine.cli.output.notify_option import alarms_told, doctor_of, notify_option
 from storage_engine.cli.output.output import print_json, say, say_notes
 from storage_engine.cli.shell.command import command

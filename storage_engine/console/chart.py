@@ -19,11 +19,10 @@ from storage_engine.console.rules import Rules, Spans, rules_at, rules_of, windo
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.jsonable import filled
 from storage_engine.journal.reading.answers import DriftRow
-from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.journal.reading.run_rows import CleanupRun
-from storage_engine.journal.reading.sample_columns import (
+from storage_engine.journal.reading.queries import (
     BucketSpan,
     Extremes,
+    JournalReader,
     Moment,
     count_samples,
     disk_ids,
@@ -35,6 +34,7 @@ from storage_engine.journal.reading.sample_columns import (
     read_moments,
     sample_extremes,
 )
+from storage_engine.journal.reading.run_rows import CleanupRun
 
 MOST_POINTS = 2_000
 LONGEST_MS = 3_660 * DAY_MS

@@ -28,16 +28,16 @@ from sqlalchemy import Connection
 from storage_engine.brokers import find_broker
 from storage_engine.console.rules import RecordedLevels, rules_of
 from storage_engine.core.clock import DAY_MS, HOUR_MS
-from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.journal.reading.sample_columns import (
+from storage_engine.journal.reading.queries import (
     BucketSpan,
+    JournalReader,
     Moment,
     disk_ids,
     last_moments,
     last_used_bytes,
 )
 from storage_engine.journal.reading.store_summaries import DiskLevel, StoreSummary
-from storage_engine.model.store.store import fills_in_ms, room_below
+from storage_engine.model.store import fills_in_ms, room_below
 
 L = TypeVar("L", Moment, "Filled")
 SPAN_DAYS = 14

@@ -22,7 +22,7 @@ from storage_engine.core.jsonable import filled
 from storage_engine.journal.reading.answers import Findings, GroupRow, Standing
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.model.broker.broker_words import Aside
-from storage_engine.model.store.store import TopicDay
+from storage_engine.model.store import TopicDay
 
 TOPIC_DAYS = 14
 MOST_LOGS = 200

@@ -16,7 +16,7 @@ from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.reading.answers import RunRow
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.store_summaries import DiskLevel, StoreSummary
-from storage_engine.model.store.store import fills_in_ms, room_below
+from storage_engine.model.store import fills_in_ms, room_below
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,15 +19,15 @@ from storage_engine.core.clock import DAY_MS
 from storage_engine.core.jsonable import filled, from_jsonable
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.model.course.course import (
+from storage_engine.model.course import (
     Advice,
     BrokerRules,
     Course,
     CourseStart,
     RuleLevels,
     SettingType,
+    ingest_from,
 )
-from storage_engine.model.course.daily_hours import ingest_from
 
 INGEST_DAYS = 7
 DAYS = 14

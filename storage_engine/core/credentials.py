@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, unquote_plus, urlsplit
 
-from storage_engine.core.nearest import meant
+from storage_engine.core.wording import meant
 
 HIDDEN = "***"
 

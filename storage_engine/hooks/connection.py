@@ -17,7 +17,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from storage_engine.brokers import broker_names, client_connection_of, default_broker, find_broker
-from storage_engine.core.nearest import meant, meant_zone
+from storage_engine.core.wording import meant, meant_zone
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.broker.live import LiveBroker, live_broker

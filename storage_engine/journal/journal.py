@@ -36,8 +36,14 @@ from storage_engine.journal.stores import JournalStores
 from storage_engine.journal.tables import rows as journal_rows
 from storage_engine.journal.tables.database import JournalDatabase, reads, writes
 from storage_engine.journal.tables.leases import Lease, give_up, is_taken, renew, take, take_cluster
-from storage_engine.journal.tables.plan_storage import store_plan
-from storage_engine.journal.tables.rows import Slot, Subjects, heads_since, in_parts, put_topic_days
+from storage_engine.journal.tables.rows import (
+    Slot,
+    Subjects,
+    heads_since,
+    in_parts,
+    put_topic_days,
+    store_plan,
+)
 from storage_engine.journal.tables.schema import (
     cluster_leases,
     disks,
@@ -54,8 +60,8 @@ from storage_engine.journal.tables.schema import (
 )
 from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldMemory, HoldStatus
 from storage_engine.model.lag import ArchiveLag, GroupLag
-from storage_engine.model.plan.plan import Plan, PlanRequest
-from storage_engine.model.store.store import DiskUsage, TopicDay
+from storage_engine.model.plan import Plan, PlanRequest
+from storage_engine.model.store import DiskUsage, TopicDay
 
 _ASK_AGAIN_SECONDS: Final = 0.5
 

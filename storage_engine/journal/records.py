@@ -10,9 +10,8 @@ from typing import Any
 from storage_engine.core.clock import ClockReading
 from storage_engine.model.hold import BrokerProgress
 from storage_engine.model.lag import ArchiveLag
-from storage_engine.model.plan.plan import Plan, PlanRequest
-from storage_engine.model.store.known_logs import Lineages
-from storage_engine.model.store.store import DiskUsage
+from storage_engine.model.plan import Plan, PlanRequest
+from storage_engine.model.store import DiskUsage, Lineages
 
 REPORT_VERSION = 1
 """Of a report's fields: it grows where one that was there means something else, or is gone."""

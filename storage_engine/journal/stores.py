@@ -38,7 +38,7 @@ from storage_engine.journal.records import Phase, RecordedRule, Run, Step, Store
 from storage_engine.journal.tables.database import HasDatabase, reads, writes
 from storage_engine.journal.tables.rows import insert_events, put_rules
 from storage_engine.journal.tables.schema import leases, lineages, log_lineages, stores
-from storage_engine.model.store.known_logs import Lineages
+from storage_engine.model.store import Lineages
 
 _OF_AIRFLOW = "A store of Airflow is named by --conn-id."
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from storage_engine.model.report.diagnosis import BrokerDiagnosis
     from storage_engine.model.report.facts import FactsScope, StoreFacts
     from storage_engine.model.report.inspection import Inspection
-    from storage_engine.model.store.store import StoreSnapshot
+    from storage_engine.model.store import StoreSnapshot
 
 
 WORDS: Final = BrokerWords(
@@ -58,7 +58,7 @@ class RunningKafka(RunningKind):
         return running_cluster(live)
 
     def open_to_make_room(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
-        from storage_engine.kafka.reclaim.room_store import open_room
+        from storage_engine.kafka.reclaim import open_room
 
         return open_room(settings, memory)
 
@@ -165,7 +165,7 @@ class Kafka(Broker):
         task_modules=(
             "storage_engine.kafka.codec.codec",
             "storage_engine.kafka.codec.decode",
-            "storage_engine.kafka.codec.encode",
+            "storage_engine.kafka.codec.codec",
         ),
         offsets_count_bytes=False,
     )

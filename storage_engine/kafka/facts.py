@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from storage_engine.core.long_work import told_each
 from storage_engine.kafka.format.batch_walk import batch_heads, opened
+from storage_engine.kafka.format.file_names import read_stored
 from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog, SegmentFiles, read_node
 from storage_engine.kafka.format.log_end import LogEnd, known_end, segment_end
-from storage_engine.kafka.format.stored_files import read_stored
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.stopped.store_lock import runs
 from storage_engine.kafka.store.absent_logs import ADVICE, missing_logs, missing_text

@@ -8,15 +8,15 @@ from typing import Any
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import bytes_text
 from storage_engine.exceptions import CorruptFileError
+from storage_engine.kafka.format.file_names import read_stored
 from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog, read_node
 from storage_engine.kafka.format.log_end import known_end
 from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.format.partition_metadata import read_topic_id, text_of
-from storage_engine.kafka.format.stored_files import read_stored
 from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.report.inspection import Disks, Inspection, Paragraph, Section, Table
-from storage_engine.model.store.store import DiskUsage
+from storage_engine.model.store import DiskUsage
 
 _MAX_SEGMENT_BYTES = (1 << 31) - 1
 

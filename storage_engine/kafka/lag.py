@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from storage_engine.arrow.lag_columns import ANYWHERE, PLACES_SCHEMA, POSITIONS_SCHEMA, segments_table
+from storage_engine.arrow.name_columns import ANYWHERE, PLACES_SCHEMA, POSITIONS_SCHEMA, segments_table
 from storage_engine.core.wording import count_text
 from storage_engine.kafka.format.batch_walk import BatchHead, batch_heads, opened, position_before
 from storage_engine.kafka.format.layout import Node
@@ -209,8 +209,8 @@ def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -
     A group whose next records are gone goes on at the log's start. A group without a committed offset is
     unknown, and may need the log's oldest record.
 
-    :param positions: of :data:`~storage_engine.arrow.lag_columns.POSITIONS_SCHEMA`.
-    :return: of :data:`~storage_engine.arrow.lag_columns.PLACES_SCHEMA`, in the order of ``positions``.
+    :param positions: of :data:`~storage_engine.arrow.name_columns.POSITIONS_SCHEMA`.
+    :return: of :data:`~storage_engine.arrow.name_columns.PLACES_SCHEMA`, in the order of ``positions``.
     """
     rows = [
         (log, row, _next_offset(log, row["committed_offset"]))

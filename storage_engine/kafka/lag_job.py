@@ -15,7 +15,7 @@ from storage_engine.kafka.store.lag_context import lag_context
 from storage_engine.kafka.store.store import KafkaStore, open_store
 from storage_engine.model.broker.lag_job import LagRequest, Place
 from storage_engine.model.lag import LagSource, Unread
-from storage_engine.model.store.store import FileFacts, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,12 @@ from pathlib import Path
 
 from storage_engine.core.wording import bytes_text, count_text, reason_text, time_text
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.kafka.format.file_names import METADATA_TOPIC
+from storage_engine.kafka.format.file_names import METADATA_TOPIC, corrupt, read_stored
 from storage_engine.kafka.format.layout import Node, PartitionLog, SegmentFiles
 from storage_engine.kafka.format.producer_snapshot import Producer, parse_producer_snapshot
-from storage_engine.kafka.format.stored_files import corrupt, read_stored
 from storage_engine.model.broker.codec import Damage
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short, reason_of
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 
 _LONGEST_MS = 900_000
 """``transaction.max.timeout.ms`` by default: no producer may ask for longer."""

@@ -51,7 +51,7 @@ from storage_engine.lake.file.agent_files import (
 )
 from storage_engine.lake.file.source_file import source_errors
 from storage_engine.lake.storage.pace import Pace, pace_at
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 from storage_engine.native import call_crc32c, call_system, kernel, store_be_i32
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 from storage_engine.same_bytes.settling import settle

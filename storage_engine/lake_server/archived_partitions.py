@@ -15,7 +15,7 @@ from operator import itemgetter
 from types import MappingProxyType
 
 from storage_engine.commands import Command
-from storage_engine.core.nearest import meant
+from storage_engine.core.wording import meant
 from storage_engine.exceptions import BadInputError, ReceiptError
 from storage_engine.kafka.format.checkpoints import START_EVIDENCE
 from storage_engine.kafka.format.file_names import PartitionDirectory, partition_directory

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from storage_engine.core.wording import bytes_text, count_text, duration_text, exact_bytes_text
 from storage_engine.model.settings.policy import Policy
-from storage_engine.model.store.store import Segment
+from storage_engine.model.store import Segment
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.hooks.notifiers import commands_named, metrics_sent
-from storage_engine.model.plan.approval import Person, PlanQuestion, Realm, Reply, Said
+from storage_engine.model.plan import Person, PlanQuestion, Realm, Reply, Said
 from storage_engine.operators.base import StoreOperator, run_key
 from storage_engine.task_log import quiet_libraries
 

@@ -27,7 +27,7 @@ from storage_engine.hooks.notifiers import (
 )
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
-from storage_engine.model.plan.approval import Person, Realm, Starter
+from storage_engine.model.plan import Person, Realm, Starter
 from storage_engine.model.report.validation import ValidationResult
 from storage_engine.operators.lineage import Lineage, is_wanted, operator_lineage, validated
 from storage_engine.retention.store.brokers import check_answers
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Asset, Context
 
-    from storage_engine.model.plan.plan import PlanRequest
+    from storage_engine.model.plan import PlanRequest
     from storage_engine.retention.store.managed_store import ManagedStore
 
 

@@ -21,7 +21,7 @@ from storage_engine.core.jsonable import from_jsonable, jsonable_fields, to_json
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError, NotApprovedError, RunStateError
 from storage_engine.hooks.notifiers import AlarmException
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.operators.base import StoreOperator, run_key, starter
 from storage_engine.operators.lineage import Lineage, released
 

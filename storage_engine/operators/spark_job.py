@@ -92,8 +92,13 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
             return read_result(answered, asked, result_kind)
 
     def _prepare(self, request: Path, result: Path) -> None:
-        from storage_engine.spark.installation import check_driver, driver_python, named_spark
-        from storage_engine.spark.session import spark_environment, spark_settings
+        from storage_engine.spark.session import (
+            check_driver,
+            driver_python,
+            named_spark,
+            spark_environment,
+            spark_settings,
+        )
 
         conn_id, spark = self.store_hook.spark_conn_id, self.store_hook.spark
         if conn_id is None or spark is None:

@@ -6,27 +6,63 @@ read before. No library is imported that reads segments or lakes.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
-from typing import Annotated
+import mimetypes
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
 
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
-from airflow.api_fastapi.core_api.security import requires_access_view
-from fastapi import Depends, FastAPI, Query, Request
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
+from airflow.models.dag import DagModel
+from airflow.utils.session import create_session
+from anyio import Semaphore, fail_after
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.routing import APIRoute
+from sqlalchemy import select
 from starlette.middleware.base import RequestResponseEndpoint
 from starlette.responses import Response
 
-from storage_engine.exceptions import JournalUnavailableError, StorageEngineError
+from storage_engine.console import chart as store_chart
+from storage_engine.console.calendar import validation_calendar
+from storage_engine.console.forecast import store_forecast
+from storage_engine.console.store import one_store, runs_page
+from storage_engine.console.stores import ProblemKind, StoreLine, without_monitor, worst_first
+from storage_engine.console.what_if import question_of, what_if, what_if_settings
+from storage_engine.core.clock import DAY_MS, clock_ms
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.exceptions import (
+    BadInputError,
+    JournalUnavailableError,
+    SimulationTooLongError,
+    StorageEngineError,
+)
+from storage_engine.hooks.configured_stores import ConfiguredStore
 from storage_engine.links import CONSOLE_PATH, KEEP_PATH, REPORT_PATH
-from storage_engine.plugins.access import ReadableDags, ReadableStore, ReadableStores, is_own_dag, not_found
-from storage_engine.plugins.journals import REACH, in_own_threads
+from storage_engine.plugins.access import (
+    PURPOSES,
+    ReadableDags,
+    ReadableStore,
+    ReadableStores,
+    dag_id,
+    dags_of,
+    is_own_dag,
+    not_found,
+)
+from storage_engine.plugins.journals import REACH, in_own_threads, journal_of, overview
 from storage_engine.plugins.report import (
     NoSuchStoreError,
     keep_of_store,
     message_html,
     report_of_run,
     report_or_none,
+    run_in_short,
 )
 
 _HEADERS = {
@@ -105,8 +141,6 @@ def make_app(*, has_console: bool) -> FastAPI:
         return HTMLResponse(keep_of_store(store.conn_id, price), headers={"Content-Security-Policy": policy})
 
     if has_console:
-        from storage_engine.plugins.console_routes import console
-
         app.include_router(console, prefix=CONSOLE_PATH)
     for route in app.routes:
         # What watches a page asks for its head alone; FastAPI by itself refuses that.
@@ -122,3 +156,280 @@ def _said(
     if f"{CONSOLE_PATH}/api/" in request.url.path:
         return JSONResponse({"detail": text}, status, headers)
     return HTMLResponse(message_html(title, text), status, headers)
+
+
+MOST_BODY_BYTES = 32 * 1024
+WAIT_SECONDS = 2.0
+"""A person who moves a slider asks again before the last answer is there."""
+_BUSY = "Another what-if is being computed on this API server. Try again in a few seconds."
+_LATER = {"Retry-After": "3"}
+_MOST_WAITING = 2
+_turns = Semaphore(1)
+_FOLDER = Path(__file__).parent / "static"
+PAGE = "index.html"
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
+"""Stated here, since what a system says of them differs."""
+
+
+@asynccontextmanager
+async def one_at_a_time() -> AsyncIterator[None]:
+    """Wait for one's turn, which takes no thread: a few do, and all others are sent away at once.
+
+    :raises HTTPException: others' questions are still being computed.
+    """
+    if _turns.statistics().tasks_waiting >= _MOST_WAITING:
+        raise HTTPException(429, _BUSY, _LATER)
+    try:
+        with fail_after(WAIT_SECONDS):
+            await _turns.acquire()
+    except TimeoutError:
+        raise HTTPException(429, _BUSY, _LATER) from None
+    try:
+        yield
+    finally:
+        _turns.release()
+
+
+async def json_object(request: Request) -> dict[str, Any]:
+    """
+    :raises HTTPException: it isn't a JSON object, or it is larger than any question is.
+    """
+    # A page of another site can't send this type without asking first.
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise HTTPException(415, "Expected a body of the type application/json.")
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BODY_BYTES:
+            raise HTTPException(413, f"Expected at most {MOST_BODY_BYTES} bytes.")
+    try:
+        found = json.loads(body, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise HTTPException(422, "Expected a JSON object.")
+    return found
+
+
+JsonObject = Annotated[dict[str, Any], Depends(json_object)]
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(word)
+
+
+_CACHE_HEADERS = {"Cache-Control": "private, no-cache"}
+
+
+def answer(request: Request, data: Any) -> Response:
+    """Return data as JSON, or that it is what the browser has already.
+
+    :param data: dataclasses and what :func:`to_jsonable` takes.
+    """
+    body = json.dumps(to_jsonable(data), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    headers = {**_CACHE_HEADERS, "ETag": f'"{hashlib.sha256(body).hexdigest()[:32]}"'}
+    if headers["ETag"] in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type="application/json", headers=headers)
+
+
+def with_monitors(
+    lines: Iterable[StoreLine], stores: Iterable[ConfiguredStore], dags: frozenset[str]
+) -> tuple[StoreLine, ...]:
+    """Return lines that say where a store's monitor DAG is paused or gone.
+
+    :param dags: that the user may read; of others nothing is said.
+    """
+    monitors = {store.conn_id: dag_id(store, "monitor") for store in stores}
+    troubled = _troubled(dags.intersection(monitors.values()))
+    return tuple(
+        without_monitor(line, monitor, troubled[monitor])
+        if (monitor := monitors.get(line.store, "")) in troubled
+        else line
+        for line in lines
+    )
+
+
+def _troubled(ids: Iterable[str]) -> Mapping[str, ProblemKind]:
+    query = select(DagModel.dag_id, DagModel.is_paused, DagModel.is_stale).where(DagModel.dag_id.in_(ids))
+    with create_session() as session:
+        rows = session.execute(query).all()
+    return {
+        row.dag_id: ProblemKind.MONITOR_GONE if row.is_stale else ProblemKind.MONITOR_PAUSED
+        for row in rows
+        if row.is_stale or row.is_paused
+    }
+
+
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+"""Of the page: no script and no style but its own files', and no address but Airflow's."""
+_KEPT = {"Cache-Control": "private, max-age=31536000, immutable"}
+"""Of a file whose address changes when it does."""
+
+console = APIRouter()
+
+LONGEST_CHART_MS = 400 * DAY_MS
+"""A browser shows 90 days; each day costs some work for the hours at which a broker deletes."""
+Moment = Annotated[int, Query(ge=0, lt=253_370_764_800_000)]
+"""Up to the year 9998."""
+Number = Annotated[int, Query(ge=0, lt=1 << 53)]
+"""Of a row: what a browser can count."""
+Year = Annotated[int, Query(ge=1970, lt=9999)]
+
+
+@console.get("/")
+def page() -> Response:
+    """Return the page, which is the same for everybody: what it shows it asks for."""
+    files = static_files()
+    headers = {"Content-Security-Policy": PAGE_POLICY, "Cache-Control": "private, no-cache"}
+    return Response(files.page, media_type=files.files[PAGE].media_type, headers=headers)
+
+
+@console.get("/static/{name:path}")
+def static(name: str) -> Response:
+    """Return one of the files that were read when the server started."""
+    files = static_files()
+    digest, _, inner = name.partition("/")
+    is_kept = digest == files.digest
+    file = files.files.get(inner if is_kept else name)
+    if file is None:
+        raise not_found()
+    return Response(file.content, media_type=file.media_type, headers=_KEPT if is_kept else None)
+
+
+@console.get("/api/dag")
+def dag(request: Request, stores: ReadableStores, dag: Id) -> Response:
+    """Return the store that a DAG manages; null: none, or none that the user may read."""
+    found = (store.conn_id for store in stores if dag in {dag_id(store, purpose) for purpose in PURPOSES})
+    return answer(request, {"kind": "dag", "version": 1, "store": next(found, None)})
+
+
+@console.get("/api/stores")
+@in_own_threads
+def stores(request: Request, stores: ReadableStores, dags: ReadableDags) -> Response:
+    """Return all stores that the user may read, the worst first."""
+    found = overview([store.conn_id for store in stores], clock_ms())
+    return answer(request, replace(found, stores=worst_first(with_monitors(found.stores, stores, dags))))
+
+
+@console.get("/api/stores/{store:path}/run")
+@in_own_threads
+def run(request: Request, store: ReadableStore, dag: Id, run: Id) -> Response:
+    """Return what a run came to, such as a dry run that the page has started."""
+    if dag not in {dag_id(store, purpose) for purpose in PURPOSES}:
+        raise not_found()
+    return answer(request, run_in_short(store.conn_id, f"{dag}/{run}"))
+
+
+@console.get("/api/stores/{store:path}/runs")
+@in_own_threads
+def runs(request: Request, store: ReadableStore, before_id: Number | None = None) -> Response:
+    """Return a page of a store's runs, the newest first."""
+    return answer(request, runs_page(journal_of(store.conn_id), store.conn_id, before_id))
+
+
+@console.get("/api/stores/{store:path}/chart")
+@in_own_threads
+def chart(request: Request, store: ReadableStore, start_ms: Moment, end_ms: Moment) -> Response:
+    """Return retention time and levels of a store over a span of time."""
+    if not 0 <= end_ms - start_ms <= LONGEST_CHART_MS:
+        raise HTTPException(
+            422, f"Expected a span of at most {LONGEST_CHART_MS} ms, by its start and its end."
+        )
+    return answer(request, store_chart.chart(journal_of(store.conn_id), store.conn_id, start_ms, end_ms))
+
+
+@console.get("/api/stores/{store:path}/forecast")
+@in_own_threads
+def forecast(request: Request, store: ReadableStore) -> Response:
+    """Return what is to be expected of a store at the present rates."""
+    return answer(request, store_forecast(journal_of(store.conn_id), store.conn_id, clock_ms()))
+
+
+@console.get("/api/stores/{store:path}/calendar")
+@in_own_threads
+def calendar(request: Request, store: ReadableStore, year: Year) -> Response:
+    """Return the days of a year on which a store was validated, or something was lost."""
+    return answer(request, validation_calendar(journal_of(store.conn_id), store.conn_id, year))
+
+
+@console.get("/api/stores/{store:path}/what-if")
+@in_own_threads
+def settings(request: Request, store: ReadableStore) -> Response:
+    """Return which settings of a store can be tried, with their values today."""
+    return answer(request, what_if_settings(journal_of(store.conn_id), store.conn_id, clock_ms()))
+
+
+@console.post("/api/stores/{store:path}/what-if")
+async def try_settings(request: Request, store: ReadableStore, body: JsonObject) -> Response:
+    """Return the course of a store by today's settings and by others. Nothing of it is kept."""
+    async with one_at_a_time():
+        return await _tried(request, store.conn_id, body)
+
+
+@in_own_threads
+def _tried(request: Request, conn_id: str, body: dict[str, Any]) -> Response:
+    try:
+        found = what_if(journal_of(conn_id), conn_id, question_of(body), clock_ms())
+    except SimulationTooLongError as error:
+        raise HTTPException(503, str(error)) from error
+    except BadInputError as error:
+        # What somebody typed; without it the server is as well as before.
+        raise HTTPException(422, str(error)) from error
+    return answer(request, found)
+
+
+# Behind what begins alike: an id may have a slash in it.
+@console.get("/api/stores/{store:path}")
+@in_own_threads
+def one(request: Request, store: ReadableStore, user: GetUserDep, dags: ReadableDags) -> Response:
+    """Return what the page of a store shows, and which of its DAGs the user may run."""
+    found = one_store(journal_of(store.conn_id), store.conn_id, clock_ms())
+    (row,) = with_monitors([found.row], [store], dags)
+    return answer(request, {**to_jsonable(replace(found, row=row)), "dags": dags_of(store, user, dags)})
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFile:
+    """:param media_type: with its charset, where it is text."""
+
+    content: bytes
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFiles:
+    """All files by name, such as ``app.js`` or ``words/en.js``.
+
+    :param digest: of all of them; in an address it lets a browser keep what it has.
+    """
+
+    files: Mapping[str, StaticFile]
+    digest: str
+
+    @property
+    def page(self) -> bytes:
+        """Return the page, whose files are named by addresses that change when a file does."""
+        text = self.files[PAGE].content.decode()
+        return text.replace('"static/', f'"static/{self.digest}/').encode()
+
+
+@cache
+def static_files() -> StaticFiles:
+    """Return the files that this release has."""
+    paths = sorted(path for path in _FOLDER.rglob("*") if path.is_file())
+    files = {path.relative_to(_FOLDER).as_posix(): _read(path) for path in paths}
+    whole = hashlib.sha256()
+    for name, file in files.items():
+        whole.update(f"{name}\0{len(file.content)}\0".encode())
+        whole.update(file.content)
+    return StaticFiles(files, whole.hexdigest()[:16])
+
+
+def _read(path: Path) -> StaticFile:
+    media_type = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "text/plain"
+    text = media_type.startswith("text/") or path.suffix == ".svg"
+    return StaticFile(path.read_bytes(), f"{media_type}; charset=utf-8" if text else media_type)

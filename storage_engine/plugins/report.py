@@ -10,9 +10,9 @@ from typing import Any
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.reading.answers import StoredReport
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.pages.lakes import LakeForecast, keep_page
 from storage_engine.pages.report import report_html
 from storage_engine.pages.story import of_any_release, tell
+from storage_engine.pages.summary import LakeForecast, keep_page
 from storage_engine.plugins.journals import journal_of
 from storage_engine.retention.housekeeping.keeping import read_forecasts
 

@@ -39,8 +39,7 @@ from storage_engine.lake.coverage.coverage import (
 from storage_engine.lake.coverage.spans import comparable, compare
 from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.file.data_file import rows_of_segment
-from storage_engine.lake.file.filters import segment_rows
-from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.file.scan import live_data_files, segment_rows
 from storage_engine.lake.restore.filled import filled_notes
 from storage_engine.lake.soundness.chain import check_links_of, row_hash
 from storage_engine.lake.soundness.receipts import current, list_stores, receipt_history
@@ -55,15 +54,14 @@ from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.report.facts import FactsScope, LocalSegment, StoreFacts
 from storage_engine.model.report.validation import RangeStatus, Status, Where
 from storage_engine.model.settings.policy import ArchiveMode
-from storage_engine.model.store.known_logs import Lineages, is_unique
-from storage_engine.model.store.store import by_log
+from storage_engine.model.store import Lineages, by_log, is_unique
 from storage_engine.quality.rules import FactTable
 from storage_engine.retention.proof.history import compared_receipts, releases
 from storage_engine.retention.proof.proofs import reachable_lakes, without_older
 from storage_engine.retention.proof.shielding import shielded_spans
 from storage_engine.retention.ranges.drift import all_gone_spans
 from storage_engine.retention.ranges.missing_logs import missing_logs, missing_spans, present_logs
-from storage_engine.retention.release.dependents import deleted_dependents
+from storage_engine.retention.release.checkpointing import deleted_dependents
 from storage_engine.retention.store.broker_answers import ask, take_snapshot
 from storage_engine.retention.store.brokers import open_store, settings_of
 from storage_engine.retention.store.context import AnyStore, Context, managed_of, open_context

@@ -26,19 +26,24 @@ from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of
 from storage_engine.lake.coverage.coverage import lost_ranges
 from storage_engine.lake.coverage.spans import companion_fault
 from storage_engine.lake.file.jobs import file_name, slot_prefix, split_data_file_name
-from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.file.scan import live_data_files
 from storage_engine.lake.file.staging import sha256_of
 from storage_engine.lake.soundness.chain import check_links
 from storage_engine.lake.soundness.receipts import list_stores
 from storage_engine.model.broker.broker_store import BrokerStore, contradiction
-from storage_engine.model.plan.approval import RecordedPolicy
-from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.proof.companions import files_fault
-from storage_engine.model.proof.receipt import LakeHead, Receipt, SegmentIdentity
+from storage_engine.model.plan import PlanRequest, RecordedPolicy
+from storage_engine.model.proof.receipt import LakeHead, Receipt, SegmentIdentity, files_fault
 from storage_engine.model.report.validation import RangeStatus
 from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode
-from storage_engine.model.store.known_logs import Lineages, log_label, may_be_one, name_in_label
-from storage_engine.model.store.store import LogSnapshot, Segment, by_log
+from storage_engine.model.store import (
+    Lineages,
+    LogSnapshot,
+    Segment,
+    by_log,
+    log_label,
+    may_be_one,
+    name_in_label,
+)
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.archive.sealed import measure_lag
 from storage_engine.retention.hold.leaving_unproven import Acceptance, check_hold_of_other_journal
@@ -57,11 +62,13 @@ from storage_engine.retention.store.context import Context, opened
 from storage_engine.retention.store.identity import (
     add_to_journal,
     archived_lineages,
+    carry_out,
     check_broker,
     check_free,
     check_no_original,
     check_same,
     identify,
+    is_there,
 )
 from storage_engine.retention.store.known_heads import RESET, head_of, known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -74,7 +81,6 @@ from storage_engine.retention.store.stamp import (
     stamped_ids,
     update_stamp,
 )
-from storage_engine.retention.store.store_moves import carry_out, is_there
 from storage_engine.retention.store.unnamed_lakes import lakes_unasked
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 

@@ -46,8 +46,7 @@ from storage_engine.model.broker.broker_store import (
     process_of,
 )
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store.known_logs import is_unique
-from storage_engine.model.store.store import FileFacts, Segment, SegmentId, StoreSnapshot, by_log
+from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot, by_log, is_unique
 from storage_engine.retention.proof.gate import same_files
 from storage_engine.retention.proof.history import SegmentRelease, compared_receipts, segment_subject
 from storage_engine.retention.proof.proofs import LakeProofs, OtherNodesProof, Proofs

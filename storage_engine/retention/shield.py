@@ -31,13 +31,12 @@ from storage_engine.lake.storage.pace import pace_at
 from storage_engine.model.hold import Drift, DriftKind, ShieldNeed
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
-from storage_engine.model.store.known_logs import Lineages
-from storage_engine.model.store.store import Segment, SegmentState
+from storage_engine.model.store import Lineages, Segment, SegmentState
 from storage_engine.retention.archive.archivable import still_unproven
 from storage_engine.retention.archive.archiving import archive_somewhere, begin_background_run, slots
 from storage_engine.retention.proof.gate import is_proven_file
 from storage_engine.retention.proof.history import SegmentRelease, release_by_any_run, segment_subject
-from storage_engine.retention.proof.proofs import Proofs, read_proofs, read_store_permits
+from storage_engine.retention.proof.proofs import Proofs, read_proofs, read_store_permits, witness_release
 from storage_engine.retention.proof.shielding import (
     COMMAND,
     WAY_OUT,
@@ -46,7 +45,6 @@ from storage_engine.retention.proof.shielding import (
     shield_notices,
     written_text,
 )
-from storage_engine.retention.proof.stamping import witness_release
 from storage_engine.retention.store.broker_answers import take_sealed_files
 from storage_engine.retention.store.brokers import no_shield, refuse_shield
 from storage_engine.retention.store.context import AnyStore, Context, open_context
@@ -56,8 +54,19 @@ from storage_engine.retention.store.stamp import mark_shield
 from storage_engine.same_bytes.own_acts import read_own_acts
 from storage_engine.shield.index import Link, LinkKind, remove_shield
 from storage_engine.shield.links import drop_links, drop_unchanged, make_links, note_digest
-from storage_engine.shield.seen import Place, SeenLink, Shield, digest_of, log_was_written, look_at_shield
-from storage_engine.shield.size import Wanted, room_bytes, to_give_up, wanted, without_use
+from storage_engine.shield.seen import (
+    Place,
+    SeenLink,
+    Shield,
+    Wanted,
+    digest_of,
+    log_was_written,
+    look_at_shield,
+    room_bytes,
+    to_give_up,
+    wanted,
+    without_use,
+)
 
 
 @dataclass(frozen=True, slots=True)

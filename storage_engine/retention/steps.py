@@ -19,8 +19,12 @@ from storage_engine.retention.monitor.broker_tasks import TaskResult, run_broker
 from storage_engine.retention.monitor.monitoring import MonitorResult, monitor
 from storage_engine.retention.plan.due import DueResult, SenseResult, look_for_due, segments_to_archive, sense
 from storage_engine.retention.plan.planning import PlanResult, is_dry_run, make_plan, recorded_plan
-from storage_engine.retention.release.checkpointing import CheckpointResult, flush_checkpoint
-from storage_engine.retention.release.dependents import DependentsResult, clean_dependents
+from storage_engine.retention.release.checkpointing import (
+    CheckpointResult,
+    DependentsResult,
+    clean_dependents,
+    flush_checkpoint,
+)
 from storage_engine.retention.release.releasing import Kept, ReleaseResult, release
 from storage_engine.retention.report.report import record_validation
 

@@ -20,22 +20,22 @@ from storage_engine.model.broker.kind import (
     SettingNames,
     Topics,
 )
-from storage_engine.rocketmq.format.releases import SERVED_WITHOUT_QUEUES
+from storage_engine.rocketmq.format.broker_config import SERVED_WITHOUT_QUEUES
 
 if TYPE_CHECKING:
     from storage_engine.model.broker.broker_store import Watch
     from storage_engine.model.broker.codec import RestoredConfig, SegmentCodec
+    from storage_engine.model.broker.kind import SampleRequest, SampleStore
     from storage_engine.model.broker.lag_job import LagJob, LagRequest
     from storage_engine.model.broker.live import LiveBroker, RunningBroker
-    from storage_engine.model.broker.sample import SampleRequest, SampleStore
-    from storage_engine.model.course.course import BrokerRules
+    from storage_engine.model.course import BrokerRules
     from storage_engine.model.hold import HoldMemory
-    from storage_engine.model.plan.plan import Release
+    from storage_engine.model.plan import Release
     from storage_engine.model.proof.receipt import Receipt
     from storage_engine.model.report.diagnosis import BrokerDiagnosis
     from storage_engine.model.report.facts import FactsScope, StoreFacts
     from storage_engine.model.report.inspection import Inspection, KeyLookup, StoreRecovery
-    from storage_engine.model.store.store import StoreSnapshot
+    from storage_engine.model.store import StoreSnapshot
 
 
 _QUEUES = (
@@ -165,14 +165,14 @@ class RocketMQInspection(Inspecting):
         return diagnose(settings, memory, now_ms)
 
     def look_up(self, settings: StoreSettings, topic: str, key: str, max_count: int | None) -> KeyLookup:
-        from storage_engine.rocketmq.key_lookup import look_up
+        from storage_engine.rocketmq.inspect import look_up
         from storage_engine.rocketmq.store.broker import open_files
 
         store = open_files(_local_settings(settings))
         return look_up(store.files.layout, store.config, topic, key, max_count)
 
     def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
-        from storage_engine.rocketmq.key_lookup import unindexed_ranges
+        from storage_engine.rocketmq.inspect import unindexed_ranges
         from storage_engine.rocketmq.store.broker import open_files
 
         store = open_files(_local_settings(settings))

@@ -39,7 +39,7 @@ from zoneinfo import ZoneInfo
 
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.exceptions import BadInputError, BrokerConfigError, SimulationTooLongError
-from storage_engine.model.course.course import (
+from storage_engine.model.course import (
     HOURS_A_DAY,
     LONGEST_HORIZON_MS,
     MOST_SECONDS,
@@ -48,28 +48,20 @@ from storage_engine.model.course.course import (
     Course,
     CourseRecord,
     CourseStart,
+    Inflow,
     Ingest,
     RuleLevels,
     RuleSetting,
     SegmentRun,
     SettingType,
     condensed,
-)
-from storage_engine.model.course.daily_hours import (
-    Inflow,
     hour_changes_ms,
     hour_spans_ms,
     ingest_from,
     most_bytes_within,
 )
-from storage_engine.model.plan.plan import PlanRequest, Reason, Urgency
-from storage_engine.model.store.store import (
-    DiskUsage,
-    LogSnapshot,
-    Segment,
-    StoreSnapshot,
-    percent_rounded_up,
-)
+from storage_engine.model.plan import PlanRequest, Reason, Urgency
+from storage_engine.model.store import DiskUsage, LogSnapshot, Segment, StoreSnapshot, percent_rounded_up
 from storage_engine.rocketmq.format.broker_config import (
     CLEAN_FORCIBLY_PROPERTY,
     MULTI_PATH_SPLITTER,

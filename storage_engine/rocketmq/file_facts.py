@@ -26,7 +26,7 @@ from storage_engine.model.report.facts import (
     QueueFileFact,
     SegmentFact,
 )
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.commitlog import FrameKind, FrameTable, scan_segment
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue

@@ -13,7 +13,7 @@ from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.lag_job import LagRequest, Place
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.lag import LagSource, Unread
-from storage_engine.model.store.store import FileFacts, Segment, StoreSnapshot
+from storage_engine.model.store import FileFacts, Segment, StoreSnapshot
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.stored_files import ATTEMPTS, reread
 from storage_engine.rocketmq.lag.lag import LagContext, lag_context, place_positions, unread_messages

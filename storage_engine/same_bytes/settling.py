@@ -7,13 +7,16 @@ and until its times are so old that a later write can't have the same.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
+from collections.abc import Callable
+from io import FileIO
 from typing import Final
 
 from storage_engine.core.durable import opened
 from storage_engine.exceptions import ChangedUnderUsError
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 
 _ROUNDS: Final = 10
 _FINE_SECONDS: Final = 0.02
@@ -55,3 +58,24 @@ def until_distinct_seconds(facts: FileFacts, now_ns: int) -> float:
     coarse = facts.ctime_ns % _SECOND_NS == 0
     distance_ns = min(abs(now_ns - facts.ctime_ns), abs(now_ns - facts.mtime_ns))
     return (_COARSE_SECONDS if coarse else _FINE_SECONDS) - distance_ns / _SECOND_NS
+
+
+_BLOCK_BYTES: Final = 1 << 20
+
+Spend = Callable[[int], None]
+"""Waits until so many bytes more may be read."""
+
+
+def paced_sha256(file: FileIO, spend: Spend) -> str:
+    """Return the SHA-256 of an open file from where it is to its end, and drop its pages from the cache.
+
+    :param spend: called after each block that was read.
+    :raises OSError: it can't be read.
+    """
+    digest = hashlib.sha256()
+    while block := file.read(_BLOCK_BYTES):
+        digest.update(block)
+        spend(len(block))
+    # A broker reads its own pages through its mapping, which keeps them.
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return digest.hexdigest()

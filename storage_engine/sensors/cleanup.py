@@ -45,7 +45,7 @@ from storage_engine.hooks.notifiers import (
 )
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
-from storage_engine.model.plan.plan import Cause
+from storage_engine.model.plan import Cause
 from storage_engine.retention.store.brokers import check_answers
 from storage_engine.task_log import quiet_libraries
 from storage_engine.triggers.cleanup import (

@@ -21,8 +21,7 @@ from storage_engine.core.own_directory import DIRECTORY, WAIT_SECONDS, locked, o
 from storage_engine.core.untrusted import MALFORMED, read_file
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, ShieldError
-from storage_engine.model.store.known_logs import in_file_name
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts, in_file_name
 
 NAME: Final = "shield"
 INDEX: Final = "index.json"

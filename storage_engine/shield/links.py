@@ -13,9 +13,10 @@ from typing import Final
 
 from storage_engine.core import durable
 from storage_engine.core.own_directory import WAIT_SECONDS
-from storage_engine.exceptions import ShieldError
-from storage_engine.model.store.store import FileFacts, Segment
-from storage_engine.same_bytes.own_acts import Acting, OwnActs, own_acts
+from storage_engine.exceptions import ChangedUnderUsError, ShieldError
+from storage_engine.model.store import FileFacts, Segment
+from storage_engine.same_bytes.own_acts import Acting, OwnActs, own_acts, read_own_acts
+from storage_engine.same_bytes.settling import Spend, paced_sha256, settle
 from storage_engine.shield.index import (
     CLONES,
     Link,
@@ -28,7 +29,7 @@ from storage_engine.shield.index import (
     with_digest,
     write_index,
 )
-from storage_engine.shield.seen import Place, SeenLink, log_was_written, look, place_of
+from storage_engine.shield.seen import Place, SeenLink, digest_of, log_was_written, look, place_of
 
 _FICLONE: Final = 0x40049409
 _NO_CLONE: Final = frozenset(
@@ -312,3 +313,29 @@ def _record(directory: int, links: Sequence[Link]) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
+
+
+def log_has_bytes(root: str | os.PathLike[str], seen: SeenLink, spend: Spend) -> bool:
+    """Compare a clone with its segment in the log by their bytes.
+
+    Where they are equal, the segment's facts are recorded: it counts as not written to from then on.
+
+    :return: whether they are provably equal.
+    :raises ShieldError: the shield can't be read or written.
+    """
+    path = seen.link.segment.path
+    try:
+        facts = settle(path)
+        with Path(path).open("rb", buffering=0) as file:
+            sha256 = paced_sha256(file, spend)
+        found = facts.of(path)
+    except (ChangedUnderUsError, OSError):
+        return False
+    if found != facts and not read_own_acts(root).same_file(found, facts):
+        return False
+    if (found.device, found.inode) != (seen.link.segment.device, seen.link.segment.inode):
+        return False
+    if digest_of(root, seen, spend) != sha256:
+        return False
+    note_segment(root, seen, facts)
+    return True

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from storage_engine.arrow.lag_columns import ANYWHERE, LAG_SCHEMA, NAME, PLACES_SCHEMA, add_risk
+from storage_engine.arrow.name_columns import ANYWHERE, LAG_SCHEMA, NAME, PLACES_SCHEMA, add_risk
 from storage_engine.brokers import default_broker, find_broker
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.durable import create
@@ -24,7 +24,7 @@ from storage_engine.model.broker.lag_job import LagJob, LagRequest
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.lag import LagSource, LagSummary, PositionsFrom, QueueLag
 from storage_engine.model.settings.spark_from import SparkUse, in_process, lag_place
-from storage_engine.model.store.store import FileFacts, Segment, SegmentId
+from storage_engine.model.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.lag.lag_table import (
     lag_part,
     merge,

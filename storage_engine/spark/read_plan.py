@@ -46,9 +46,7 @@ from storage_engine.lake.coverage.coverage import (
     names_of_logs,
 )
 from storage_engine.lake.coverage.spans import local_spans
-from storage_engine.lake.file.filters import store_rows
-from storage_engine.lake.file.live_files import live_data_files
-from storage_engine.lake.file.scan import plan_files
+from storage_engine.lake.file.scan import live_data_files, plan_files, store_rows
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.model.broker.broker_store import contexts_of, is_present
@@ -56,9 +54,12 @@ from storage_engine.model.broker.codec import Columns, offsets_count_bytes
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, ended, whole, with_rows
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.report.validation import RangeStatus, Status, Where
-from storage_engine.model.store.known_logs import Absence, Lineages, LogIdentity, LogNames
-from storage_engine.model.store.store import (
+from storage_engine.model.store import (
+    Absence,
     FileFacts,
+    Lineages,
+    LogIdentity,
+    LogNames,
     LogSnapshot,
     Segment,
     SegmentContext,

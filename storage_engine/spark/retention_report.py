@@ -21,7 +21,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Step
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.file.scan import live_data_files
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.broker.broker_store import course_of
 from storage_engine.model.broker.codec import Columns
@@ -38,10 +38,10 @@ from storage_engine.model.report.usage import (
     quiet_hour,
     topic_usages,
 )
-from storage_engine.pages.lakes import usage_page
+from storage_engine.pages.summary import usage_page
 from storage_engine.quality.facts import archived_lakes
 from storage_engine.retention.archive.archiving import begin_background_run
-from storage_engine.retention.doctor.journal_findings import deletion_hours
+from storage_engine.retention.doctor.pipeline_findings import deletion_hours
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.report_files import USAGE_PAGE, USAGE_TABLE, run_directory
 from storage_engine.spark.row_sums import SEGMENT, StoreFiles, kept, map_row_groups, united

@@ -18,9 +18,7 @@ from pyiceberg.table import Table
 
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file.data_file import opened_rows
-from storage_engine.lake.file.filters import store_rows
-from storage_engine.lake.file.live_files import LiveFile
-from storage_engine.lake.file.scan import read_files
+from storage_engine.lake.file.scan import LiveFile, read_files, store_rows
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors
 from storage_engine.model.broker.codec import Columns, SegmentCodec, offsets_count_bytes
 

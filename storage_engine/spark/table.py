@@ -27,7 +27,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from storage_engine.brokers import broker_of, find_broker, store_called
 from storage_engine.core.host import ANY_HOST
-from storage_engine.core.nearest import meant
+from storage_engine.core.wording import meant
 from storage_engine.exceptions import BadInputError, FileGoneError
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
@@ -36,10 +36,10 @@ from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
 from storage_engine.lake.file.agent_files import begin_run, leave_agent, read_access
 from storage_engine.lake.file.jobs import AgentRun
 from storage_engine.lake.file.source_file import read_beginning
-from storage_engine.lake.soundness.message_batches import plain_field, rows_of_file, shaped, with_sources
 from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.soundness.segment_reader import plain_field, rows_of_file, shaped, with_sources
 from storage_engine.model.broker.codec import Columns, SegmentCodec
-from storage_engine.model.store.known_logs import may_be_one
+from storage_engine.model.store import may_be_one
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.spark.read_plan import (
     LakeFile,

@@ -19,7 +19,7 @@ from storage_engine.core.extras import QUALITY
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.file.scan import live_data_files
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.segment_reader import origin_of
 from storage_engine.model.broker.codec import SegmentCodec, offsets_count_bytes

@@ -25,7 +25,7 @@ from asgiref.sync import sync_to_async
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.model.broker.broker_store import Watch
-from storage_engine.model.plan.plan import Cause
+from storage_engine.model.plan import Cause
 from storage_engine.retention.monitor.store_watch import HostWatch
 from storage_engine.retention.plan.watching import check_watcher, is_watched_here, watch
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -21,8 +21,7 @@ from storage_engine.assets import cleanup_due, store_alias
 from storage_engine.hooks.configured_stores import ConfiguredStore
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.journal.journal import Journal, Step
-from storage_engine.model.plan.approval import Said
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest, Said
 from storage_engine.operators.approval import StorageEngineApprovalOperator
 from storage_engine.operators.base import starter
 from storage_engine.operators.retention import StorageEngineReleaseOperator

@@ -15,8 +15,7 @@ import pytest
 
 from storage_engine.journal.journal import Journal, Step
 from storage_engine.project.init import STORE_CONNECTION, Project, init_project
-from storage_engine.project.local_airflow import AirflowApi, ApiError, LocalAirflow
-from storage_engine.project.up import free_port, unpack_sample_store
+from storage_engine.project.up import AirflowApi, ApiError, LocalAirflow, free_port, unpack_sample_store
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800), pytest.mark.again]
 

@@ -16,8 +16,8 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.hooks.configured_stores import configured_stores
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.plugins.console_routes import static_files
+from storage_engine.model.plan import PlanRequest
+from storage_engine.plugins.app import static_files
 from storage_engine.retention import steps
 from storage_engine.retention.report.finishing import finish
 from tests.airflow.web_client import Client, SomeDagsManager, client_of
@@ -267,7 +267,7 @@ def test_a_question_that_takes_too_long_is_given_up(
     client: Any, looked_at: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited = partial(what_if, limit_seconds=0.0)
-    monkeypatch.setattr("storage_engine.plugins.console_routes.what_if", limited)
+    monkeypatch.setattr("storage_engine.plugins.app.what_if", limited)
     found = client("viewer").ask("POST", WHAT_IF, json={"days": 90, "ingest": {"bytes_per_day": 1 << 36}})
     assert (found.status_code, "processor time" in found.json()["detail"]) == (503, True)
 

@@ -92,7 +92,7 @@ def test_of_many_what_ifs_at_once_few_wait_and_none_holds_a_thread(
         time.sleep(1.2)
         return {"kind": "what-if"}
 
-    monkeypatch.setattr("storage_engine.plugins.console_routes.what_if", slow)
+    monkeypatch.setattr("storage_engine.plugins.app.what_if", slow)
     asked = [client.asked("POST", f"{STORES}/{SOUND}/what-if", json={}) for _ in range(60)]
     found, wait = asyncio.run(longest_wait(asked))
     answers = Counter(one.status_code for one in found)

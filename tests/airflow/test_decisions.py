@@ -15,7 +15,7 @@ import pytest
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.journal.journal import Journal
 from storage_engine.model.lag import LagSummary
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from tests.services.command_line import run_command
 

@@ -11,7 +11,7 @@ import pytest
 
 from storage_engine.core.wording import bytes_text
 from storage_engine.hooks.storage_engine import StorageEngineHook
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from tests.airflow.web_client import Client, SomeDagsManager, client_of
 from tests.services.command_line import run_command

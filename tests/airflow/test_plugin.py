@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from storage_engine.hooks.storage_engine import StorageEngineHook
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.plugins import storage_engine as plugin
 from storage_engine.plugins.storage_engine import StorageEnginePlugin, has_views
 from storage_engine.retention import steps

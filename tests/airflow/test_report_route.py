@@ -9,7 +9,7 @@ import pytest
 
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.report.finishing import finish
 from tests.airflow.web_client import Client, SomeDagsManager, client_of

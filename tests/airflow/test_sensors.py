@@ -43,7 +43,7 @@ def execute(task: Any) -> Any:
 @pytest.fixture
 def levels(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let every disk be this full, or unknown."""
-    from storage_engine.model.store.store import DiskUsage
+    from storage_engine.model.store import DiskUsage
     from storage_engine.rocketmq.store import causes, store
 
     def set_level(percent: int | None) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.hooks.own_airflow import own_airflow
+from storage_engine.hooks.pipeline import own_airflow
 
 
 def test_airflows_own_that_nobody_touched_is_none_and_others_are(

@@ -43,7 +43,7 @@ SUBMIT = """
 import sys
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file.jobs import SegmentJob
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 from storage_engine.operators.spark_job import StorageEngineArchiveOperator
 from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
 task = StorageEngineArchiveOperator(task_id="archive", storage_engine_conn_id="a_store")

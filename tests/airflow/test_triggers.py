@@ -20,14 +20,14 @@ from airflow.triggers.base import TriggerEvent
 
 from storage_engine.exceptions import StoreNotFoundError
 from storage_engine.model.broker.broker_store import Watch
-from storage_engine.model.plan.plan import Cause, Trigger, Urgency
-from storage_engine.model.store.store import DiskUsage
+from storage_engine.model.plan import Cause, Trigger, Urgency
+from storage_engine.model.store import DiskUsage
 from storage_engine.retention.plan.watching import watch
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.hold.heartbeat import no_watch
 from storage_engine.rocketmq.live import connect
 from storage_engine.rocketmq.live.live_causes import unknown
-from storage_engine.rocketmq.remoting.access import Access
+from storage_engine.rocketmq.remoting.connection import Access
 from storage_engine.triggers import cleanup
 from storage_engine.triggers.cleanup import CleanupCauseTrigger, DeleteWindowTrigger, DiskLevelTrigger
 from tests.rocketmq.live.held_files import LEASE_NS, held_store, mtimes_ns, path_of

@@ -15,7 +15,7 @@ from numba.core.caching import _CacheLocator
 from storage_engine.cli.options.store_argument import managed_store
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.hold import Drift, DriftKind, HoldStatus
-from storage_engine.retention.hold.recording_drift import record_hold_drift
+from storage_engine.retention.hold.holding import record_hold_drift
 from storage_engine.retention.store.context import open_context
 from tests.docs.code_blocks import ROOT, blocks_of
 

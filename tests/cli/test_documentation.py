@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from storage_engine.cli.options.live_options import LIVE_OPTIONS
-from storage_engine.cli.options.store_argument import SHARED_STORE_OPTIONS
+from storage_engine.cli.options.store_argument import LIVE_OPTIONS, SHARED_STORE_OPTIONS
 from tests.cli.every_command import EVERY
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"

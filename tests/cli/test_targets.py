@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.lake.catalog.commit_lock import LOCK_NAME
+from storage_engine.lake.catalog.writing import LOCK_NAME
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Journal, ReportRow
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.tables.schema import reports
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.report.validation import RangeStatus, Status, ValidationResult, Where
 from storage_engine.retention.report.finishing import REPORT_VERSION
 from tests.console.conftest import NOW_MS

@@ -12,9 +12,8 @@ from storage_engine.console.forecast import Forecast, RateBand, Room, TimeBand, 
 from storage_engine.console.rules import RecordedLevels
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.journal.journal import Extent, Journal
-from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.journal.reading.sample_columns import Moment
-from storage_engine.model.store.store import DiskUsage
+from storage_engine.journal.reading.queries import JournalReader, Moment
+from storage_engine.model.store import DiskUsage
 from tests.console.conftest import NOW_MS
 
 GIB = 1 << 30

@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page, Route
 from storage_engine.console.chart import ChartAnswer, chart
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.plugins.console_routes import static_files
+from storage_engine.plugins.app import static_files
 from tests.console.conftest import NOW_MS
 from tests.console.page import DESK, PHONE, TABLET, Visit
 from tests.services.console_server import Console, serve

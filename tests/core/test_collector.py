@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from storage_engine.core.collector import no_collection
+from storage_engine.core.long_work import no_collection
 
 
 def test_the_collector_runs_again_behind_the_block_and_behind_an_error() -> None:

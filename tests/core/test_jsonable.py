@@ -11,18 +11,9 @@ from hypothesis import strategies as st
 from storage_engine.commands import Command, Text, commands_in
 from storage_engine.core.jsonable import from_jsonable, to_jsonable, to_recorded
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.plan.plan import (
-    Cause,
-    Decision,
-    LogPlan,
-    Plan,
-    PlanRequest,
-    Reason,
-    Trigger,
-    Urgency,
-)
+from storage_engine.model.plan import Cause, Decision, LogPlan, Plan, PlanRequest, Reason, Trigger, Urgency
 from storage_engine.model.settings.policy import Policy
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 
 facts = st.builds(
     FileFacts,

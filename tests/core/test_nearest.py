@@ -6,7 +6,7 @@ from zoneinfo import available_timezones
 
 import pytest
 
-from storage_engine.core.nearest import meant, nearest
+from storage_engine.core.wording import meant, nearest
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from storage_engine.core.turns import SharedLock, command_text, has_shared_lock,
 from storage_engine.exceptions import StorageEngineError, StoreBusyError, TurnTakenError
 from storage_engine.kafka.stopped.store_lock import is_locked_by_us
 from storage_engine.kafka.stopped.store_lock import lock as lock_node
-from storage_engine.lake.catalog.commit_lock import nobody_commits_at
+from storage_engine.lake.catalog.writing import nobody_commits_at
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.store.store_lock import lock
@@ -56,7 +56,7 @@ kept = lock([Path(sys.argv[1])]); kept.__enter__()
 
 HAS_LAKE = """
 import sys
-from storage_engine.lake.catalog.commit_lock import nobody_commits_at
+from storage_engine.lake.catalog.writing import nobody_commits_at
 kept = nobody_commits_at(sys.argv[1]); kept.__enter__()
 """
 

@@ -13,7 +13,7 @@ from storage_engine.core.extras import QUALITY
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.gc import compaction
-from storage_engine.model.plan.plan import DELETING, Reason
+from storage_engine.model.plan import DELETING, Reason
 from storage_engine.model.settings.policy import Policy
 from storage_engine.model.settings.settings import settings_of
 from storage_engine.retention.report.report import Outcome

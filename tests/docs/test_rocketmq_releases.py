@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage_engine.rocketmq.format.releases import TRIED
+from storage_engine.rocketmq.format.broker_config import TRIED
 from tests.docs.code_blocks import ROOT
 from tests.integration.rocketmq_matrix import HEAD, ROWS
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BrokerError, NotOnBrokerError
-from storage_engine.rocketmq.remoting.access import Access
-from storage_engine.rocketmq.remoting.name_server import NameServers
+from storage_engine.rocketmq.remoting.connection import Access
+from storage_engine.rocketmq.remoting.masters import NameServers
 from tests.integration.jvm import java_command, write_properties
 from tests.integration.remoting import RemotingClient
 from tests.integration.server import free_port, free_ports

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.project.init import Project
-from storage_engine.project.local_airflow import AirflowApi, ApiError, component_environment
-from storage_engine.project.process_tree import ProcessTree
+from storage_engine.project.up import AirflowApi, ApiError, ProcessTree, component_environment
 
 PATIENCE_SECONDS = 900
 

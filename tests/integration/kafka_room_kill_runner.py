@@ -20,14 +20,14 @@ from pathlib import Path
 
 from storage_engine.cycle import archive_here
 from storage_engine.journal.journal import Phase, Step
-from storage_engine.kafka.reclaim.room_store import RoomNode, RoomStore
+from storage_engine.kafka.reclaim import RoomNode, RoomStore
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import receipt_history
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.store.store import DiskUsage
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.store import DiskUsage
 from storage_engine.retention import steps
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.report.report import build_report

@@ -13,15 +13,14 @@ from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.names import data_file_of
-from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.file.scan import live_data_files
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.verify.verify import verify
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.report.validation import Status, VerifyLevel
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.lakes import make_lakes

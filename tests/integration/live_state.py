@@ -12,7 +12,7 @@ import pytest
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, hold_memory
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.hold.holding import hold
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from demo.brokers.reading import PullStatus, ReadingAdmin, split_frames
 from storage_engine.exceptions import BrokerError
-from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.command import SUCCESS, RemotingCommand
+from storage_engine.rocketmq.remoting.connection import Access
 
 QUERY_MESSAGE = 12
 QUERY_NOT_FOUND = 22

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from demo.brokers.reading import ReadingAdmin
-from storage_engine.rocketmq.remoting.access import Access, Credentials, Tls
 from storage_engine.rocketmq.remoting.command import SerialiseType
+from storage_engine.rocketmq.remoting.connection import Access, Credentials, Tls
 from tests.integration.broker import BROKER_MAIN, Broker, running_broker
 
 

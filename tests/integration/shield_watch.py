@@ -15,7 +15,7 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.monitor.monitoring import monitor
 from storage_engine.retention.ranges.verification import verify_store

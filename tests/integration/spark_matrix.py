@@ -120,7 +120,7 @@ def _archive(work: Path) -> int:
     from storage_engine.lake.catalog.config import LakeConfig
     from storage_engine.lake.move.making import make_lake
     from storage_engine.lake.restore.restore import restore
-    from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+    from storage_engine.model.store import FileFacts, Segment, SegmentState
     from storage_engine.operators.spark_job import StorageEngineArchiveOperator
     from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
 

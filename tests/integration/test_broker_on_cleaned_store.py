@@ -16,7 +16,7 @@ import pytest
 
 from demo.brokers.reading import PullStatus
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import Policy
 from storage_engine.retention import steps
 from storage_engine.retention.quarantine.undo import undo

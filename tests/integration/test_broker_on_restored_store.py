@@ -28,7 +28,7 @@ from storage_engine.lake.restore.restore_span import Span
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.keep.acts import ActKind, KeepDecision, decide_rule
 from storage_engine.model.keep.rules import Scope
-from storage_engine.model.store.store import StoreSnapshot
+from storage_engine.model.store import StoreSnapshot
 from storage_engine.rocketmq.codec.frame import FILLER_TOPIC
 from storage_engine.rocketmq.store.store import RocketMQStore
 from tests.integration.broker import BROKER_CONF, Broker, running_broker, start_again

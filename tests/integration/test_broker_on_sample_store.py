@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.model.broker.sample import SampleRequest
+from storage_engine.model.broker.kind import SampleRequest
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.layout import resolve_layout

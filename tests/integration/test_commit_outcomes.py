@@ -27,7 +27,7 @@ from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import receipt_history
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from tests.integration.postgres import PASSWORD, USER, Postgres, postgres
 from tests.integration.tcp_proxy import TcpProxy
 from tests.services.pools import pool_of_processes

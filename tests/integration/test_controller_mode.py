@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BrokerError
-from storage_engine.rocketmq.remoting.name_server import NameServers
+from storage_engine.rocketmq.remoting.masters import NameServers
 from tests.integration.broker import CONTROLLED, Broker, controller, running_broker, start_again
 from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, create_topic, send
 from tests.services.command_line import Outcome, run_command

@@ -13,10 +13,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from storage_engine.model.store.store import DiskUsage
-from storage_engine.rocketmq.engine.append.mapped_file import PinnedRange
-from storage_engine.rocketmq.engine.cleanup_loop import CleanupLoop
+from storage_engine.model.store import DiskUsage
+from storage_engine.rocketmq.engine.append.mapped_file_queue import PinnedRange
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
+from storage_engine.rocketmq.engine.store_service import CleanupLoop
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from tests.integration.jars import JAVA_PROJECTS, class_path, java
 from tests.rocketmq.engine.scenarios import BATCH_TOPIC, messages, put_all, write_conf

@@ -18,7 +18,7 @@ import pytest
 
 from storage_engine.hooks.check import check_store
 from storage_engine.model.hold import DriftKind
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.monitor.monitoring import monitor
 from storage_engine.retention.store.context import open_context

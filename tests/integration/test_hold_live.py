@@ -19,15 +19,14 @@ from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.hold import Drift, DriftKind, HoldMemory, HoldStatus
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import ShieldMode
 from storage_engine.retention.archive.sealed import archive_sealed
 from storage_engine.retention.decisions import move
 from storage_engine.retention.doctor.doctor import diagnose
-from storage_engine.retention.hold.holding import hold, unmanage
+from storage_engine.retention.hold.holding import hold, remove_shield_of, unmanage
 from storage_engine.retention.hold.leaving_unproven import Acceptance
-from storage_engine.retention.hold.shield_removal import remove_shield_of
 from storage_engine.retention.monitor.monitoring import monitor
 from storage_engine.retention.plan.due import sense
 from storage_engine.retention.shield import tend_shield
@@ -40,7 +39,7 @@ from storage_engine.rocketmq.hold.fence import MARGIN_PERCENT
 from storage_engine.rocketmq.hold.marker import NAME
 from storage_engine.rocketmq.hold.state import load_state
 from storage_engine.rocketmq.live.live_store import LiveHold
-from storage_engine.rocketmq.rules.disk import disk_usage
+from storage_engine.rocketmq.rules.rules import disk_usage
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.seen import look_at_shield
 from tests.integration.broker import CLEANS_AT_ONCE, VERSIONS, Broker, running_broker, start_again

@@ -17,8 +17,8 @@ from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.run_rows import Deletion, deletions_after, journal_ends
 from storage_engine.journal.tables.schema import SCHEMA_VERSION, events
 from storage_engine.lake.coverage.coverage import ReleasedSpan
-from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.store.store import TopicDay
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.store import TopicDay
 from storage_engine.plugins.journals import WebJournal
 from storage_engine.retention.ranges.range_memory import (
     DeletedMemory,

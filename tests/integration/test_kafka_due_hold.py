@@ -23,7 +23,7 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold import DriftKind, HoldMemory, HoldStatus
 from storage_engine.model.report.validation import Status, Where
-from storage_engine.model.store.store import FileFacts, SegmentId
+from storage_engine.model.store import FileFacts, SegmentId
 from storage_engine.quality.validate import validate_store
 from storage_engine.retention.monitor.monitoring import monitor
 from storage_engine.retention.store.managed_store import ManagedStore

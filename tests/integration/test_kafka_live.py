@@ -32,7 +32,7 @@ from storage_engine.kafka.live.live_store import LiveKafkaStore
 from storage_engine.kafka.live.observe import observe
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.plan.plan import PlanRequest, Reason
+from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.retention.hold.hold_text import due_alarms
 from tests.integration.kafka_broker import (
     SECONDS,

@@ -14,9 +14,9 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from demo.brokers.jvm import HOST, free_ports
 from demo.brokers.kafka import Kafka
 from storage_engine.exceptions import StorageEngineError
+from storage_engine.kafka import reclaim
 from storage_engine.kafka.format.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, read_offsets
 from storage_engine.kafka.format.layout import read_node
-from storage_engine.kafka.reclaim import room_store
 from storage_engine.kafka.stopped import stopped_release
 from tests.full_disks import fill, small_disk
 from tests.integration.kafka_broker import (
@@ -258,7 +258,7 @@ def test_a_leader_that_moves_in_the_middle_ends_the_run_and_the_next_goes_on(
         if len(seen) == 2:
             cluster.move_leader("moved", 3)
 
-    monkeypatch.setattr(room_store, "delete_oldest", moves)
+    monkeypatch.setattr(reclaim, "delete_oldest", moves)
     done = make_room(cluster, lake, "--yes", "--json", "--run-key", "moved")
     assert "its leader has changed meanwhile" in done.out + done.err
     # The first two had gone; its leader begins behind all that was approved.

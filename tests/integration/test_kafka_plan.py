@@ -16,7 +16,7 @@ from storage_engine.kafka.format.layout import PartitionLog, read_node
 from storage_engine.kafka.format.log_end import end_offset
 from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.kafka.transactions import find_open
-from storage_engine.model.plan.plan import Plan, PlanRequest, Reason
+from storage_engine.model.plan import Plan, PlanRequest, Reason
 from tests.integration.kafka_broker import (
     SECONDS,
     VERSIONS,

@@ -31,10 +31,8 @@ from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.verify.verify import verify
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
-from storage_engine.model.store.known_logs import Lineages
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.report.validation import Status, VerifyLevel
+from storage_engine.model.store import FileFacts, Lineages, Segment, SegmentState
 from tests.integration.lake_cycle import (
     archive,
     archive_some,

@@ -13,15 +13,15 @@ import pytest
 
 from storage_engine.exceptions import BrokerError, StoreLayoutError
 from storage_engine.model.lag import LagSummary
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.hold.holding import hold, unmanage
 from storage_engine.retention.hold.leaving_unproven import Acceptance
 from storage_engine.rocketmq.hold.state import HoldState
 from storage_engine.rocketmq.live import connect, release
 from storage_engine.rocketmq.remoting import command
-from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.command import RemotingCommand
+from storage_engine.rocketmq.remoting.connection import Access
 from tests.integration.broker import CLEANS_AT_ONCE, running_broker
 from tests.integration.live_state import State, bounded, refused, remembered
 from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, LiveLog, create_topic

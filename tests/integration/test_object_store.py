@@ -21,8 +21,8 @@ from storage_engine.exceptions import BadInputError, CommitStateUnknownError, La
 from storage_engine.lake.archive.archive import archive_segment, segment_jobs
 from storage_engine.lake.archive.commit import commit_segments
 from storage_engine.lake.catalog.catalog import Lake, open_lake
-from storage_engine.lake.catalog.commit_lock import UNLOCKED_GRACE_MS
 from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.writing import UNLOCKED_GRACE_MS
 from storage_engine.lake.file.jobs import SegmentJob, new_attempt
 from storage_engine.lake.gc.garbage import Collection, collect, undo
 from storage_engine.lake.move.making import make_lake
@@ -32,8 +32,8 @@ from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.report.verification import VerifyLevel
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.report.validation import VerifyLevel
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
 from storage_engine.retention.report import finishing
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -17,7 +17,7 @@ from storage_engine.lake.acts import act_files
 from storage_engine.lake.acts.act_files import Acts, read_acts, record_act
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.identity import read_mark
-from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.file.scan import live_data_files
 from storage_engine.lake.gc import compaction
 from storage_engine.lake.gc.expiry import remove_expired, undo_expiry
 from storage_engine.lake.move.making import make_lake
@@ -26,8 +26,7 @@ from storage_engine.lake.storage.small_files import replace_small_file
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.keep.acts import decide_hold, decide_rule
 from storage_engine.model.keep.rules import Scope
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel
 from storage_engine.retention.housekeeping.lake_expiry import expire_lake
 from tests.fixture_stores import unpack
 from tests.integration.lake_cycle import archive_some, lake_on

@@ -20,8 +20,7 @@ from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.storage.small_files import forget_files
 from storage_engine.lake.verify.verify import verify
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel
 from tests.fixture_stores import unpack
 from tests.integration.fault_proxy import FaultKind, FaultProxy, fault_proxy
 from tests.integration.lake_cycle import archive_some, check_exactly_once, lake_on

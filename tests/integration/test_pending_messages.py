@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.model.broker.broker_store import Pending, PendingKind
-from storage_engine.model.plan.plan import PlanRequest, Reason
+from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.settings.policy import PendingPolicy, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -13,7 +13,7 @@ from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold import DriftKind
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.hold.leaving_unproven import Acceptance
 from storage_engine.retention.store.brokers import open_to_look

@@ -25,9 +25,8 @@ from storage_engine.exceptions import GateRefusedError, ReleasedTooMuchError
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.report.validation import CheckResult, Status
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.report.validation import CheckResult, Status, VerifyLevel
 from storage_engine.quality.facts import collect_facts
 from storage_engine.quality.plain_engine import run_suites
 from storage_engine.quality.validate import validate_store
@@ -35,7 +34,7 @@ from storage_engine.resources import project_path
 from storage_engine.retention import steps
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.rocketmq.format import releases
+from storage_engine.rocketmq.format import broker_config
 from storage_engine.rocketmq.live import hold as live_hold
 from storage_engine.rocketmq.live import release
 from storage_engine.spark.consumer_lag import ConsumerLagRequest
@@ -209,8 +208,8 @@ def test_more_than_was_let_go_is_an_alarm_and_not_the_next_run_s_to_answer_for(
 def test_what_nobody_tried_deletes_nothing_until_it_is_accepted(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(releases, "TRIED", ("5.6",))
-    found = live.broker.client.config()[releases.RELEASE]
+    monkeypatch.setattr(broker_config, "TRIED", ("5.6",))
+    found = live.broker.client.config()[broker_config.RELEASE]
     live.aged(3 + FENCED[live.broker.version])
     before = live.names()
     steps.make_plan(live.store, "untried", PlanRequest(manual=True, max_segments=2))

@@ -21,9 +21,8 @@ from storage_engine.exceptions import (
     NotOnBrokerError,
     StoreBusyError,
 )
-from storage_engine.rocketmq.remoting.access import Access
-from storage_engine.rocketmq.remoting.connection import Connection
-from storage_engine.rocketmq.remoting.name_server import NameServers
+from storage_engine.rocketmq.remoting.connection import Access, Connection
+from storage_engine.rocketmq.remoting.masters import NameServers
 from tests.integration.broker import Broker, BrokerStartError, name_server, start_broker
 from tests.integration.remoting import RemotingClient
 from tests.integration.stores import Truth, file_hashes, open_store, served, unpack

@@ -24,8 +24,7 @@ from storage_engine.lake.move.describing import describe
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.verify.verify import verify
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel
 from tests.integration.fault_proxy import FaultProxy, fault_proxy
 from tests.integration.lake_cycle import archive_some, check_exactly_once
 from tests.integration.object_store import ObjectStore

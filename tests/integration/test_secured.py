@@ -26,13 +26,13 @@ from storage_engine.exceptions import (
 )
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.lag import LagSummary, PositionsFrom
-from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.store.store import SegmentId
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.store import SegmentId
 from storage_engine.retention import steps
 from storage_engine.retention.lag.lag_table import read_lag_table
 from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.remoting import command
-from storage_engine.rocketmq.remoting.access import Tls
+from storage_engine.rocketmq.remoting.connection import Tls
 from storage_engine.spark.consumer_lag import (
     ConsumerLagRequest,
     ConsumerLagResult,

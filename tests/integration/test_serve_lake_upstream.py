@@ -22,9 +22,8 @@ from demo.brokers.kafka import Kafka
 from storage_engine.kafka.format.transaction_index import parse_transaction_index
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake_server.archived_partitions import read_archive
-from storage_engine.lake_server.give_back import give_back
 from storage_engine.lake_server.logs import Logs, PartitionRecords
-from storage_engine.lake_server.positions import CommittedPositions
+from storage_engine.lake_server.positions import CommittedPositions, give_back
 from storage_engine.lake_server.reader import LakeReader
 from storage_engine.lake_server.upstream import (
     ClusterView,
@@ -33,7 +32,7 @@ from storage_engine.lake_server.upstream import (
     PartitionKey,
     Upstream,
 )
-from storage_engine.model.store.store import Segment
+from storage_engine.model.store import Segment
 from tests.docs.code_blocks import blocks_of
 from tests.integration import kafka_transactions
 from tests.integration.kafka_broker import (

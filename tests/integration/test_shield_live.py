@@ -20,7 +20,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.hold import DriftKind
 from storage_engine.model.lag import LagSummary
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.monitor.monitoring import monitor
 from storage_engine.retention.store.context import open_context

@@ -34,7 +34,7 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.spark.archive_segments import ArchiveRequest, archive_segments
 from storage_engine.spark.job_io import write_request
 from storage_engine.spark.session import spark_session

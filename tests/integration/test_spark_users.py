@@ -25,7 +25,7 @@ from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.project.up import unpack_sample_store
 from storage_engine.retention.lag.lag_table import read_lag_table
 from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.rocketmq.remoting.name_server import NameServers
+from storage_engine.rocketmq.remoting.masters import NameServers
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker
 from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, LiveLog, create_topic
 from tests.services.command_line import Outcome, run_command

@@ -13,7 +13,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore import choose_segments, write_segments
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.broker.sample import SampleRequest
+from storage_engine.model.broker.kind import SampleRequest
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.sample.writing import write_sample

@@ -16,8 +16,7 @@ import pytest
 
 from storage_engine.exceptions import GateRefusedError, StorageEngineError, StoreIdentityError
 from storage_engine.model.hold import DriftKind
-from storage_engine.model.report.validation import Status, Where
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel, Where
 from storage_engine.retention import steps
 from storage_engine.retention.decisions import adopt, stamp
 from storage_engine.retention.monitor.monitoring import MonitorResult, monitor

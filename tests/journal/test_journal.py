@@ -23,8 +23,8 @@ from storage_engine.journal.journal import Extent, Journal, Phase, RunState, Ste
 from storage_engine.journal.tables.schema import runs
 from storage_engine.model.hold import BrokerProgress
 from storage_engine.model.lag import ArchiveLag
-from storage_engine.model.plan.plan import Decision, LogPlan, Plan, PlanRequest, Reason
-from storage_engine.model.store.store import DiskUsage, FileFacts, Segment, SegmentState
+from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason
+from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentState
 from tests.journal.older_journals import set_back
 
 WRITE_MANY = """
@@ -32,7 +32,7 @@ import sys
 from storage_engine.core import host
 from storage_engine.core.host import ANY_HOST
 from storage_engine.journal.journal import Journal, Phase, Step
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 journal = Journal(sys.argv[1])
 store = journal.add_store("/s", "rocketmq")
 run = journal.begin_run(store.store_id, "r", PlanRequest())

@@ -11,7 +11,7 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store.store import Segment
+from storage_engine.model.store import Segment
 
 STORE = "node-1"
 

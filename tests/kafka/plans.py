@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from storage_engine.kafka.format.layout import LiveFacts, LivePartition, Node, read_node
-from storage_engine.kafka.hold.overlay import with_live
+from storage_engine.kafka.hold.hold_state import with_live
 from storage_engine.kafka.store.store import KafkaStore, OpenNode
-from storage_engine.model.plan.plan import Decision, Plan, PlanRequest, Reason
+from storage_engine.model.plan import Decision, Plan, PlanRequest, Reason
 from storage_engine.retention.store.broker_answers import propose, take_snapshot
 from tests.kafka.made_node import CLUSTER, WRITTEN_MS, batch_of
 

@@ -10,7 +10,7 @@ from storage_engine.crc import crc32c_of
 from storage_engine.cycle import archive_here
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.lag import LagSummary
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.store.managed_store import ManagedStore

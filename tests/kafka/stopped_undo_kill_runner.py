@@ -21,7 +21,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.own_directory import PLAIN_STAMP
 from storage_engine.journal.journal import Journal
 from storage_engine.kafka.format.layout import read_node
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.housekeeping.maintaining import maintain_store

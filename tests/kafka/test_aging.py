@@ -21,8 +21,8 @@ from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
-from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.store.store import Segment, SegmentId
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.store import Segment, SegmentId
 from storage_engine.retention.archive import archiving, sealed
 from storage_engine.retention.archive.archivable import Listed, list_segments, refuse_other_logs
 from storage_engine.retention.archive.archiving import Planned, planned_segments

@@ -18,7 +18,7 @@ from storage_engine.kafka.codec.codec import CODEC
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file.data_file import write_data_file
 from storage_engine.lake.file.jobs import SegmentJob
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 from tests.kafka import batches
 
 WHOLE = batches.batch([batches.Record(1, b"k", b"v")], base_offset=3)

@@ -22,7 +22,7 @@ from storage_engine.kafka.codec.segment_context import SegmentTransactions
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file.data_file import check_tiled, plan_windows, segment_bytes, write_data_file
 from storage_engine.lake.file.jobs import SegmentJob
-from storage_engine.model.store.store import FileFacts, SegmentContext
+from storage_engine.model.store import FileFacts, SegmentContext
 from tests.kafka import batches
 from tests.kafka.lakes import STORE
 from tests.kafka_fixture import truth

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.arrow.lag_columns import LAG_SCHEMA, POSITIONS_SCHEMA
+from storage_engine.arrow.name_columns import LAG_SCHEMA, POSITIONS_SCHEMA
 from storage_engine.exceptions import BadInputError
 from storage_engine.kafka import BROKER
 from storage_engine.kafka.codec.codec import CODEC, KafkaCodec
@@ -35,7 +35,7 @@ from storage_engine.kafka.store.lag_context import lag_context
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.lag_job import LagRequest
 from storage_engine.model.lag import LagSource
-from storage_engine.model.store.store import SegmentId
+from storage_engine.model.store import SegmentId
 from storage_engine.retention.lag.lag_table import queue_shares
 from tests.kafka.batches import Record, batch
 from tests.services.lag import measured_by, partition_lags

@@ -19,7 +19,7 @@ from storage_engine.lake.archive import archive as archiving
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.names import data_file_of
-from storage_engine.lake.file.filters import between
+from storage_engine.lake.file.scan import between
 from storage_engine.lake.gc import compaction
 from storage_engine.lake.gc.garbage import collect, undo
 from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
@@ -30,13 +30,12 @@ from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.restore.export import Selection, check_topic, export_messages
 from storage_engine.lake.restore.export_format import ExportFormat
 from storage_engine.lake.restore.restore import restore
-from storage_engine.lake.soundness.message_batches import ReadCount, message_batches
 from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.soundness.segment_reader import ReadCount, message_batches
 from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
-from storage_engine.model.store.store import Segment
+from storage_engine.model.report.validation import Status, VerifyLevel
+from storage_engine.model.store import Segment
 from storage_engine.quality.facts import collect_lake
 from tests.kafka.lakes import STORE, archive, new_lake, segments_of
 from tests.kafka_fixture import truth

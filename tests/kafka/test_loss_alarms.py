@@ -14,8 +14,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.report.diagnosis import Severity
-from storage_engine.model.report.validation import Status, Where
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel, Where
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import measure_lag

@@ -16,7 +16,7 @@ from storage_engine.kafka.format.log_end import log_end, segment_facts
 from storage_engine.kafka.rules import LogFacts, RetentionSettings, retention_pass
 from storage_engine.kafka.store.plan import SeenLog, log_facts
 from storage_engine.kafka.store.store import log_snapshot
-from storage_engine.model.plan.plan import Plan
+from storage_engine.model.plan import Plan
 from tests.kafka.made_node import WRITTEN_MS, MadeNode, batch_of
 from tests.kafka.plans import DAY_MS, planned
 

@@ -11,7 +11,7 @@ import pytest
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.kafka.format.partition_metadata import text_of
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import VerifyLevel
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps

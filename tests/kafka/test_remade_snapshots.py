@@ -11,8 +11,7 @@ from storage_engine.crc import crc32c_of
 from storage_engine.cycle import archive_here
 from storage_engine.kafka.format.producer_snapshot import same_producers
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -20,9 +20,8 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import list_stores
-from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.report.validation import Where
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.report.validation import VerifyLevel, Where
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import archive_lag, archive_sealed, measure_lag

@@ -19,9 +19,8 @@ from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.restore.restore import choose_segments
 from storage_engine.lake.verify.replica_coverage import compare_with_replicas, replica_receipts
 from storage_engine.lake.verify.verify import verify
-from storage_engine.model.report.validation import Status, Where
-from storage_engine.model.report.verification import VerifyLevel
-from storage_engine.model.store.store import FileFacts, Segment, SegmentContext, SegmentState
+from storage_engine.model.report.validation import Status, VerifyLevel, Where
+from storage_engine.model.store import FileFacts, Segment, SegmentContext, SegmentState
 from tests.kafka.lakes import STORE, archive, new_lake, segments_of
 from tests.lake.expiry import expire
 from tests.lake.garbage_helpers import local

@@ -13,7 +13,7 @@ import pytest
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError, ChangedUnderUsError, QuarantineError, StoreCrashedError
 from storage_engine.journal.journal import Journal
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.housekeeping.maintaining import maintain_store

@@ -30,8 +30,7 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.export import Selection, export_messages
 from storage_engine.lake.restore.export_format import ExportFormat
 from storage_engine.lake.soundness.receipts import read_receipts
-from storage_engine.model.report.validation import Status, Where
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel, Where
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import measure_lag

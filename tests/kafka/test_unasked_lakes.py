@@ -11,7 +11,7 @@ from storage_engine.cycle import archive_here
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import VerifyLevel
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import measure_lag

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from storage_engine.arrow.lag_columns import POSITIONS_SCHEMA
+from storage_engine.arrow.name_columns import POSITIONS_SCHEMA
 from storage_engine.kafka.format.layout import read_node
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.stopped.observed_tasks import stopped_tasks
@@ -25,9 +25,8 @@ from storage_engine.kafka.stopped.stopped_plan import stopped_node
 from storage_engine.kafka.store.lag_context import lag_context
 from storage_engine.kafka.store.store import open_store
 from storage_engine.model.broker.broker_store import StoreSettings
-from storage_engine.model.plan.plan import PlanRequest, Reason
-from storage_engine.model.report.validation import Status, Where, worst
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.plan import PlanRequest, Reason
+from storage_engine.model.report.validation import Status, VerifyLevel, Where, worst
 from storage_engine.quality.facts import Facts, collect_facts
 from storage_engine.quality.plain_engine import run_suites
 from storage_engine.resources import project_path

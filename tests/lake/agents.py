@@ -13,7 +13,7 @@ from pathlib import Path
 from storage_engine.lake.agent import Agent, AgentListening
 from storage_engine.lake.file.agent_files import PLAIN
 from storage_engine.lake.file.jobs import AgentAccess
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 from tests.integration.secured import certificate
 
 TOKEN = "0123456789abcdef0123456789abcdef"

@@ -34,9 +34,8 @@ from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.keep.acts import decide_hold, decide_rule
 from storage_engine.model.keep.rules import Scope
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.report.validation import Status, VerifyLevel
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from tests.lake.lake_acts import held, old_release, tree
 from tests.retention.kill_runner import Moment, count_durable_operations, not_killed
 from tests.services.forks import in_child

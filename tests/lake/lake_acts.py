@@ -17,8 +17,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.verify.verify import verify
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel
 
 __all__ = ["archive", "at", "check", "copy_tree", "held", "old_release", "tree"]
 

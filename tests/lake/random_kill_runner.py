@@ -34,7 +34,7 @@ from storage_engine.lake.restore.restore import config_names, restore
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.rocketmq.codec.codec import CODEC
 
 STORE = "store-1"

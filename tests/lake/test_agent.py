@@ -60,7 +60,7 @@ from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.storage.pace import LimitedPace
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
 from storage_engine.retention.store.context import opened
 from storage_engine.same_bytes.own_acts import own_acts

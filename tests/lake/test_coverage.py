@@ -17,11 +17,10 @@ from storage_engine.lake.coverage.coverage import (
     lost_ranges,
 )
 from storage_engine.lake.coverage.spans import ArchivedSpan
-from storage_engine.model.plan.plan import Decision, Reason
+from storage_engine.model.plan import Decision, Reason
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import RangeStatus, Status, Where
-from storage_engine.model.store.known_logs import Lineages, log_label
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Lineages, Segment, SegmentState, log_label
 from storage_engine.retention.ranges.offset_ranges import Lakes, Place, offset_ranges
 
 SIZE = 100

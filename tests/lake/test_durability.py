@@ -20,7 +20,7 @@ from pathlib import Path
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 
 directory, path = sys.argv[1:]
 lake = make_lake(LakeConfig.local(directory))

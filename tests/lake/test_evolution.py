@@ -32,8 +32,7 @@ from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.broker.codec import SegmentCodec
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel
 from storage_engine.rocketmq import RocketMQ
 from storage_engine.rocketmq.codec.codec import CODEC
 

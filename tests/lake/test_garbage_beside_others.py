@@ -15,7 +15,7 @@ from storage_engine.core.turns import waiting_at_most
 from storage_engine.exceptions import LakeUnavailableError, StorageEngineError
 from storage_engine.lake.archive.archive import archive_all, archive_segment
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.commit_lock import committing
+from storage_engine.lake.catalog.writing import committing
 from storage_engine.lake.gc.garbage import Collection, undo
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth
@@ -68,7 +68,7 @@ def test_a_commit_waits_for_whoever_removes_files_and_a_killed_one_holds_nobody_
     lake: Lake, segments: list[Path], make_jobs: MakeJobs
 ) -> None:
     code = (
-        "import sys, time; from storage_engine.lake.catalog.commit_lock import nobody_commits;"
+        "import sys, time; from storage_engine.lake.catalog.writing import nobody_commits;"
         "from storage_engine.lake.catalog.catalog import open_lake;"
         "from storage_engine.lake.catalog.config import LakeConfig\n"
         "with nobody_commits(open_lake(LakeConfig.from_json(sys.argv[1]))):"

@@ -26,7 +26,7 @@ from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.proof.receipt import ChainHead, Receipt
-from storage_engine.model.report.verification import VerifyLevel, receipt_name
+from storage_engine.model.report.validation import VerifyLevel, receipt_name
 from tests.lakes import damage, path_of
 from tests.rounds import again_but
 

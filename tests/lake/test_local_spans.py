@@ -11,7 +11,7 @@ from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.spans import local_spans
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store.known_logs import Lineages
+from storage_engine.model.store import Lineages
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 

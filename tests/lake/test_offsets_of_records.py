@@ -30,8 +30,8 @@ from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.report.verification import VerifyLevel
-from storage_engine.model.store.store import Segment
+from storage_engine.model.report.validation import VerifyLevel
+from storage_engine.model.store import Segment
 from tests.lake.garbage_helpers import make_old
 from tests.services import toy
 from tests.services.toy import LINES

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from storage_engine.lake.coverage.verify_turns import by_receipt, choose, coverage, standing_fault
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.report.verification import Check, VerifyLevel
+from storage_engine.model.report.validation import Check, VerifyLevel
 
 RECEIPTS, FILES, BYTES, ON_DISK = VerifyLevel
 

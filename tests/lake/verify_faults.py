@@ -19,7 +19,7 @@ from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.verify.verify import StoreVerification, VerifyLevel, verify
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store.known_logs import Lineages
+from storage_engine.model.store import Lineages
 from tests.lakes import path_of
 
 MIB = 1 << 20

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from storage_engine.lake_server.group_answers import GroupAnswers
-from storage_engine.lake_server.groups import GroupCoordinator
+from storage_engine.lake_server.group_answers import GroupAnswers, GroupCoordinator
 from storage_engine.lake_server.positions import CommittedPositions
 
 WEEK_SECONDS = 7 * 24 * 3600.0

@@ -26,10 +26,9 @@ from storage_engine.lake_server.archived_partitions import ArchivedPartition
 from storage_engine.lake_server.logs import Logs, PartitionRecords
 from storage_engine.lake_server.positions import CommittedPositions
 from storage_engine.lake_server.protocol import APIS, FETCH, Request, read_request
-from storage_engine.lake_server.reader import _THREADS, LakeReader
+from storage_engine.lake_server.reader import _THREADS, LakeReader, Transactions
 from storage_engine.lake_server.segment_batches import KeptBytes, Piece, SegmentInLake
 from storage_engine.lake_server.server import Listening, serve
-from storage_engine.lake_server.transactions import Transactions
 from storage_engine.lake_server.upstream import FetchLimits, PartitionFetch
 from storage_engine.model.proof.receipt import Receipt
 from tests.kafka.lakes import archive, new_lake, segments_of
@@ -302,7 +301,7 @@ def test_batches_of_zstd_are_sent_to_clients_alone_that_know_it(
     archive(lake, node, segments_of(node, f"{topic}-0"))
     apis = {**APIS, FETCH: ("fetch", 4, 9)}
     monkeypatch.setattr("storage_engine.lake_server.protocol.APIS", apis)
-    monkeypatch.setattr("storage_engine.lake_server.answers.APIS", apis)
+    monkeypatch.setattr("storage_engine.lake_server.server.APIS", apis)
 
     def end_of(port: int) -> int:
         settings = {"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "old", "log_level": 0}

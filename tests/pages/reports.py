@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from storage_engine.model.lag import Unread, UnreadMessages
-from storage_engine.model.plan.plan import Cause, PlanRequest, Reason, Trigger, Urgency
+from storage_engine.model.plan import Cause, PlanRequest, Reason, Trigger, Urgency
 from storage_engine.model.report.validation import CheckResult, RangeStatus, Status, ValidationResult, Where
 from storage_engine.retention.report.finishing import report_json
 from storage_engine.retention.report.report import (

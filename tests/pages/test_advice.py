@@ -10,7 +10,7 @@ import pytest
 from storage_engine import exceptions
 from storage_engine.brokers import broker_names, find_broker
 from storage_engine.model.broker.broker_words import BrokerWords
-from storage_engine.model.plan.plan import DELETING, Cause, Reason
+from storage_engine.model.plan import DELETING, Cause, Reason
 from storage_engine.pages.advice import (
     CAUSES,
     CHECK_OTHERWISE,

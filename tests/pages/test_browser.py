@@ -12,7 +12,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from storage_engine.model.plan.plan import Cause, Reason, Trigger, Urgency
+from storage_engine.model.plan import Cause, Reason, Trigger, Urgency
 from storage_engine.model.report.validation import Status
 from storage_engine.pages.report import render_page, report_html
 from storage_engine.pages.summary import summary_html

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.plan.plan import Reason
+from storage_engine.model.plan import Reason
 from storage_engine.model.report.validation import CheckResult, RangeStatus, Status, ValidationResult, Where
 from storage_engine.pages.report import (
     BAR_WIDTH,

@@ -11,7 +11,7 @@ import pytest
 
 from storage_engine.journal.journal import Waiver
 from storage_engine.model.lag import Unread
-from storage_engine.model.plan.plan import PlanRequest, Reason
+from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.report.validation import Status
 from storage_engine.pages.figures import took_text
 from storage_engine.pages.report import report_html

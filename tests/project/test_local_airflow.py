@@ -16,8 +16,7 @@ import psutil
 import pytest
 
 from storage_engine.project.init import Project
-from storage_engine.project.local_airflow import AirflowApi, ApiError, LocalAirflow, component_environment
-from storage_engine.project.up import up
+from storage_engine.project.up import AirflowApi, ApiError, LocalAirflow, component_environment, up
 from tests.rounds import some
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]

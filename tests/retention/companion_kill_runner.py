@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.journal.journal import Journal, Phase, Step
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.quarantine.undo import undo

@@ -16,7 +16,7 @@ from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.writing import ready_to_write
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.retention import steps
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -19,7 +19,7 @@ from typing import Any
 
 from storage_engine.core import durable
 from storage_engine.journal.tables.database import JournalDatabase
-from storage_engine.retention.housekeeping import journal_expiry
+from storage_engine.retention.housekeeping import maintaining
 from storage_engine.retention.housekeeping.maintaining import maintain_directory
 
 TABLES = ("runs", "events", "samples", "plans", "waivers", "stores", "topic_days")
@@ -62,7 +62,7 @@ def _kill_at(number: int) -> None:
 
 
 def main(prepared: Path, work: Path, now_ms: int, stride: int) -> None:
-    journal_expiry.BATCH = 2
+    maintaining.BATCH = 2
     number, survived = 1 - stride, False
     while not survived:
         number += stride

@@ -17,13 +17,12 @@ from pathlib import Path
 
 from storage_engine.exceptions import StoreIdentityError
 from storage_engine.journal.journal import Journal, Phase, Step
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.decisions import move
-from storage_engine.retention.store.identity import identify
+from storage_engine.retention.store.identity import MOVE_RUN, identify
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import read_stamp
-from storage_engine.retention.store.store_moves import MOVE_RUN
 from tests.lakes import make_lakes
 from tests.retention.kill_runner import Moment, count_durable_operations
 from tests.services.forks import in_child

@@ -8,8 +8,7 @@ from pathlib import Path
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.report.validation import Status, Where
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel, Where
 from storage_engine.model.settings.policy import Policy, ShieldMode
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.shield import tend_shield

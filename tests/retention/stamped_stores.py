@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from storage_engine.model.lag import LagSummary
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.store.managed_store import ManagedStore
 

@@ -25,9 +25,9 @@ from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.broker.broker_store import ALWAYS, BrokerStore, hold_of, watch_of
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode, LagPolicy, PendingPolicy, Policy
-from storage_engine.model.store.store import Archivable, StoreSnapshot
+from storage_engine.model.store import Archivable, StoreSnapshot
 from storage_engine.retention import shield, steps
 from storage_engine.retention.archive import gone
 from storage_engine.retention.doctor.doctor import diagnose

@@ -10,7 +10,7 @@ import pytest
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import UnsupportedLayoutError
 from storage_engine.journal.journal import Journal
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveWhen, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import archive_sealed

@@ -18,7 +18,7 @@ from storage_engine.core.clock import (
 )
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Journal
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.managed_store import ManagedStore

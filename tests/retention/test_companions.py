@@ -23,12 +23,11 @@ from storage_engine.lake.coverage.coverage import ReleasedSpan
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.plan.plan import Decision, DependentFile, PlanRequest, Reason
-from storage_engine.model.proof.companions import MAX_COMPANION_BYTES, Companion, companions_text
-from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.plan import Decision, DependentFile, PlanRequest, Reason
+from storage_engine.model.proof.receipt import MAX_COMPANION_BYTES, Companion, Receipt, companions_text
+from storage_engine.model.report.validation import VerifyLevel
 from storage_engine.model.settings.policy import ArchiveMode, Policy
-from storage_engine.model.store.store import FileFacts, Segment
+from storage_engine.model.store import FileFacts, Segment
 from storage_engine.retention import steps
 from storage_engine.retention.decisions import adopt
 from storage_engine.retention.proof.gate import Consent, Passage
@@ -38,7 +37,7 @@ from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.ranges.drift import spans_in_unasked_lakes
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.same_bytes.removal import remove_rest, remove_unchanged
+from storage_engine.same_bytes.own_acts import remove_rest, remove_unchanged
 from tests.lakes import make_lakes, path_of
 from tests.services import toy
 from tests.services.toy import LINES

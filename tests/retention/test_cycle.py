@@ -18,7 +18,7 @@ from storage_engine.exceptions import (
     StoreNotFoundError,
 )
 from storage_engine.journal.journal import Journal
-from storage_engine.model.plan.plan import Cause, PlanRequest, Reason
+from storage_engine.model.plan import Cause, PlanRequest, Reason
 from storage_engine.retention import steps
 from storage_engine.retention.decisions import adopt
 from storage_engine.retention.report.finishing import finish

@@ -16,8 +16,7 @@ from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.ranges.verification import verify_lake
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.generate import Shape, write_store
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.plan.plan import PlanRequest, Reason
+from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.retention import steps
 from storage_engine.retention.report.finishing import FinishResult, finish
 from storage_engine.retention.report.report import Outcome

@@ -17,8 +17,8 @@ from storage_engine.exceptions import BadInputError, LakeConflictError
 from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
-from storage_engine.model.plan.plan import LogPlan, Plan
-from storage_engine.model.store.known_logs import Lineages
+from storage_engine.model.plan import LogPlan, Plan
+from storage_engine.model.store import Lineages
 from storage_engine.retention import steps
 from storage_engine.retention.decisions import adopt
 from storage_engine.retention.proof.proofs import current_receipts, read_proofs

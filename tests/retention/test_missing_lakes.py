@@ -12,7 +12,7 @@ from storage_engine.exceptions import LakeMissingError, LakeUnavailableError
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file.jobs import SegmentJob
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.retention import steps
 from storage_engine.retention.store.identity import identify

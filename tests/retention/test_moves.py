@@ -13,7 +13,7 @@ from storage_engine.core import host
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError, GateRefusedError, StoreIdentityError, WrongHostError
 from storage_engine.journal.journal import Journal, Phase, Step, hold_memory
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import decisions, steps
 from storage_engine.retention.decisions import move
 from storage_engine.retention.plan.watching import check_watcher

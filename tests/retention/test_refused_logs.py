@@ -21,9 +21,9 @@ from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.model.broker.broker_store import StoreConsumers
 from storage_engine.model.lag import LagSummary, Unread, UnreadMessages
-from storage_engine.model.plan.plan import PlanRequest, Reason
+from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.settings.policy import LagPolicy, Policy
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.quality.validate import write_page
 from storage_engine.retention import steps
 from storage_engine.retention.archive.archiving import ArchiveResult, archive_each_log

@@ -10,7 +10,7 @@ import pytest
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Journal
 from storage_engine.model.lag import LagSummary, QueueLag
-from storage_engine.model.plan.plan import Reason
+from storage_engine.model.plan import Reason
 from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.proof.gate import Passage

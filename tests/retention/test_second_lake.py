@@ -24,7 +24,7 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.retention import steps
 from storage_engine.retention.decisions import adopt

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.model.store.known_logs import Absence, LogIdentity
+from storage_engine.model.store import Absence, LogIdentity
 from storage_engine.retention.ranges.seen_logs import SeenLog, absent_logs, missing_ranges, remembered
 
 RIGHT, WRONG = Absence(True, "its topic was deleted"), Absence(False, "it should be here")

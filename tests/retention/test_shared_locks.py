@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from storage_engine import cycle
-from storage_engine.lake.catalog import commit_lock
+from storage_engine.lake.catalog import writing
 from storage_engine.retention.housekeeping.maintaining import maintain_lakes, maintain_store
 from storage_engine.retention.steps import monitor
 from storage_engine.retention.store.context import opened
@@ -56,7 +56,7 @@ def held(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Ma
     """A store, and what is held while something is done with it."""
     store = managed()
     found = Held(store.real_root)
-    holding = commit_lock._held
+    holding = writing._held
 
     @contextmanager
     def told(location: str, operation: int) -> Iterator[None]:
@@ -73,7 +73,7 @@ def held(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Ma
     def ended(connection: Any) -> None:
         found.end(Path(str(connection.engine.url.database)).name)
 
-    monkeypatch.setattr(commit_lock, "_held", told)
+    monkeypatch.setattr(writing, "_held", told)
     listeners = (("begin", begun), ("commit", ended), ("rollback", ended))
     for name, listener in listeners:
         event.listen(Engine, name, listener)
@@ -101,7 +101,7 @@ def test_no_step_holds_what_others_wait_for_while_it_looks_at_the_store(
 
 def test_a_look_under_a_lock_would_be_seen(held: tuple[ManagedStore, Held]) -> None:
     store, found = held
-    with commit_lock.nobody_commits_at(str(Path(store.root).parent / "lake")):
+    with writing.nobody_commits_at(str(Path(store.root).parent / "lake")):
         Path(store.root, "checkpoint").read_bytes()
     assert len(found.looks) == 1
     assert found.looks[0].startswith("open (")

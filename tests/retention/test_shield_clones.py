@@ -18,11 +18,11 @@ from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import Policy, ShieldMode
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
-from storage_engine.retention.hold.shield_removal import remove_shield_of
+from storage_engine.retention.hold.holding import remove_shield_of
 from storage_engine.retention.monitor.store_watch import read_links
 from storage_engine.retention.shield import tend_shield
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -36,7 +36,7 @@ from tests.services.file_systems import mounted
 KINDS = ("xfs", "btrfs")
 KILLED_BEFORE_THE_NAME = """
 import os, signal, sys
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.shield import links
 links.os.link = lambda *args, **options: os.kill(os.getpid(), signal.SIGKILL)
 segment = Segment("commitlog", 0, FileFacts.of(sys.argv[2]), SegmentState.SEALED)

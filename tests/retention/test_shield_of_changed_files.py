@@ -15,11 +15,11 @@ from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.hold import ShieldNeed
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.report.validation import Where
 from storage_engine.retention import steps
 from storage_engine.retention.decisions import adopt
-from storage_engine.retention.hold.shield_removal import remove_shield_of
+from storage_engine.retention.hold.holding import remove_shield_of
 from storage_engine.retention.monitor.store_watch import read_links
 from storage_engine.retention.ranges.losses import AcceptedLoss, record_loss
 from storage_engine.retention.shield import tend_shield
@@ -236,6 +236,6 @@ def test_a_clone_that_has_what_the_log_has_no_more_is_counted_as_used_room(
     size = segments(store)[0].stat().st_size
     need = ShieldNeed(batch_segments=10, pass_interval_ms=10_000, disk_bytes=100 * size, used_percent=50)
     monkeypatch.setattr(FileShield, "need", lambda broker: need)
-    monkeypatch.setattr("storage_engine.shield.size.room_bytes", room)
+    monkeypatch.setattr("storage_engine.shield.seen.room_bytes", room)
     tend_shield(store, tends=True)
     assert counted == [size]

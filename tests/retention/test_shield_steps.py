@@ -16,11 +16,11 @@ from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.core.wording import bytes_text
 from storage_engine.exceptions import GateRefusedError, ShieldError
 from storage_engine.model.lag import LagSummary
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.report.validation import Where
 from storage_engine.model.settings.policy import Policy, ShieldMode
 from storage_engine.retention import shield, steps
-from storage_engine.retention.hold.shield_removal import remove_shield_of
+from storage_engine.retention.hold.holding import remove_shield_of
 from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.proof.shielding import shield_notices
 from storage_engine.retention.release import releasing

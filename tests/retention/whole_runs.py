@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.store.managed_store import ManagedStore
 

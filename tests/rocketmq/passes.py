@@ -6,10 +6,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
-from storage_engine.model.course.course import CourseRecord, CourseStart
-from storage_engine.model.course.daily_hours import Inflow
-from storage_engine.model.plan.plan import PlanRequest, Reason
-from storage_engine.model.store.store import (
+from storage_engine.model.course import CourseRecord, CourseStart, Inflow
+from storage_engine.model.plan import PlanRequest, Reason
+from storage_engine.model.store import (
     DiskUsage,
     FileFacts,
     LogSnapshot,
@@ -19,8 +18,7 @@ from storage_engine.model.store.store import (
     percent_rounded_up,
 )
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
-from storage_engine.rocketmq.rules.plan import plan
-from storage_engine.rocketmq.rules.rules import age_reason
+from storage_engine.rocketmq.rules.rules import age_reason, plan
 
 
 class Kept(CourseRecord):

@@ -6,17 +6,10 @@ from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
 from storage_engine.core.clock import HOUR_MS
-from storage_engine.model.plan.plan import Plan, PlanRequest
-from storage_engine.model.store.store import (
-    DiskUsage,
-    FileFacts,
-    LogSnapshot,
-    Segment,
-    SegmentState,
-    StoreSnapshot,
-)
+from storage_engine.model.plan import Plan, PlanRequest
+from storage_engine.model.store import DiskUsage, FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.rules.plan import plan
+from storage_engine.rocketmq.rules.rules import plan
 
 UTC = ZoneInfo("UTC")
 NOON = 1_750_000_000_000 // (24 * HOUR_MS) * 24 * HOUR_MS + 12 * HOUR_MS

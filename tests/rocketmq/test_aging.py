@@ -20,8 +20,8 @@ from storage_engine.journal.journal import Journal, Run, Step
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
-from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.store.store import SegmentId
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.store import SegmentId
 from storage_engine.retention.archive import archiving, sealed
 from storage_engine.retention.archive.archivable import Listed, list_segments
 from storage_engine.retention.archive.archiving import Planned, planned_segments

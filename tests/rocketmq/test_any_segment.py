@@ -18,9 +18,8 @@ from storage_engine.lake.file.jobs import ProvenSegment
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.verify.verify import verify
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.report.validation import Status, VerifyLevel
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from tests.rounds import rounds
 
 EXAMPLES = rounds("STORAGE_ENGINE_SEGMENT_EXAMPLES", 25, 80)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_engine.core.clock import DAY_MS
-from storage_engine.model.course.course import Advice, Course, CourseStart, Ingest, SegmentRun
+from storage_engine.model.course import Advice, Course, CourseStart, Ingest, SegmentRun
 from storage_engine.rocketmq.course import RULES
 
 GIB = 1 << 30

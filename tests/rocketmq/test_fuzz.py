@@ -16,13 +16,12 @@ from storage_engine.cli.output.lag import in_process_lag
 from storage_engine.core.untrusted import MALFORMED
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.broker.broker_store import StoreSettings
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.report.facts import FactsScope
-from storage_engine.model.store.store import SegmentId
+from storage_engine.model.store import SegmentId
 from storage_engine.rocketmq import facts
 from storage_engine.rocketmq.format.mapped_files import file_name
-from storage_engine.rocketmq.inspect import inspect
-from storage_engine.rocketmq.key_lookup import look_up
+from storage_engine.rocketmq.inspect import inspect, look_up
 from storage_engine.rocketmq.lag.consumer_offsets import parse_offsets
 from storage_engine.rocketmq.remoting import answers
 from storage_engine.rocketmq.remoting.answers import AnswerError

@@ -12,7 +12,7 @@ import pytest
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.index_file import key_hash
 from storage_engine.rocketmq.format.layout import resolve_layout
-from storage_engine.rocketmq.key_lookup import look_up
+from storage_engine.rocketmq.inspect import look_up
 from tests.rocketmq.conftest import Message, make_frame
 from tests.rocketmq.format.test_index_file import STORES, opened
 from tests.rounds import later, some

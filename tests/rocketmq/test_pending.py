@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from storage_engine.model.broker.broker_store import Pending, PendingKind, StoreSettings
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import PendingPolicy
-from storage_engine.retention.plan.pending_policy import apply_pending_policy
+from storage_engine.retention.plan.deciding import apply_pending_policy
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.pending import RECORD, pending
 from storage_engine.rocketmq.store.broker import open_files

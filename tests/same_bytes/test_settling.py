@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import ChangedUnderUsError
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 from storage_engine.same_bytes.settling import settle, until_distinct_seconds
 from storage_engine.same_bytes.trusted_times import times_are_trusted
 from tests.rounds import ALL

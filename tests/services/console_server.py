@@ -28,7 +28,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.plugins.console_routes import PAGE, static_files
+from storage_engine.plugins.app import PAGE, static_files
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

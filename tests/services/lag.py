@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from storage_engine.arrow.lag_columns import add_risk
+from storage_engine.arrow.name_columns import add_risk
 from storage_engine.kafka import lag as kafka_lag
 from storage_engine.model.broker.lag_job import LagJob
 from storage_engine.rocketmq.lag import lag as rocketmq_lag

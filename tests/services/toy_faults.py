@@ -10,7 +10,7 @@ from pathlib import Path
 
 from storage_engine.cli.options.options import journal_of
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import LagPolicy, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.store.managed_store import ManagedStore

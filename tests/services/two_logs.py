@@ -22,8 +22,8 @@ from storage_engine.model.broker.broker_store import (
 )
 from storage_engine.model.broker.broker_words import BrokerWords
 from storage_engine.model.lag import Unread
-from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest
-from storage_engine.model.store.store import LogSnapshot, Segment, StoreSnapshot
+from storage_engine.model.plan import DependentFile, Plan, PlanRequest
+from storage_engine.model.store import LogSnapshot, Segment, StoreSnapshot
 from storage_engine.rocketmq import RocketMQ
 from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.store.broker import FileProcess, FileShield, RocketMQBrokerStore, open_files

@@ -11,7 +11,7 @@ import pytest
 from storage_engine.core.durable import temporary_name
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import ShieldError
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.same_bytes.own_acts import read_own_acts
 from storage_engine.shield.index import (
     CLONES,

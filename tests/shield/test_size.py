@@ -6,11 +6,17 @@ import pytest
 
 from storage_engine.model.hold import ShieldNeed
 from storage_engine.model.settings.policy import ShieldMode
-from storage_engine.model.store.known_logs import Lineages
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Lineages, Segment, SegmentState
 from storage_engine.shield.index import Link, LinkKind
-from storage_engine.shield.seen import Place, SeenLink, Shield
-from storage_engine.shield.size import segments_needed, to_give_up, wanted, without_use
+from storage_engine.shield.seen import (
+    Place,
+    SeenLink,
+    Shield,
+    segments_needed,
+    to_give_up,
+    wanted,
+    without_use,
+)
 
 SIZE = 1 << 30
 BROKER = ShieldNeed(batch_segments=10, pass_interval_ms=10_000, disk_bytes=1000 * SIZE, used_percent=80)

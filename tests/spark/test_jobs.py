@@ -31,7 +31,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from demo.spark import count_stages, event_log_conf
-from storage_engine.arrow.lag_columns import ANYWHERE, PLACES_SCHEMA, SEGMENTS_SCHEMA, add_risk
+from storage_engine.arrow.name_columns import ANYWHERE, PLACES_SCHEMA, SEGMENTS_SCHEMA, add_risk
 from storage_engine.brokers import find_broker
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.turns import has_shared_lock
@@ -60,7 +60,7 @@ from storage_engine.model.broker.lag_job import LagRequest
 from storage_engine.model.keep.rules import ArchiveRule, Scope
 from storage_engine.model.lag import QueueLag
 from storage_engine.model.proof.receipt import PARTIAL
-from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState
 from storage_engine.retention.lag.lag_table import lag_part, merge, read_lag_table
 from storage_engine.rocketmq import BROKER
 from storage_engine.rocketmq.format.layout import LOG

@@ -34,8 +34,7 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.keep.rules import ArchiveRule, Scope
 from storage_engine.model.report.validation import Where
-from storage_engine.model.store.known_logs import Lineages
-from storage_engine.model.store.store import Segment, SegmentState
+from storage_engine.model.store import Lineages, Segment, SegmentState
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import update_stamp
 from storage_engine.spark.read_plan import RowsMissingError, StoreLook, _cut_off, _limits, look_at_store

@@ -4,7 +4,7 @@ import pytest
 
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file.jobs import SegmentJob
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 from storage_engine.spark.archive_segments import SEGMENT_COST_BYTES, TASK_BYTES, TASKS_PER_CORE, task_groups
 
 KIB, GIB = 1 << 10, 1 << 30

@@ -19,8 +19,7 @@ from storage_engine.project.init import (
     store_definition,
     store_fields,
 )
-from storage_engine.project.local_airflow import LocalAirflow
-from storage_engine.project.up import SampleStore, free_port, unpack_sample_store
+from storage_engine.project.up import LocalAirflow, SampleStore, free_port, unpack_sample_store
 from tests.services.console_journal import write_journal
 
 RETENTION, MONITOR, FORCED = (

@@ -12,8 +12,7 @@ from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
-from storage_engine.project.local_airflow import AirflowApi, ApiError
-from storage_engine.project.process_tree import ProcessTree
+from storage_engine.project.up import AirflowApi, ApiError, ProcessTree
 from tests.services.newcomer import Newcomer
 
 CHROMIUM = Path("/usr/bin/chromium")

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.project.local_airflow import AirflowApi, ApiError
-from storage_engine.project.process_tree import ProcessTree
-from storage_engine.project.up import unpack_sample_store
+from storage_engine.project.up import AirflowApi, ApiError, ProcessTree, unpack_sample_store
 from tests.docs.code_blocks import ROOT, blocks_of, commands_of
 from tests.services.installs import CONSTRAINTS
 from tests.services.newcomer import Newcomer

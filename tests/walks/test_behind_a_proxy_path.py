@@ -13,9 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from storage_engine.project.init import init_project, store_definition, store_fields
-from storage_engine.project.local_airflow import AirflowApi, component_environment
-from storage_engine.project.process_tree import ProcessTree
-from storage_engine.project.up import free_port
+from storage_engine.project.up import AirflowApi, ProcessTree, component_environment, free_port
 from tests.integration.postgres import postgres
 from tests.services.console_journal import write_journal
 from tests.walks.console_airflow import CONSOLE, PAST, chromium, console, log_in

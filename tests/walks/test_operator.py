@@ -10,7 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, FrameLocator, Page, expect
 
 from storage_engine.project.init import STORE_CONNECTION
-from storage_engine.project.local_airflow import AirflowApi, ApiError
+from storage_engine.project.up import AirflowApi, ApiError
 from tests.walks.console_airflow import (
     CONSOLE,
     FORCED,

@@ -32,10 +32,9 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import UNCHANGED, bytes_text, count_text, time_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import Coverage, StoreVerification, VerifyLevel
+from storage_engine.model.report.validation import Coverage, Status, StoreVerification, VerifyLevel
 from storage_engine.model.settings.spark_from import in_spark
 from storage_engine.retention.proof.refusing import archive_error
 

@@ -1,4 +1,7 @@
-"""STORE on a command line with its options and lakes, or an Airflow connection: one object a command."""
+"""STORE on a command line with its options and lakes, or an Airflow connection: one object a command.
+
+The running broker of a store is told by options too, as the table of settings has them.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,15 @@ from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from storage_engine.cli.options.live_options import LIVE_OPTIONS, live_broker
 from storage_engine.cli.options.options import (
     CONN_ID,
     SECOND_LAKE,
+    argument_of,
     journal_of,
     lake_of,
     policy_of,
@@ -25,19 +28,112 @@ from storage_engine.cli.options.options import (
     setting_option,
     store_of_connection,
 )
-from storage_engine.cli.options.stores_file import NamedStore, find_named, named_stores
+from storage_engine.cli.options.stores_file import SECRET_KEY, NamedStore, find_named, named_stores
 from storage_engine.cli.shell.command import NAMED, GroupedOption
 from storage_engine.cli.shell.values import NamedPath, key_value_pairs, time_zone
 from storage_engine.commands import Command, Text
 from storage_engine.core.host import ANY_HOST
-from storage_engine.core.nearest import meant
+from storage_engine.core.wording import meant
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.model.broker import live
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.settings.policy import Policy
+from storage_engine.model.settings.store_settings import SETTINGS, STORE_SETTINGS, TLS_ON, TLS_UNVERIFIED
 
 if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
+
+DecoratedFunction = TypeVar("DecoratedFunction", bound=Callable[..., Any])
+
+_UNVERIFIED = "tls_unverified"
+
+
+_NAMES = tuple(one.name for one in STORE_SETTINGS if one.live)
+_FLAGGED = ("deletes", "hold")
+"""Choices of two, whose option says the second one."""
+LIVE_OPTIONS = (
+    *map(setting_option, _NAMES),
+    GroupedOption(
+        ["--tls-unverified", _UNVERIFIED],
+        group="Running broker",
+        is_flag=True,
+        help="With TLS: trust any certificate.",
+    ),
+)
+"""Every command that takes a store has them."""
+
+
+def with_live_broker(command: DecoratedFunction) -> DecoratedFunction:
+    """Give a command these options; it gets what they amount to as ``live``."""
+
+    @wraps(command)
+    def called(*arguments: Any, **values: Any) -> Any:
+        given = {str(option.name): values.pop(str(option.name)) for option in LIVE_OPTIONS}
+        return command(*arguments, live=live_broker(given), **values)
+
+    # As click.option does for a function that is no command yet.
+    params = called.__dict__.setdefault("__click_params__", [])
+    params.extend(reversed(LIVE_OPTIONS))
+    return called  # type: ignore[return-value]
+
+
+def address_options(broker: str | None) -> str:
+    """Return the options that name a running broker, for a message.
+
+    :param broker: the name of its kind; None: it may be any.
+    """
+    from storage_engine.brokers import broker_names, find_broker
+
+    kinds = broker_names() if broker is None else (broker,)
+    return " or ".join(
+        dict.fromkeys(name for kind in kinds for name in find_broker(kind).words.address_options)
+    )
+
+
+def live_broker(
+    values: Mapping[str, Any], kind: Callable[[], str | None] = lambda: None
+) -> LiveBroker | None:
+    """Return the broker that runs on the store; None: it is stopped.
+
+    :param values: of the options by their names.
+    :param kind: tells the name of the store's kind of broker, for a message; None: it may be any.
+    :raises click.UsageError: options that contradict each other or lack one.
+    """
+    said = {name: values[argument_of(name)] for name in _NAMES}
+    if values[_UNVERIFIED] and not said["tls"]:
+        raise click.UsageError(f"--tls-unverified: expected {_shown_option('tls')} with it, found none.")
+    if not (said["broker_address"] or said["name_servers"] or said["client_config"]):
+        if given := [
+            _shown_option(name) for name, value in said.items() if value and _is_typed(argument_of(name))
+        ]:
+            expected = address_options(kind())
+            raise click.UsageError(f"{', '.join(given)}: expected {expected} with it, found none.")
+        return None
+    tls = TLS_UNVERIFIED if values[_UNVERIFIED] else TLS_ON if said["tls"] else None
+    said |= {name: SETTINGS[name].choices[1] for name in _FLAGGED if said[name]}
+    broker = live.live_broker({**said, "tls": tls}, _refuse, _shown_option)
+    access_key = said["conn_id"] or ""
+    secret_key = os.environ.get(SECRET_KEY, "") if access_key else ""
+    if access_key and not secret_key:
+        raise click.UsageError(
+            f"{_shown_option('conn_id')}: expected the secret key in {SECRET_KEY}, found none."
+        )
+    return replace(broker, access_key=access_key, secret_key=secret_key)
+
+
+def _is_typed(parameter: str) -> bool:
+    """Return whether an option stands in the call: what the environment says waits for a broker."""
+    return click.get_current_context().get_parameter_source(parameter) is not ParameterSource.ENVIRONMENT
+
+
+def _shown_option(name: str) -> str:
+    return SETTINGS[name].option
+
+
+def _refuse(name: str, expected: str, found: object) -> click.UsageError:
+    return click.UsageError(f"{_shown_option(name)}: expected {expected}, found {found or 'none'}.")
+
 
 Function = Callable[..., Any]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from storage_engine.cli.options.options import journal_of
 from storage_engine.core.host import ANY_HOST
-from storage_engine.core.nearest import meant
+from storage_engine.core.wording import meant
 from storage_engine.exceptions import BadInputError
 
 if TYPE_CHECKING:

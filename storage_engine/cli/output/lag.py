@@ -10,9 +10,9 @@ from storage_engine.cli.output.output import print_table, say
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import bytes_text, count_text, duration_text
 from storage_engine.model.lag import LagSource, PositionsFrom
-from storage_engine.model.plan.plan import Plan
+from storage_engine.model.plan import Plan
 from storage_engine.model.settings.policy import LagPolicy
-from storage_engine.model.store.store import SegmentId
+from storage_engine.model.store import SegmentId
 from storage_engine.retention.lag.lag_policy import apply_lag_policy, lag_doubt
 
 if TYPE_CHECKING:

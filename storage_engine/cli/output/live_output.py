@@ -13,7 +13,7 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.broker.live import RunningBroker
 from storage_engine.model.hold import HoldStatus
-from storage_engine.model.store.store import StoreSnapshot
+from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.hold.hold_text import broker_text, drift_text, due_alarms, hold_text
 
 if TYPE_CHECKING:

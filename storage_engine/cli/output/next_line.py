@@ -13,7 +13,7 @@ from storage_engine.cli.shell.command import said_by
 from storage_engine.commands import Command, Text, rendered
 from storage_engine.core.wording import count_text, printable
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.doctor.next_step import LOOK_FIRST
 
 if TYPE_CHECKING:

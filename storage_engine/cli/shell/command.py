@@ -13,8 +13,8 @@ import click
 from click.core import ParameterSource
 
 from storage_engine.commands import Arguments, Command
-from storage_engine.core.nearest import meant
 from storage_engine.core.turns import WAIT_SECONDS, waiting_at_most
+from storage_engine.core.wording import meant
 
 if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore

@@ -12,8 +12,7 @@ import click
 
 from storage_engine.commands import Command, Text
 from storage_engine.core.host import parse_address
-from storage_engine.core.nearest import meant_zone
-from storage_engine.core.wording import parse_size
+from storage_engine.core.wording import meant_zone, parse_size
 
 
 class NamedPath(click.Path):

@@ -18,11 +18,10 @@ from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.answers import RunRow
 from storage_engine.journal.records import Event, Phase, Step
-from storage_engine.journal.tables.plan_storage import read_plan
-from storage_engine.journal.tables.rows import in_parts, to_event
+from storage_engine.journal.tables.rows import in_parts, read_plan, to_event
 from storage_engine.journal.tables.schema import events, reports, runs
 from storage_engine.model.hold import DriftKind
-from storage_engine.model.plan.plan import Plan
+from storage_engine.model.plan import Plan
 
 GONE = frozenset({DriftKind.SEGMENT_GONE, DriftKind.GIVEN_UP})
 """What is about a range of the log that is gone."""

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from storage_engine.core.credentials import property_secrets, without_secrets
 from storage_engine.core.extras import KAFKA
-from storage_engine.core.nearest import meant
+from storage_engine.core.wording import meant
 from storage_engine.exceptions import (
     BadInputError,
     BrokerRefusedError,
     BrokerUnavailableError,
     CorruptFileError,
 )
+from storage_engine.kafka.format.file_names import read_stored
 from storage_engine.kafka.format.meta_properties import parse_properties
-from storage_engine.kafka.format.stored_files import read_stored
 from storage_engine.model.broker.live import LiveBroker
 
 _NAMES = """

@@ -40,8 +40,8 @@ from storage_engine.kafka.codec.record_batch import (
 )
 from storage_engine.kafka.codec.record_schema import text_array
 from storage_engine.kafka.format import batch_header as header
+from storage_engine.kafka.format.file_names import corrupt
 from storage_engine.kafka.format.producer_snapshot import Producer
-from storage_engine.kafka.format.stored_files import corrupt
 from storage_engine.kafka.format.transaction_index import ENTRY_BYTES, AbortedTransaction
 from storage_engine.model.broker.codec import Damage
 

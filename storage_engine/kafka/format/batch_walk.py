@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from storage_engine.kafka.format import batch_header as header
-from storage_engine.model.store.store import Segment
+from storage_engine.model.store import Segment
 
 _HEADER = struct.Struct(">qiibIhiqqqh")
 _LEGACY = struct.Struct(">qiIbbq")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from storage_engine.kafka.format.stored_files import corrupt, read_stored
+from storage_engine.kafka.format.file_names import corrupt, read_stored
 
 START_EVIDENCE = "log_start_offset"
 """What a receipt's evidence calls the log's start where it lies inside the segment."""

@@ -36,7 +36,7 @@ from storage_engine.kafka.format.server_properties import (
     read_server_properties,
 )
 from storage_engine.model.report.diagnosis import reason_of
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 
 
 @dataclass(frozen=True, slots=True)

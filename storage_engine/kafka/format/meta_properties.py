@@ -10,7 +10,7 @@ from pathlib import Path
 import javaproperties
 
 from storage_engine.core.untrusted import MALFORMED
-from storage_engine.kafka.format.stored_files import corrupt, read_stored
+from storage_engine.kafka.format.file_names import corrupt, read_stored
 
 NAME = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"

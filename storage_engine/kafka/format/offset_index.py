@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from storage_engine.kafka.format.stored_files import check_entries, corrupt
+from storage_engine.kafka.format.file_names import check_entries, corrupt
 
 ENTRY_BYTES = 8
 _ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from storage_engine.kafka.format.batch_walk import open_file
-from storage_engine.kafka.format.stored_files import corrupt, read_stored
+from storage_engine.kafka.format.file_names import corrupt, read_stored
 
 NAME = "partition.metadata"
 _ID = re.compile(r"[A-Za-z0-9_-]{22}\Z", re.ASCII)

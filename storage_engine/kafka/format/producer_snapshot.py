@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from storage_engine.crc import crc32c_of
 from storage_engine.exceptions import CorruptFileError
-from storage_engine.kafka.format.stored_files import corrupt
+from storage_engine.kafka.format.file_names import corrupt
 
 VERSION = 1
 _HEADER = struct.Struct(">hIi")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from storage_engine.kafka.format.stored_files import check_entries, corrupt
+from storage_engine.kafka.format.file_names import check_entries, corrupt
 
 VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")

@@ -15,9 +15,9 @@ from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_MET
 from storage_engine.kafka.format.partition_metadata import read_topic_id
 from storage_engine.kafka.format.server_properties import retention_settings
 from storage_engine.kafka.rules import RetentionSettings
-from storage_engine.model.plan.plan import LogPlan, Reason
+from storage_engine.model.plan import LogPlan, Reason
 from storage_engine.model.report.diagnosis import reason_of
-from storage_engine.model.store.store import FileFacts, Segment
+from storage_engine.model.store import FileFacts, Segment
 
 
 @dataclass(frozen=True, slots=True)

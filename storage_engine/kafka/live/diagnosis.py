@@ -14,7 +14,7 @@ from storage_engine.kafka.diagnose import diagnose
 from storage_engine.kafka.format.file_names import METADATA_TOPIC
 from storage_engine.kafka.format.layout import Node, read_node
 from storage_engine.kafka.format.server_properties import RETENTION_SETTINGS
-from storage_engine.kafka.hold.overlay import with_live
+from storage_engine.kafka.hold.hold_state import with_live
 from storage_engine.kafka.live.findings import live_findings, node_id_of, offline_findings, waiting_files
 from storage_engine.kafka.live.observe import observe
 from storage_engine.kafka.metadata.consumer_offsets import TOPIC as OFFSETS_TOPIC

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.kafka.format.layout import LiveFacts, LivePartition, Node
-from storage_engine.kafka.hold.overlay import is_same_topic
+from storage_engine.kafka.hold.hold_state import is_same_topic
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
 
 NOT_SERVED = "its broker serves none of its logs, and serves those of other directories: it has failed"

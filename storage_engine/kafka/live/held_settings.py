@@ -19,8 +19,13 @@ from storage_engine.kafka.hold.needed_retention import (
     states_of_others,
     with_first_value,
 )
-from storage_engine.kafka.live.topic_ages import Bearable, ObservedNode
-from storage_engine.kafka.live.topic_configs import change_settings, is_deleted, read_settings
+from storage_engine.kafka.live.topic_ages import (
+    Bearable,
+    ObservedNode,
+    change_settings,
+    is_deleted,
+    read_settings,
+)
 from storage_engine.model.hold import HoldMemory
 
 StillAlone = Callable[[], None]

@@ -9,14 +9,25 @@ deleted from.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from storage_engine.core.clock import HOUR_MS
-from storage_engine.core.wording import count_text, time_text
-from storage_engine.exceptions import BadInputError, BrokerRefusedError, GateRefusedError
-from storage_engine.kafka.hold.drift import all_drift, as_found, known_log
-from storage_engine.kafka.hold.due_logs import active_and_expired, written
+from storage_engine.core.wording import count_text, duration_text, time_text
+from storage_engine.exceptions import BadInputError, BrokerRefusedError, GateRefusedError, StoreBusyError
+from storage_engine.kafka.hold.drift import FoundLogs, all_drift, as_found, known_log
+from storage_engine.kafka.hold.due_logs import (
+    DueLog,
+    DueLogs,
+    HoldDecision,
+    HoldLook,
+    active_and_expired,
+    decide,
+    due_logs,
+    gone_unproven,
+    unheld_segments,
+    written,
+)
 from storage_engine.kafka.hold.hold_state import (
     HELD_SETTINGS,
     HoldState,
@@ -26,13 +37,29 @@ from storage_engine.kafka.hold.hold_state import (
     save_state,
 )
 from storage_engine.kafka.hold.needed_retention import TopicAge, ends_at_ms, protects, states_of_others
-from storage_engine.kafka.live.held_settings import StillAlone, put_back, raise_settings, rely_on_others
-from storage_engine.kafka.live.topic_ages import ObservedNode, bears_notices, observe
+from storage_engine.kafka.live.held_settings import (
+    SettingsPutBack,
+    StillAlone,
+    put_back,
+    raise_settings,
+    rely_on_others,
+)
+from storage_engine.kafka.live.topic_ages import (
+    ObservedNode,
+    bearable,
+    bears_notices,
+    found_logs,
+    is_deleted,
+    observe,
+    read_settings,
+)
 from storage_engine.kafka.rules import SegmentFacts
 from storage_engine.kafka.store.plan import SeenNode
-from storage_engine.model.hold import Drift, HoldMemory, HoldStatus
+from storage_engine.model.broker.broker_store import UnheldSegments
+from storage_engine.model.hold import Drift, DueRange, HoldMemory, HoldStatus
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.settings.store_settings import STRICT
+from storage_engine.model.store import FileFacts, SegmentId
 
 if TYPE_CHECKING:
     from storage_engine.kafka.live.live_node import LiveNode
@@ -256,3 +283,228 @@ def end_hold(store: LiveNode, now_ms: int) -> HoldStatus:
     kept = {one.topic for one in done.kept}
     expired = tuple(active_and_expired(seen, state, states_of_others(memory), kept, now_ms))
     return HoldStatus(held=False, disturbances=drift, notices=(*done.notices, *done.ended, *expired))
+
+
+_TIMES = 1.25
+"""So many margins before it would go, what is held stays so: no setting goes to and fro."""
+LOOKS = 3
+"""How often a node is looked at whose files go away, or whose settings others change, meanwhile."""
+NOT_HELD = "no topic is held, as nothing that no lake has goes soon"
+
+
+def hold_due(
+    store: LiveNode, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int
+) -> HoldStatus:
+    """See :meth:`storage_engine.model.broker.broker_store.StoreHold.hold_due`.
+
+    :raises StoreBusyError: another store changes settings of the cluster.
+    :raises BrokerError: the cluster can't be asked, or may have taken a part of the changes.
+    """
+    memory = memory_of(store)
+    state, left = load_state(memory) or HoldState(), LOOKS
+    while True:
+        left -= 1
+        others = states_of_others(memory)
+        seen = store.look(now_ms)
+        logs = due_logs(seen, state, others, proven, now_ms)
+        if logs.gone and left:
+            continue
+        with memory.alone(cluster_of(seen)) as still_alone:
+            if [one.settings for one in others] == [one.settings for one in states_of_others(memory)]:
+                judged = _Judged(store, memory, state, others, seen, logs, margin_ms, now_ms)
+                return _hold_due(judged, still_alone)
+        # What it was judged by is another store's by now.
+        if not left:
+            raise StoreBusyError(
+                f"{store.root}: expected settings of topics to stay while they are judged, found that other "
+                "stores of the journal change them. Nothing was changed. Hold it again."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A node as it was looked at, with what of its logs isn't proven."""
+
+    store: LiveNode
+    memory: HoldMemory
+    state: HoldState
+    others: Sequence[HoldState]
+    seen: SeenNode
+    logs: DueLogs
+    margin_ms: int
+    now_ms: int
+
+
+def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
+    store, memory, state, others = judged.store, judged.memory, judged.state, judged.others
+    seen, logs, margin_ms, now_ms = judged.seen, judged.logs.of, judged.margin_ms, judged.now_ms
+    bears = bearable(seen, now_ms, store.live.hold_hours * HOUR_MS)
+    ours = {held.topic for held in state.settings}
+    near = {
+        log.topic
+        for log in logs.values()
+        # Held for longer before it goes, it would only fill its disk.
+        if log.going(now_ms, min(margin_ms, bears[log.topic].kept_ms)) or log.unknown_size
+    }
+    still = {log.topic for log in logs.values() if log.going(now_ms, margin_ms, _TIMES)}
+    wanted = near | (ours & still)
+    first = {name: log.unproven[0].base_offset for name, log in logs.items() if log.unproven}
+    found = observe(store, now_ms, seen=seen, topics=wanted | ours, kept_from=first)
+    told = {} if seen.node.live is None else seen.node.live.partitions
+    of_logs = found_logs(store, seen.node, told, state.logs, now_ms)
+    drift = tuple(gone_unproven(tuple(all_drift(state, of_logs, found.settings, now_ms, others)), state))
+    # First: what goes by what is remembered from here on doesn't find it any more.
+    memory.record_drift(drift)
+    state = as_found(state, of_logs, found.settings, others)
+    deleted = deleted_topics(store, state, of_logs)
+    remembered = {name: known for name, known in state.logs.items() if name.rpartition("-")[0] not in deleted}
+    for name, live in told.items():
+        if (known := known_log(live, state.logs.get(name))) is not None and name in logs:
+            remembered[name] = _with_due(known, logs[name])
+    state = looked_at(store, replace(state, logs=remembered), now_ms)
+    raising = replace(found, topics=tuple(one for one in found.topics if one.topic in wanted))
+    state = rely_on_others(memory, state, raising.topics, others, now_ms)
+    strict = store.live.hold == STRICT
+    raised = raise_settings(
+        store.asked, memory, state, raising, still_alone, strict=strict, first_margin_ms=margin_ms
+    )
+    state = raised.state
+    too_short = {
+        topic: why.partition(" No setting was changed.")[0].removesuffix(".")
+        for topic, why in raised.too_short.items()
+    }
+    refused = {**found.unheld, **raised.refused, **too_short}
+    look = HoldLook(now_ms, judged.logs, of_logs, deleted, others)
+    decisions = decide(state, wanted, look, margin_ms)
+    done = tuple(held for held in state.settings if not decisions[held.topic].stays)
+    back = put_back(store.asked, memory, state, done, of_logs.topic_ids, now_ms, still_alone)
+    stays = tuple(replace(held, is_left=False) for held in state.settings if decisions[held.topic].stays)
+    state = replace(state, settings=(*stays, *back.kept))
+    save_state(memory, state)
+    held = [
+        replace(one, settings=in_effect(one, state))
+        for one in raising.topics
+        if state.has_settings(one.topic)
+    ]
+    ends = {one.topic: ends_ms for one in held if (ends_ms := ends_at_ms((one,))) is not None}
+    unheld = {topic: why for topic, why in refused.items() if topic in wanted}
+    unheld |= {
+        log.topic: f"its disks bear a hold of {duration_text(bears[log.topic].kept_ms)} and no longer, so "
+        "that it is held from then on"
+        for log in logs.values()
+        if log.topic not in wanted
+    }
+    return replace(
+        described(state),
+        disturbances=drift,
+        due=tuple(_due(logs, state, (now_ms, margin_ms), unheld, found.unread, ends)),
+        notices=(*bears_notices(bears), *_notices(logs), *back.notices),
+        ends_at_ms=min(ends.values(), default=None),
+        lasts_ms=min((bears[topic].kept_ms for topic in ends), default=None),
+        alarms=tuple(_alarms(decisions, judged.logs, back)),
+    )
+
+
+def deleted_topics(store: LiveNode, state: HoldState, found: FoundLogs) -> frozenset[str]:
+    """Return topics of remembered logs that the cluster hasn't any more, by its word."""
+    unknown = {
+        name.rpartition("-")[0] for name in state.logs if name not in found.here
+    } - found.topic_ids.keys()
+    said = read_settings(store.asked, sorted(unknown)) if unknown else {}
+    return frozenset(topic for topic, answer in said.items() if is_deleted(answer))
+
+
+def _alarms(decisions: Mapping[str, HoldDecision], logs: DueLogs, back: SettingsPutBack) -> Iterator[str]:
+    yield from (one.alarm for one in decisions.values() if one.alarm)
+    for topic, why in back.unsettled.items():
+        yield f"topic {topic} isn't needed to be held any more, and can't be put back as it was: {why}"
+    yield from back.ended
+    held = {topic for topic, one in decisions.items() if one.stays}
+    for name in sorted(logs.gone):
+        if name.rpartition("-")[0] not in held:
+            yield f"what of log {name} goes soon isn't known, as files of it went at each look: look again"
+
+
+def described(state: HoldState | None) -> HoldStatus:
+    """Return what is remembered of a node that is left to its broker."""
+    settings = () if state is None else state.settings
+    topics = dict.fromkeys(one.topic for one in settings if not one.is_left)
+    left = dict.fromkeys(one.topic for one in settings if one.topic not in topics)
+    text = f"held until what no lake has of them is archived: {named_in_short(list(topics))}"
+    said = text if topics else NOT_HELD
+    if left:
+        said += f"; raised still, and not needed to be: {named_in_short(list(left))}"
+    ends_at_ms = None if state is None or not topics else state.ends_at_ms
+    lasts_ms = None if ends_at_ms is None or state is None else state.holds_for_ms
+    return HoldStatus(
+        held=False, left_to_broker=True, described=said, ends_at_ms=ends_at_ms, lasts_ms=lasts_ms
+    )
+
+
+def _with_due(known: KnownLog, log: DueLog) -> KnownLog:
+    return replace(known, unproven=log.ranges, written=log.written)
+
+
+def _due(
+    logs: Mapping[str, DueLog],
+    state: HoldState,
+    within: tuple[int, int],
+    unheld: Mapping[str, str],
+    unread: Mapping[str, str],
+    ends: Mapping[str, int],
+) -> Iterator[DueRange]:
+    """Yield what goes though no lake has it, log by log.
+
+    :param within: now, and a margin.
+    :param unheld: why topics can't be held, or held any longer.
+    :param unread: why it isn't known for how long logs are held, by name.
+    :param ends: of topics that are held, when that ends.
+    """
+    counts: dict[str, int] = {}
+    for held in state.settings:
+        counts[held.topic] = max(counts.get(held.topic, 0), held.counts_from_ms)
+    for name, log in logs.items():
+        why = unheld.get(log.topic, "") or unread.get(name, "")
+        # How fast it grows isn't known: it may go at once.
+        going = log.unproven if why and log.unknown_size else log.going(*within)
+        if not going:
+            continue
+        at_ms = min(log.at_ms[one.base_offset] or within[0] for one in going)
+        if why:
+            at_ms = max(at_ms, ends.get(log.topic, 0))
+        elif counts.get(log.topic, 0) > at_ms:
+            why = (
+                f"the hold counts from {time_text(counts[log.topic])} on, as brokers apply a change of "
+                "settings later than they show it"
+            )
+        if why and at_ms <= sum(within):
+            size = sum(one.facts.size_bytes for one in going)
+            yield DueRange(name, going[0].base_offset, going[-1].end_offset, size, at_ms, why)
+
+
+def _notices(logs: Mapping[str, DueLog]) -> Iterator[str]:
+    unknown = [name for name, log in logs.items() if log.unknown_size]
+    if unknown:
+        yield (
+            f"when retention.bytes takes what no lake has of {named_in_short(unknown)} isn't known, as how "
+            "fast they grow isn't, so that it counts as soon: the next look knows"
+        )
+
+
+def look_for_unheld(store: LiveNode, now_ms: int, until_ms: int) -> UnheldSegments:
+    """See :meth:`storage_engine.model.broker.broker_store.StoreHold.unheld_segments`.
+
+    :raises BrokerError: the cluster can't be asked.
+    :raises OSError: a file can't be read.
+    """
+    state = load_state(store.memory) or HoldState()
+    others = () if store.memory is None else states_of_others(store.memory)
+    for _ in range(LOOKS):
+        seen = store.look(now_ms)
+        logs = due_logs(seen, state, others, {}, now_ms)
+        if not logs.gone:
+            break
+    told = {} if seen.node.live is None else seen.node.live.partitions
+    found = found_logs(store, seen.node, told, state.logs, now_ms)
+    deleted = deleted_topics(store, state, found)
+    return unheld_segments(state, HoldLook(now_ms, logs, found, deleted, others), until_ms)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.format.file_names import METADATA_TOPIC
 from storage_engine.kafka.format.layout import Node, read_node, read_what_is_left
+from storage_engine.kafka.hold.hold_state import from_their_starts, with_first_settings, with_live
 from storage_engine.kafka.hold.needed_retention import all_states
-from storage_engine.kafka.hold.overlay import from_their_starts, with_first_settings, with_live
 from storage_engine.kafka.live.observe import observe
 from storage_engine.kafka.store.plan import SeenNode
 from storage_engine.kafka.store.store import OpenNode

@@ -15,7 +15,7 @@ from storage_engine.core.wording import count_text
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.hold.hold_state import load_state
-from storage_engine.kafka.live import due_hold, hold, release
+from storage_engine.kafka.live import hold, release
 from storage_engine.kafka.live.cut_faults import cut_to_held
 from storage_engine.kafka.live.live_node import LiveNode
 from storage_engine.kafka.store.plan import as_asked
@@ -29,8 +29,8 @@ from storage_engine.model.broker.broker_store import (
 )
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
 from storage_engine.model.hold import HoldMemory, HoldStatus
-from storage_engine.model.plan.plan import Plan, PlanRequest
-from storage_engine.model.store.store import FileFacts, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.plan import Plan, PlanRequest
+from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ class TopicsHold(StoreHold):
         return hold.renew(self.node, now_ms) if self.node.is_ours else self._described()
 
     def hold_due(self, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int) -> HoldStatus:
-        return due_hold.hold_due(self.node, proven, margin_ms, now_ms)
+        return hold.hold_due(self.node, proven, margin_ms, now_ms)
 
     def status(self, now_ms: int) -> HoldStatus:
         return hold.look(self.node, now_ms) if self.node.is_ours else self._described()
 
     def _described(self) -> HoldStatus:
-        return due_hold.described(load_state(self.node.memory))
+        return hold.described(load_state(self.node.memory))
 
     def holds(self, log: str) -> bool:
         try:
@@ -60,7 +60,7 @@ class TopicsHold(StoreHold):
         return state is not None and state.has_settings(log.rpartition("-")[0])
 
     def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
-        return due_hold.look_for_unheld(self.node, now_ms, until_ms)
+        return hold.look_for_unheld(self.node, now_ms, until_ms)
 
     def end(self, now_ms: int) -> HoldStatus:
         return hold.end_hold(self.node, now_ms)

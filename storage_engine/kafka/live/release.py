@@ -47,7 +47,7 @@ from storage_engine.kafka.live.cut_faults import Prefix, boundary_fault, log_fau
 from storage_engine.kafka.live.findings import node_id_of
 from storage_engine.kafka.live.observe import observe
 from storage_engine.model.hold import HoldMemory
-from storage_engine.model.store.store import Segment, SegmentId, by_log
+from storage_engine.model.store import Segment, SegmentId, by_log
 
 if TYPE_CHECKING:
     from storage_engine.kafka.live.live_node import LiveNode

@@ -23,9 +23,15 @@ from functools import lru_cache
 from pathlib import Path
 
 from storage_engine.exceptions import UnsupportedLayoutError
-from storage_engine.kafka.format.file_names import METADATA_TOPIC, FileKind, FileState, log_file
-from storage_engine.kafka.format.stored_files import corrupt, read_stored
-from storage_engine.model.plan.plan import Reason
+from storage_engine.kafka.format.file_names import (
+    METADATA_TOPIC,
+    FileKind,
+    FileState,
+    corrupt,
+    log_file,
+    read_stored,
+)
+from storage_engine.model.plan import Reason
 
 REMEDY = "Compare the file with another node's."
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint\Z", re.ASCII)

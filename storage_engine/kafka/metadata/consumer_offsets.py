@@ -20,8 +20,8 @@ import pyarrow.compute
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.kafka.codec.codec import CODEC
 from storage_engine.kafka.codec.transaction_states import UncommittedTransactions
+from storage_engine.kafka.format.file_names import corrupt, read_stored
 from storage_engine.kafka.format.layout import LogDirectory, PartitionLog
-from storage_engine.kafka.format.stored_files import corrupt, read_stored
 from storage_engine.kafka.metadata.log_faults import holes
 from storage_engine.model.report.diagnosis import named_in_short, reason_of
 

@@ -14,7 +14,7 @@ from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
 from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.model.report.diagnosis import Finding, Severity
-from storage_engine.model.store.store import DiskUsage, fills_in_ms
+from storage_engine.model.store import DiskUsage, fills_in_ms
 
 _MILLION = 1_000_000
 _UNLIKE = 2

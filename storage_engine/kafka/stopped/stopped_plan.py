@@ -17,7 +17,7 @@ from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_MET
 from storage_engine.kafka.format.partition_metadata import read_topic_id
 from storage_engine.kafka.metadata.cluster_metadata import LOG, ClusterMetadata, replica_fault
 from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_replicas
-from storage_engine.model.plan.plan import LogPlan, Reason
+from storage_engine.model.plan import LogPlan, Reason
 from storage_engine.model.report.diagnosis import reason_of
 
 Fault = tuple[Reason, str]

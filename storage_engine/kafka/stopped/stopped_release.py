@@ -18,9 +18,9 @@ from storage_engine.kafka.format import checkpoints, meta_properties, partition_
 from storage_engine.kafka.format.file_names import FileKind, FileState, log_file
 from storage_engine.kafka.format.layout import Node
 from storage_engine.model.broker.broker_store import Remove
-from storage_engine.model.plan.plan import DependentFile
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
-from storage_engine.same_bytes.removal import remove_unchanged
+from storage_engine.model.plan import DependentFile
+from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.same_bytes.own_acts import remove_unchanged
 
 if TYPE_CHECKING:
     from storage_engine.kafka.stopped.store_lock import LockedDirectories

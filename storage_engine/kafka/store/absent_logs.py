@@ -21,7 +21,7 @@ from storage_engine.kafka.metadata.cluster_metadata import LOG, ClusterMetadata,
 from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_replicas
 from storage_engine.kafka.store.archiving import log_id_of
 from storage_engine.model.report.diagnosis import named_in_short
-from storage_engine.model.store.known_logs import Absence, LogIdentity, may_be_one
+from storage_engine.model.store import Absence, LogIdentity, may_be_one
 
 _UNTOLD = "whether its topic was deleted isn't known"
 ADVICE = (

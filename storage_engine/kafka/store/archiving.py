@@ -22,10 +22,10 @@ from storage_engine.kafka.format.checkpoints import (
     LeaderEpoch,
     read_leader_epochs,
 )
+from storage_engine.kafka.format.file_names import read_stored
 from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog, read_node
 from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.format.partition_metadata import log_id_text, read_topic_id
-from storage_engine.kafka.format.stored_files import read_stored
 from storage_engine.kafka.format.transaction_index import parse_transaction_index
 from storage_engine.kafka.metadata.log_faults import (
     emptied,
@@ -45,7 +45,7 @@ from storage_engine.kafka.transactions import (
 )
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.diagnosis import reason_of
-from storage_engine.model.store.store import WENT, Archivable, LogSnapshot, Segment, SegmentContext, SegmentId
+from storage_engine.model.store import WENT, Archivable, LogSnapshot, Segment, SegmentContext, SegmentId
 
 _LAST_OFFSET = (1 << 63) - 1
 _INDEX_SUFFIX = ".txnindex"

@@ -26,9 +26,9 @@ from storage_engine.kafka.rules import (
 from storage_engine.kafka.stopped.cleaner import cleaner_settings, due
 from storage_engine.kafka.store.absent_logs import ADVICE, missing_logs, missing_text
 from storage_engine.kafka.transactions import oldest_open
-from storage_engine.model.plan.plan import Decision, LogPlan, PlanRequest, Reason, limited
+from storage_engine.model.plan import Decision, LogPlan, PlanRequest, Reason, limited
 from storage_engine.model.report.diagnosis import named_in_short, reason_of
-from storage_engine.model.store.store import (
+from storage_engine.model.store import (
     Archivable,
     LogSnapshot,
     Segment,

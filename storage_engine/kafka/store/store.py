@@ -29,9 +29,8 @@ from storage_engine.kafka.format.log_end import LogEnd, first_batch_ms, known_en
 from storage_engine.kafka.metadata.log_faults import own_ends
 from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.kafka.rules import RetentionSettings
-from storage_engine.kafka.stopped.left_overs import remove as remove_left_over
-from storage_engine.kafka.stopped.left_overs import words_for_nothing
-from storage_engine.kafka.stopped.observed_tasks import tasks_of
+from storage_engine.kafka.stopped.observed_tasks import remove as remove_left_over
+from storage_engine.kafka.stopped.observed_tasks import tasks_of, words_for_nothing
 from storage_engine.kafka.stopped.stopped_plan import cut_to_stopped
 from storage_engine.kafka.stopped.stopped_release import (
     delete_indexes,
@@ -78,12 +77,13 @@ from storage_engine.model.broker.broker_store import (
 from storage_engine.model.broker.broker_tasks import BackgroundTasks, BrokerTask, LeftOver, TaskLimits
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.lag import Unread
-from storage_engine.model.plan.plan import DependentFile, LogPlan, Plan, PlanRequest, Reason
+from storage_engine.model.plan import DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store.known_logs import Absence, LogIdentity
-from storage_engine.model.store.store import (
+from storage_engine.model.store import (
+    Absence,
     Archivable,
     DiskUsage,
+    LogIdentity,
     LogSnapshot,
     Segment,
     SegmentContext,

@@ -28,10 +28,9 @@ from storage_engine.core.host import person, this_host
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
-from storage_engine.lake.catalog.commit_lock import recording_acts
 from storage_engine.lake.catalog.identity import lake_id_of, mark_location, parse_mark, write_mark
 from storage_engine.lake.catalog.tables import SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, has_trees
-from storage_engine.lake.catalog.writing import ready_to_write
+from storage_engine.lake.catalog.writing import ready_to_write, recording_acts
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.lake.storage.small_files import (

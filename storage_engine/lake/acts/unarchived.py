@@ -18,7 +18,7 @@ from storage_engine.model.keep.acts import not_archived_text
 from storage_engine.model.keep.rules import ArchiveRule, Hold, Stream, archive_rule_for, matches
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.diagnosis import named_in_short
-from storage_engine.model.store.store import Segment
+from storage_engine.model.store import Segment
 
 WAIT_MS = DAY_MS
 """So long a rule stands in the journal before anything goes by it."""

@@ -76,8 +76,7 @@ from storage_engine.lake.file.jobs import (
     slot_prefix,
     split_data_file_name,
 )
-from storage_engine.lake.file.live_files import LiveFile, live_data_files
-from storage_engine.lake.file.manifest_entry import packed_facts
+from storage_engine.lake.file.scan import LiveFile, live_data_files
 from storage_engine.lake.file.segment_tree import NOTHING_GONE, SegmentTree, new_leaf_keys, tree_of_file
 from storage_engine.lake.file.source_file import (
     Source,
@@ -87,6 +86,7 @@ from storage_engine.lake.file.source_file import (
     read_source,
 )
 from storage_engine.lake.file.staging import discard, staged_location
+from storage_engine.lake.file.table_entries import packed_facts
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import Reader
@@ -94,18 +94,19 @@ from storage_engine.lake.storage.errors import lake_errors, parquet_errors
 from storage_engine.lake.storage.pace import pace_at
 from storage_engine.model.broker.codec import Damage, SegmentCodec
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
-from storage_engine.model.proof.companions import check_size, companions_text
 from storage_engine.model.proof.receipt import (
     PARTIAL,
     Receipt,
     SegmentIdentity,
+    check_size,
+    companions_text,
     proof_version_of,
     read_row_groups,
     row_groups_text,
     rules_text,
     settled_with,
 )
-from storage_engine.model.store.store import Segment, SegmentContext, SegmentId
+from storage_engine.model.store import Segment, SegmentContext, SegmentId
 
 __all__ = ["ProvenSegment", "SegmentJob", "archive_all", "archive_segment", "segment_jobs"]
 

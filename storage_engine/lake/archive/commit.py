@@ -34,15 +34,12 @@ from storage_engine.lake.archive.commit_steps import (
     overtaken,
     pause_seconds,
 )
-from storage_engine.lake.archive.receipt_commit import prepare_receipts
-from storage_engine.lake.archive.transactions import begin
+from storage_engine.lake.archive.receipt_commit import begin, prepare_receipts
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, check_broker
-from storage_engine.lake.catalog.commit_lock import UNLOCKED_PROOF_MS
 from storage_engine.lake.catalog.names import data_file_of, proven_files, relative_name
-from storage_engine.lake.catalog.writing import ready_to_write
+from storage_engine.lake.catalog.writing import UNLOCKED_PROOF_MS, ready_to_write
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import copy_rows, open_rows, rows_of_segment, segments_in
-from storage_engine.lake.file.filters import segment_rows
 from storage_engine.lake.file.jobs import (
     ProvenSegment,
     data_file_name,
@@ -53,10 +50,9 @@ from storage_engine.lake.file.jobs import (
     slot_prefix,
     split_data_file_name,
 )
-from storage_engine.lake.file.live_files import LiveFile, live_data_files
-from storage_engine.lake.file.manifest_entry import iceberg_data_file, packed_facts, record_count
-from storage_engine.lake.file.scan import plan_files, read_files
+from storage_engine.lake.file.scan import LiveFile, live_data_files, plan_files, read_files, segment_rows
 from storage_engine.lake.file.staging import publish, sweep
+from storage_engine.lake.file.table_entries import iceberg_data_file, packed_facts, record_count
 from storage_engine.lake.soundness.chain import check_links_on, row_fault
 from storage_engine.lake.soundness.receipts import receipts_in
 from storage_engine.lake.soundness.segment_reader import (
@@ -68,8 +64,13 @@ from storage_engine.lake.soundness.segment_reader import (
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import Reader, broken_receipts
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors, parquet_errors
-from storage_engine.model.proof.companions import read_companions
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile, with_rows
+from storage_engine.model.proof.receipt import (
+    Receipt,
+    SegmentIdentity,
+    StoredFile,
+    read_companions,
+    with_rows,
+)
 
 _log = logging.getLogger(__name__)
 

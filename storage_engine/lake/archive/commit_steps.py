@@ -30,9 +30,8 @@ from sqlalchemy.exc import DBAPIError
 from storage_engine.core.durable import unlink
 from storage_engine.exceptions import CommitStateUnknownError, LakeUnavailableError, StorageEngineError
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.commit_lock import committing
 from storage_engine.lake.catalog.identity import check_mark, knows, read_mark
-from storage_engine.lake.catalog.writing import mark_commits
+from storage_engine.lake.catalog.writing import committing, mark_commits
 from storage_engine.lake.durable_io import local_path, recorded_outputs
 from storage_engine.lake.storage.errors import LAKE_FAILURES, lake_unavailable
 

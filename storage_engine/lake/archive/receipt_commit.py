@@ -1,4 +1,4 @@
-"""The change to a small table that appends rows, and keeps it from filling with tiny files."""
+"""Changes to small tables: append rows without filling them with tiny files, whatever their snapshots."""
 
 from __future__ import annotations
 
@@ -13,18 +13,38 @@ import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, FileFormat, ManifestFile
 from pyiceberg.table import FileScanTask, Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import TableUpdate
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 from storage_engine.exceptions import LakeUnavailableError
-from storage_engine.lake.archive.transactions import begin
 from storage_engine.lake.catalog.tables import check_partitions
-from storage_engine.lake.file.filters import all_equal
-from storage_engine.lake.file.manifest_ranges import WantedFiles
-from storage_engine.lake.file.scan import may_have, plan_files, read_files
+from storage_engine.lake.file.scan import WantedFiles, all_equal, may_have, plan_files, read_files
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.model.proof.receipt import ChainHead, Receipt
+
+
+class _Transaction(Transaction):
+    """PyIceberg's, which copies the whole metadata at each of a commit's twenty looks at it; here it is
+    copied where something was staged since the last look. Nobody changes what they look at."""
+
+    _seen: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        if not self._updates:
+            return self._table.metadata
+        if self._seen is None or self._seen[0] is not self._updates:
+            self._seen = (self._updates, super().table_metadata)
+        return self._seen[1]
+
+
+def begin(table: Table) -> Transaction:
+    """Return a transaction on a loaded table."""
+    return _Transaction(table)
+
 
 MERGED_FILES = 4
 """So many files of one store and of about one size are merged into one by the commit that finds them. About

@@ -14,7 +14,7 @@ from storage_engine.core.clock import DAY_MS
 from storage_engine.lake.soundness.segment_reader import narrow_rows
 from storage_engine.model.broker.codec import Columns
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store.store import TopicDay
+from storage_engine.model.store import TopicDay
 
 MOST_TOPICS = 100
 """Of a segment; the others are counted together."""

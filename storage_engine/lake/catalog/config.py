@@ -16,8 +16,7 @@ from storage_engine.core.credentials import (
     without_secrets,
 )
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
-from storage_engine.core.nearest import meant
-from storage_engine.core.wording import reason_text
+from storage_engine.core.wording import meant, reason_text
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.s3_defaults import S3_DEFAULTS
 

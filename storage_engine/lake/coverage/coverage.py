@@ -18,8 +18,7 @@ from typing import Protocol, TypeVar
 from storage_engine.commands import Text, join_texts
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, SegmentIdentity, end_text, ended, whole
 from storage_engine.model.report.validation import RangeStatus, Status, Where, worst
-from storage_engine.model.store.known_logs import IdentifiedRange, LogNames
-from storage_engine.model.store.store import by_log
+from storage_engine.model.store import IdentifiedRange, LogNames, by_log
 
 
 def in_either(

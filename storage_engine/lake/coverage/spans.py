@@ -18,19 +18,11 @@ from storage_engine.lake.acts.act_files import read_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.coverage import LocalSpan
 from storage_engine.lake.coverage.verify_turns import History, standing_fault
-from storage_engine.lake.file.filters import all_equal
-from storage_engine.lake.file.scan import plan_files, read_files
+from storage_engine.lake.file.scan import all_equal, plan_files, read_files
 from storage_engine.lake.file.staging import sha256_of
 from storage_engine.lake.storage.errors import metadata_errors
-from storage_engine.model.proof.companions import MAX_COMPANION_BYTES, Companion
-from storage_engine.model.proof.receipt import Receipt, act_sha256, end_text
-from storage_engine.model.store.known_logs import Lineages
-from storage_engine.model.store.store import (
-    FileFacts,
-    SegmentId,
-    SegmentState,
-    StoreSnapshot,
-)
+from storage_engine.model.proof.receipt import MAX_COMPANION_BYTES, Companion, Receipt, act_sha256, end_text
+from storage_engine.model.store import FileFacts, Lineages, SegmentId, SegmentState, StoreSnapshot
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 
 

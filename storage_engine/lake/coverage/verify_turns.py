@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
-from storage_engine.model.report.verification import Check, Coverage, VerifyLevel
+from storage_engine.model.report.validation import Check, Coverage, VerifyLevel
 
 History = Mapping[str, Sequence[Check]]
 """Remembered checks by the receipt's ``row_hash``."""

@@ -33,7 +33,7 @@ from storage_engine.core.wording import reason_text
 from storage_engine.crc import crc32c_of
 from storage_engine.exceptions import AgentError, BadInputError, StorageEngineError
 from storage_engine.lake.file.jobs import AgentAccess, AgentRun, SegmentJob
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 from storage_engine.same_bytes.own_acts import OwnActs
 
 PROTOCOL: Final = 2

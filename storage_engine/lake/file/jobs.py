@@ -10,8 +10,7 @@ from pathlib import PurePosixPath
 from storage_engine.lake.acts.unarchived import ArchivePermits
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.proof.receipt import ProvenRows, Receipt, SegmentIdentity
-from storage_engine.model.store.known_logs import in_file_name
-from storage_engine.model.store.store import FileFacts, SegmentContext
+from storage_engine.model.store import FileFacts, SegmentContext, in_file_name
 
 _LOG_BYTES = 148
 """Of a log's name in a data file's, which has at most 107 more while it is staged; file systems take 255."""

@@ -1,37 +1,169 @@
-"""Which files of a table hold wanted rows, and these rows, without parsing one manifest twice in a process.
+"""Files of a table that hold wanted rows, these rows, and the files that are in use at this moment.
 
-PyIceberg decides which files match. It is only spared reading again what can't have changed, and judging
-entries whose segments lie elsewhere in the log.
+PyIceberg decides which files match. No manifest is parsed twice in a process: it never changes under its
+name. Maintenance writes which rows of which stores each manifest covers, so that a few are found without
+opening all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyiceberg.conversions import from_bytes
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThanOrEqual,
+    LessThanOrEqual,
+)
 from pyiceberg.expressions.visitors import ResidualEvaluator
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import ArrowScan
-from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, ManifestEntry, ManifestFile
+from pyiceberg.manifest import (
+    DATA_FILE_TYPE,
+    DataFile,
+    DataFileContent,
+    ManifestContent,
+    ManifestEntry,
+    ManifestFile,
+)
+from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, ManifestGroupPlanner, Table
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType
 
-from storage_engine.lake.file.manifest_ranges import (
-    EVERYTHING,
-    Range,
-    WantedFiles,
-    known_ranges,
-    manifest_key,
-    may_hold,
-)
+from storage_engine.commands import Command
+from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.lake.catalog.tables import is_by_store
 from storage_engine.lake.storage.errors import metadata_errors
-from storage_engine.lake.storage.small_files import FileMemory
+from storage_engine.lake.storage.small_files import (
+    HIDDEN_PREFIX,
+    FileMemory,
+    read_small_file,
+    replace_small_file,
+)
+from storage_engine.model.proof.receipt import SegmentIdentity
+
+RANGES_NAME = f"{HIDDEN_PREFIX}manifests.json"
+
+
+class Range(NamedTuple):
+    """What a manifest can have of a store.
+
+    :param first: lowest base offset of a segment; ``last`` the highest.
+    :param newest: highest sequence of a row.
+    :param least_rows: no file has fewer.
+    """
+
+    first: int
+    last: int
+    newest: int
+    least_rows: int
+
+
+class WantedFiles(NamedTuple):
+    """Which files of a store somebody looks for.
+
+    :param first: those with segments of this base offset or a higher one, up to ``last``.
+    :param since: those with rows of this sequence or a higher one.
+    :param below_rows: those with fewer rows.
+    """
+
+    first: int = -(2**63)
+    last: int = 2**63 - 1
+    since: int = 0
+    below_rows: int = 2**63 - 1
+
+
+EVERYTHING = WantedFiles()
+
+Ranges = Mapping[str, Range]
+"""By store id."""
+
+_VERSION = 2
+
+_known: FileMemory[Mapping[str, Ranges]] = FileMemory(most=8)
+
+
+def known_ranges(table: Table) -> Mapping[str, Ranges]:
+    """Return what is known of manifests, by :func:`manifest_key`."""
+    location = _location(table)
+    return _known.get(location, lambda: _read(table, location))
+
+
+def may_hold(ranges: Ranges | None, store_id: str, wanted: WantedFiles) -> bool:
+    """Return whether a manifest can have files of a store that somebody looks for.
+
+    :param ranges: None: nothing is known of it.
+    """
+    if ranges is None:
+        return True
+    it = ranges.get(store_id)
+    return it is not None and (
+        it.first <= wanted.last
+        and it.last >= wanted.first
+        and it.newest >= wanted.since
+        and it.least_rows < wanted.below_rows
+    )
+
+
+def manifest_key(manifest: ManifestFile) -> str:
+    """Return a manifest's name and length."""
+    return f"{manifest.manifest_path.rpartition('/')[2]} {manifest.manifest_length}"
+
+
+def write_ranges(
+    table: Table, manifests: Iterable[ManifestFile], ranges_of: Callable[[ManifestFile], Ranges]
+) -> None:
+    """Write down what a table's manifests cover; where it is known already, nothing is written.
+
+    :param manifests: of the current snapshot; what was said of others is dropped.
+    :param ranges_of: opens a manifest.
+    :raises LakeUnavailableError: the file can't be written.
+    """
+    known = known_ranges(table)
+    # Another engine may have partitioned the table in another way: of such a manifest nothing is said.
+    data = [
+        manifest
+        for manifest in manifests
+        if manifest.content is ManifestContent.DATA and is_by_store(table, manifest.partition_spec_id)
+    ]
+    found = {manifest_key(it): known.get(manifest_key(it)) or ranges_of(it) for it in data}
+    if found != known:
+        content = {"version": _VERSION, "manifests": found}
+        text = json.dumps({**content, "sha256": _checksum(content)})
+        replace_small_file(table.io, _location(table), text.encode())
+
+
+def _read(table: Table, location: str) -> Mapping[str, Ranges]:
+    try:
+        content = json.loads(read_small_file(table.io, location) or b"{}")
+        if content.pop("sha256") != _checksum(content) or content["version"] != _VERSION:
+            return {}
+        return {
+            key: {store_id: Range(*values) for store_id, values in ranges.items()}
+            for key, ranges in content["manifests"].items()
+        }
+    except (LakeUnavailableError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _location(table: Table) -> str:
+    return f"{table.location().rstrip('/')}/{RANGES_NAME}"
+
 
 Offsets = tuple[int, int]
 """First and last base offset, inclusive."""
@@ -264,3 +396,114 @@ def _sorted_out(table: Table, entries: Sequence[ManifestEntry]) -> _Entries:
 
 def _bound(value: bytes | None, otherwise: int) -> int:
     return otherwise if value is None else int(from_bytes(LongType(), value))
+
+
+def all_equal(values: Mapping[str, str | int]) -> BooleanExpression:
+    """Rows whose columns have all of these values; at least one must be given."""
+    # PyIceberg's constructors take (term, literal); their pydantic models declare something else.
+    terms: list[BooleanExpression] = [EqualTo(name, value) for name, value in values.items()]  # type: ignore[call-arg,arg-type]
+    return And(*terms) if len(terms) > 1 else terms[0]
+
+
+def between(column: str, first: int, last: int) -> BooleanExpression:
+    """Rows whose column lies within these two, inclusive."""
+    return And(
+        GreaterThanOrEqual(column, first),  # type: ignore[call-arg,arg-type]
+        LessThanOrEqual(column, last),  # type: ignore[call-arg,arg-type]
+    )
+
+
+def store_rows(store_id: str, base_offsets: tuple[int, int] | None = None) -> BooleanExpression:
+    """A store's rows in the table of rows.
+
+    :param base_offsets: only of segments whose base offset lies within these two, inclusive.
+    """
+    store = all_equal({"store_id": store_id})
+    if base_offsets is None:
+        return store
+    return And(store, between("segment_base_offset", *base_offsets))
+
+
+def segment_rows(store_id: str, lineage: int, log: str, base_offset: int) -> BooleanExpression:
+    """One segment's rows in the table of rows, in whichever files they lie."""
+    return all_equal(
+        {"store_id": store_id, "segment_base_offset": base_offset, "lineage": lineage, "log": log}
+    )
+
+
+_BOUNDED: Mapping[str, Callable[[SegmentIdentity], Any]] = {
+    "lineage": attrgetter("lineage"),
+    "log": attrgetter("log"),
+    "segment_base_offset": attrgetter("base_offset"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A data file in a snapshot.
+
+    :param delete_files: locations of the files that say which of its rows count as deleted (merge-on-read).
+    """
+
+    entry: DataFile
+    delete_files: tuple[str, ...] = ()
+
+    @property
+    def location(self) -> str:
+        return self.entry.file_path
+
+    @property
+    def has_deletes(self) -> bool:
+        return bool(self.delete_files)
+
+    def may_have(self, schema: Schema) -> Callable[[SegmentIdentity], bool]:
+        """Return what tells whether the file may have a segment, by the bounds that the table has of it."""
+        bounds = []
+        for name, value_of in _BOUNDED.items():
+            field = schema.find_field(name)
+            kind: Any = field.field_type
+            lower, upper = (
+                None if it is None or (found := it.get(field.field_id)) is None else from_bytes(kind, found)
+                for it in (self.entry.lower_bounds, self.entry.upper_bounds)
+            )
+            bounds.append((value_of, lower, upper))
+        return lambda segment: all(
+            (lower is None or lower <= value_of(segment)) and (upper is None or value_of(segment) <= upper)
+            for value_of, lower, upper in bounds
+        )
+
+
+def live_data_files(
+    table: Table,
+    store_id: str,
+    base_offsets: tuple[int, int] | None = None,
+    *,
+    statistics: bool = False,
+) -> tuple[LiveFile, ...]:
+    """A store's data files in the table's loaded snapshot; a file listed twice is there twice.
+
+    :param base_offsets: only files that can hold a segment whose base offset lies within these two,
+        inclusive.
+    :param statistics: with every statistic that the table has of them, in five times the memory.
+    :raises LakeUnavailableError: when the manifests can't be read, or say what can't be told by them.
+    """
+    with metadata_errors(table.location(), "read the table's manifests"):
+        try:
+            where = store_rows(store_id, base_offsets)
+            if statistics:
+                tasks = plan_whole_entries(table, where)
+            else:
+                tasks = plan_files(table, where, base_offsets or EVERY_OFFSET, store_id)
+        except ValueError as error:
+            if "equality delete" not in str(error):
+                raise
+            raise LakeUnavailableError(
+                f"lake table {table.location()}: another engine deleted rows by equality delete files, "
+                "so which rows are left can't be told. Nothing was changed. Let that engine rewrite "
+                "the data files (in Spark: rewrite_data_files), or roll the table back, and then run ",
+                Command("verify --level bytes --renew"),
+                ".",
+            ) from error
+        return tuple(
+            LiveFile(task.file, tuple(sorted(file.file_path for file in task.delete_files))) for task in tasks
+        )

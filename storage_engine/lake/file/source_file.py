@@ -29,8 +29,8 @@ from storage_engine.lake.file.jobs import AgentRun, SegmentJob
 from storage_engine.lake.file.staging import sha256_of
 from storage_engine.lake.storage.pace import pace_at
 from storage_engine.model.broker.codec import LoadBytes
-from storage_engine.model.proof.companions import Companion
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.proof.receipt import Companion
+from storage_engine.model.store import FileFacts
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 from storage_engine.same_bytes.settling import settle
 from storage_engine.same_bytes.trusted_times import times_are_trusted

@@ -1,21 +1,39 @@
-"""What the table of rows lists, and what is wrong with entries that no receipt names.
+"""What Iceberg's manifests say of data files: as it is written, as it is listed, and what is wrong with it.
 
-The entries lie in the table's manifests. A data file is read only where another engine made its partition.
+A data file is read only where another engine made its partition. The driver of a job assembles its manifest
+from entries that were packed where a file was proven, and opens no data file.
 """
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.manifest import DataFile
+from pyiceberg.io.pyarrow import (
+    StatisticsCollector,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import FileScanTask, Table
+from pyiceberg.typedef import Record
 
 from storage_engine.commands import Command, Text
 from storage_engine.lake.catalog.names import data_file_of
-from storage_engine.lake.catalog.tables import is_by_store
-from storage_engine.lake.file.filters import store_rows
+from storage_engine.lake.catalog.tables import (
+    check_partitions,
+    is_by_store,
+    messages_properties,
+    messages_schema,
+)
 from storage_engine.lake.file.jobs import (
     file_name,
     is_own_name,
@@ -23,12 +41,11 @@ from storage_engine.lake.file.jobs import (
     slot_prefix,
     split_data_file_name,
 )
-from storage_engine.lake.file.live_files import LiveFile
-from storage_engine.lake.file.scan import plan_files, plan_whole_entries, read_files
+from storage_engine.lake.file.scan import LiveFile, plan_files, plan_whole_entries, read_files, store_rows
 from storage_engine.lake.storage.errors import metadata_errors
+from storage_engine.model.broker.codec import Columns, SegmentCodec
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import Finding
+from storage_engine.model.report.validation import Finding, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,3 +201,55 @@ def unreceipted_files(table: Table, rows: Iterable[Receipt], entries: Iterable[T
         for location, name in names.items()
         if is_own_name(name) and (is_shared_name(name) or split_data_file_name(name) not in replaced)
     )
+
+
+_COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
+_BOUNDS = ("lower_bounds", "upper_bounds")
+
+
+def packed_facts(footer: pq.FileMetaData, codec: SegmentCodec) -> bytes:
+    """A data file's counts, sizes, bounds and split offsets, in some 400 bytes."""
+    plan, field_ids = _statistics_plan(codec.schema, codec.columns)
+    facts = data_file_statistics_from_parquet_metadata(footer, plan, field_ids).to_serialized_dict()
+    plain = {name: facts[name] for name in ("record_count", "split_offsets", *_COUNTS)}
+    bounds = {name: {key: value.hex() for key, value in facts[name].items()} for name in _BOUNDS}
+    return zlib.compress(json.dumps({**plain, **bounds}, separators=(",", ":")).encode())
+
+
+def iceberg_data_file(table: Table, location: str, size_bytes: int, store_id: str, packed: bytes) -> DataFile:
+    """The manifest's entry of a file in the partition of its store.
+
+    :raises LakeUnavailableError: the table has other partitions.
+    """
+    check_partitions(table)
+    facts: dict[str, Any] = json.loads(zlib.decompress(packed))
+    for name in _COUNTS:
+        facts[name] = {int(key): value for key, value in facts[name].items()}
+    for name in _BOUNDS:
+        facts[name] = {int(key): bytes.fromhex(value) for key, value in facts[name].items()}
+    data_file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=location,
+        file_format=FileFormat.PARQUET,
+        partition=Record(store_id),
+        file_size_in_bytes=size_bytes,
+        sort_order_id=None,
+        equality_ids=None,
+        key_metadata=None,
+        **facts,
+    )
+    data_file.spec_id = table.metadata.default_spec_id
+    return data_file
+
+
+def record_count(packed: bytes) -> int:
+    """Return how many rows a data file has, by what :func:`packed_facts` made."""
+    return int(json.loads(zlib.decompress(packed))["record_count"])
+
+
+@cache
+def _statistics_plan(
+    codec_schema: pa.Schema, columns: Columns
+) -> tuple[dict[int, StatisticsCollector], dict[str, int]]:
+    schema = messages_schema(codec_schema)
+    return compute_statistics_plan(schema, messages_properties(columns)), parquet_path_to_id_mapping(schema)

@@ -64,7 +64,7 @@ from storage_engine.lake.file.data_file import (
     write_groups,
 )
 from storage_engine.lake.file.jobs import file_name, is_shared_name, shared_file_name, slot_prefix
-from storage_engine.lake.file.live_files import LiveFile, live_data_files
+from storage_engine.lake.file.scan import LiveFile, live_data_files
 from storage_engine.lake.file.staging import staged_location
 from storage_engine.lake.gc.expiry import data_step, is_there, receipts_step
 from storage_engine.lake.gc.thinning import discard_files

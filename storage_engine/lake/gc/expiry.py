@@ -37,17 +37,16 @@ from storage_engine.lake.acts.act_files import (
 )
 from storage_engine.lake.archive.commit import BATCH_SEGMENTS
 from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
-from storage_engine.lake.archive.receipt_commit import prepare_receipts
-from storage_engine.lake.archive.transactions import begin
+from storage_engine.lake.archive.receipt_commit import begin, prepare_receipts
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.catalog.names import data_file_of, location_of, proven_files, relative_name
 from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import opened_rows, segments_in
 from storage_engine.lake.file.jobs import file_name, is_shared_name, slot_prefix, split_data_file_name
-from storage_engine.lake.file.live_files import LiveFile, live_data_files
-from storage_engine.lake.file.manifest_entry import iceberg_data_file, packed_facts
+from storage_engine.lake.file.scan import LiveFile, live_data_files
 from storage_engine.lake.file.staging import PARTIAL_SUFFIX, final_name
+from storage_engine.lake.file.table_entries import iceberg_data_file, packed_facts
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
 from storage_engine.lake.gc.trash import TRASH
 from storage_engine.lake.soundness.chain import check_links

@@ -31,14 +31,18 @@ from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.acts.act_files import HeldStores, read_acts, read_held_stores
 from storage_engine.lake.catalog.catalog import Lake, connect, rows_table_among
-from storage_engine.lake.catalog.commit_lock import UNLOCKED_GRACE_MS, nobody_commits
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import read_mark
 from storage_engine.lake.catalog.placed_table import careful_avro
 from storage_engine.lake.catalog.tables import DELETIONS, IDENTITY_COLUMNS, SEGMENTS
-from storage_engine.lake.catalog.writing import TAKEN_OVER_PROPERTY, ready_to_write
-from storage_engine.lake.file.filters import all_equal
+from storage_engine.lake.catalog.writing import (
+    TAKEN_OVER_PROPERTY,
+    UNLOCKED_GRACE_MS,
+    nobody_commits,
+    ready_to_write,
+)
 from storage_engine.lake.file.jobs import is_own_name, split_data_file_name
+from storage_engine.lake.file.scan import all_equal
 from storage_engine.lake.file.staging import final_name
 from storage_engine.lake.gc.garbage_kind import TRASH_MS, GarbageKind
 from storage_engine.lake.gc.garbage_rule import Candidate, GarbageContents, GarbageStanding, judge, kind_of

@@ -18,10 +18,8 @@ from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.catalog.names import proven_files
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import encode_rows
-from storage_engine.lake.file.filters import segment_rows
 from storage_engine.lake.file.jobs import slot_prefix
-from storage_engine.lake.file.live_files import live_data_files
-from storage_engine.lake.file.scan import read_files, read_rows
+from storage_engine.lake.file.scan import live_data_files, read_files, read_rows, segment_rows
 from storage_engine.lake.gc.garbage_rule import Held
 from storage_engine.lake.soundness.chain import check_links, row_hash
 from storage_engine.lake.soundness.receipts import receipts_in

@@ -29,13 +29,12 @@ from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
-from storage_engine.lake.archive.transactions import begin
+from storage_engine.lake.archive.receipt_commit import begin
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.catalog.deletions_table import mark_deletions
 from storage_engine.lake.catalog.tables import DELETIONS, METADATA_AGE_MS
 from storage_engine.lake.catalog.writing import ready_to_write
-from storage_engine.lake.file.manifest_ranges import write_ranges
-from storage_engine.lake.file.scan import list_manifests, ranges_of
+from storage_engine.lake.file.scan import list_manifests, ranges_of, write_ranges
 from storage_engine.lake.gc.garbage import Collection, collect
 from storage_engine.lake.soundness.chain import check_chain, check_links
 from storage_engine.lake.soundness.receipts import current, list_stores, receipts_in

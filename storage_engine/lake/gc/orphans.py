@@ -38,10 +38,9 @@ from storage_engine.lake.file.jobs import (
     slot_prefix,
     split_data_file_name,
 )
-from storage_engine.lake.file.manifest_entry import packed_facts
 from storage_engine.lake.file.segment_tree import tree_of_file
-from storage_engine.lake.soundness.file_checks import is_relative
-from storage_engine.lake.soundness.receipts import by_store, current
+from storage_engine.lake.file.table_entries import packed_facts
+from storage_engine.lake.soundness.receipts import by_store, current, is_relative
 from storage_engine.lake.storage.errors import parquet_errors
 from storage_engine.lake.storage.small_files import list_files
 from storage_engine.model.broker.codec import offsets_count_bytes

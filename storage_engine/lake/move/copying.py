@@ -32,7 +32,6 @@ from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnav
 from storage_engine.lake.acts.act_files import copy_acts, lacks_acts
 from storage_engine.lake.archive.table_writer import Target, write_table
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, connect, open_lake
-from storage_engine.lake.catalog.commit_lock import committing, nobody_commits, nobody_commits_at
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.deletions_table import mark_deletions
 from storage_engine.lake.catalog.identity import (
@@ -51,7 +50,7 @@ from storage_engine.lake.catalog.place import is_catalog_there, own_directory, s
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files
 from storage_engine.lake.catalog.pointers import make_catalog_tables, read_pointers, repoint
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS
-from storage_engine.lake.catalog.writing import mark_commits
+from storage_engine.lake.catalog.writing import committing, mark_commits, nobody_commits, nobody_commits_at
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import segments_in
 from storage_engine.lake.file.jobs import file_name, is_own_name, slot_prefix, split_data_file_name
@@ -68,8 +67,7 @@ from storage_engine.lake.move.moving import (
     placed_tables,
 )
 from storage_engine.lake.soundness.chain import check_chain
-from storage_engine.lake.soundness.file_checks import file_fault, proven_hashes
-from storage_engine.lake.soundness.receipts import by_store, current
+from storage_engine.lake.soundness.receipts import by_store, current, file_fault, proven_hashes
 from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.lake.storage.small_files import delete_small_file, list_files
 from storage_engine.model.proof.receipt import PARTIAL, ChainHead, Receipt

@@ -31,7 +31,6 @@ from storage_engine.lake.catalog.catalog import (
     rows_table_among,
     rows_table_of,
 )
-from storage_engine.lake.catalog.commit_lock import nobody_commits_at
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import (
     COPIED_HEADS_PROPERTY,
@@ -65,10 +64,10 @@ from storage_engine.lake.catalog.placed_table import (
 )
 from storage_engine.lake.catalog.pointers import read_pointers, repoint
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS, check_version_of
+from storage_engine.lake.catalog.writing import nobody_commits_at
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.soundness.file_checks import check_files
 from storage_engine.lake.soundness.metadata_ends import find_metadata
-from storage_engine.lake.soundness.receipts import by_store, receipts_of_files
+from storage_engine.lake.soundness.receipts import by_store, check_files, receipts_of_files
 from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.lake.storage.small_files import list_files, read_small_file
 from storage_engine.model.proof.receipt import ChainHead, Receipt

@@ -35,8 +35,7 @@ from pyiceberg.expressions import (
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.durable import new_file, opened, remove_abandoned
-from storage_engine.core.nearest import meant
-from storage_engine.core.wording import time_text
+from storage_engine.core.wording import meant, time_text
 from storage_engine.exceptions import BadInputError, ExportError
 from storage_engine.lake.acts.act_files import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake
@@ -45,15 +44,15 @@ from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
 from storage_engine.lake.file.scan import read_rows
 from storage_engine.lake.restore.export_format import ExportFormat
 from storage_engine.lake.restore.restore_span import LineageRange, Span, expired_ranges
-from storage_engine.lake.soundness.message_batches import (
+from storage_engine.lake.soundness.receipts import list_stores, receipts
+from storage_engine.lake.soundness.segment_reader import (
     ReadCount,
+    expired_files,
     message_batches,
     plain_field,
     shaped,
     with_sources,
 )
-from storage_engine.lake.soundness.receipts import list_stores, receipts
-from storage_engine.lake.soundness.segment_reader import expired_files
 from storage_engine.model.broker.codec import Bodies, Columns
 from storage_engine.model.broker.kind import Broker
 from storage_engine.model.proof.receipt import Receipt, ended

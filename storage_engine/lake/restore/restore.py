@@ -62,8 +62,15 @@ from storage_engine.lake.soundness.soundness import losses
 from storage_engine.lake.soundness.soundness_reader import find_faults
 from storage_engine.lake.verify.replica_coverage import receipts_of_replicas
 from storage_engine.model.broker.codec import RestoredConfig, RestoredSetting
-from storage_engine.model.proof.companions import Companion
-from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, end_text, ended, whole, with_rows
+from storage_engine.model.proof.receipt import (
+    NOT_ARCHIVED,
+    Companion,
+    Receipt,
+    end_text,
+    ended,
+    whole,
+    with_rows,
+)
 
 
 def config_names(config: RestoredConfig | None, receipts: Sequence[Receipt]) -> tuple[str, ...]:

@@ -24,12 +24,17 @@ from pyiceberg.table import FileScanTask, Table
 
 from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.durable_io import open_data_file
-from storage_engine.lake.file.filters import all_equal, between
-from storage_engine.lake.file.scan import is_whole_file, plan_files, read_files
+from storage_engine.lake.file.scan import all_equal, between, is_whole_file, plan_files, read_files
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.lake.storage.small_files import FileMemory
-from storage_engine.model.proof.companions import files_fault
-from storage_engine.model.proof.receipt import CHAIN_START, PROOF_VERSION, ChainHead, Receipt, read_row_groups
+from storage_engine.model.proof.receipt import (
+    CHAIN_START,
+    PROOF_VERSION,
+    ChainHead,
+    Receipt,
+    files_fault,
+    read_row_groups,
+)
 
 _LINK_TYPES: dict[str, pa.DataType] = {
     "sequence": pa.int64(),

@@ -14,7 +14,7 @@ from enum import IntEnum, StrEnum
 import pyarrow as pa
 
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
-from storage_engine.lake.file.live_files import LiveFile
+from storage_engine.lake.file.scan import LiveFile
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile
 
 BOUND_CHARACTERS = 64

@@ -32,7 +32,7 @@ from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import WindowMemory
 from storage_engine.lake.file.jobs import data_file_name, file_name
-from storage_engine.lake.file.live_files import LiveFile, live_data_files
+from storage_engine.lake.file.scan import LiveFile, live_data_files
 from storage_engine.lake.soundness.chain import row_fault, row_faults
 from storage_engine.lake.soundness.segment_reader import (
     partial_fault,

@@ -19,14 +19,12 @@ from storage_engine.brokers import find_broker
 from storage_engine.lake.acts.act_files import read_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.coverage import ComparedReceipts, ReplicaSpan
-from storage_engine.lake.file.filters import between
-from storage_engine.lake.file.scan import EVERY_OFFSET
+from storage_engine.lake.file.scan import EVERY_OFFSET, between
 from storage_engine.lake.soundness.receipts import current, read_receipts, receipt_history, receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, end_text, whole
-from storage_engine.model.store.known_logs import LogNames, is_unique
-from storage_engine.model.store.store import Segment
+from storage_engine.model.store import LogNames, Segment, is_unique
 
 
 class LostRange(Protocol):

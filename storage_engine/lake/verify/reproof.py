@@ -15,9 +15,7 @@ from storage_engine.lake.archive.commit import append_receipts
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of, relative_name
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
-from storage_engine.lake.file.filters import segment_rows
-from storage_engine.lake.file.live_files import live_data_files
-from storage_engine.lake.file.scan import read_files
+from storage_engine.lake.file.scan import live_data_files, read_files, segment_rows
 from storage_engine.lake.soundness.receipts import receipts_in
 from storage_engine.lake.soundness.segment_reader import (
     partial_fault,

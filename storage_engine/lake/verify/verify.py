@@ -26,8 +26,7 @@ from pyiceberg.table import Table
 from storage_engine.brokers import find_broker, store_called
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.collector import no_collection
-from storage_engine.core.long_work import told
+from storage_engine.core.long_work import no_collection, told
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.acts.act_files import read_acts, read_expiries
@@ -46,7 +45,7 @@ from storage_engine.lake.coverage.coverage import (
 )
 from storage_engine.lake.coverage.spans import companion_fault
 from storage_engine.lake.coverage.verify_turns import by_receipt, choose, coverage, standing_fault
-from storage_engine.lake.file.filters import all_equal
+from storage_engine.lake.file.scan import all_equal
 from storage_engine.lake.file.staging import sha256_of
 from storage_engine.lake.file.table_entries import TableEntry, check_entries, list_entries, unreceipted_files
 from storage_engine.lake.soundness.chain import check_chain, row_faults
@@ -56,15 +55,15 @@ from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.lake.storage.small_files import forget_files
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.proof.receipt import ChainHead, Receipt, SegmentIdentity, ended, whole, with_rows
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import (
+from storage_engine.model.report.validation import (
     Check,
     Finding,
+    Status,
     StoreVerification,
     VerifyLevel,
     receipt_name,
 )
-from storage_engine.model.store.known_logs import may_be_one
+from storage_engine.model.store import may_be_one
 
 __all__ = ["Memory", "StoreVerification", "VerifyLevel", "verify"]
 

@@ -16,7 +16,7 @@ from storage_engine.core import durable
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_tasks import BackgroundTasks
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.course.course import CourseStart
+from storage_engine.model.course import CourseStart
 from storage_engine.model.hold import (
     BrokerProgress,
     Drift,
@@ -26,13 +26,14 @@ from storage_engine.model.hold import (
     WatchLook,
 )
 from storage_engine.model.lag import Unread
-from storage_engine.model.plan.plan import Cause, DependentFile, Plan, PlanRequest, Trigger, Urgency
+from storage_engine.model.plan import Cause, DependentFile, Plan, PlanRequest, Trigger, Urgency
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store.known_logs import Absence, LogIdentity
-from storage_engine.model.store.store import (
+from storage_engine.model.store import (
+    Absence,
     Archivable,
     DiskUsage,
     FileFacts,
+    LogIdentity,
     Segment,
     SegmentContext,
     SegmentId,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.store.store import FileFacts, SegmentId
+from storage_engine.model.store import FileFacts, SegmentId
 
 
 @dataclass(frozen=True, slots=True)

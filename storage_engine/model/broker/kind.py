@@ -31,14 +31,13 @@ if TYPE_CHECKING:
     from storage_engine.model.broker.codec import RestoredConfig, SegmentCodec
     from storage_engine.model.broker.lag_job import LagJob, LagRequest
     from storage_engine.model.broker.live import LiveBroker, RunningBroker
-    from storage_engine.model.broker.sample import SampleRequest, SampleStore
-    from storage_engine.model.course.course import BrokerRules
+    from storage_engine.model.course import BrokerRules
     from storage_engine.model.hold import HoldMemory
-    from storage_engine.model.plan.plan import Release
+    from storage_engine.model.plan import Release
     from storage_engine.model.proof.receipt import Receipt
     from storage_engine.model.report.facts import FactsScope, StoreFacts
     from storage_engine.model.report.inspection import Inspection, KeyLookup, StoreRecovery
-    from storage_engine.model.store.store import StoreSnapshot
+    from storage_engine.model.store import StoreSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,3 +429,43 @@ class Broker(Contract):
         :raises BadInputError: a store or settings that can't be read, a plan for another store.
         """
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRequest:
+    """A sample store to write. The same request gives the same bytes.
+
+    :param directory: new or empty; it gets the store and its broker's configuration.
+    :param messages: at least so many; those that the broker itself adds for delays and transactions count.
+    :param end_ms: store time of the last message.
+    :param segment_bytes: size of a file of the log.
+    """
+
+    directory: Path
+    messages: int
+    topics: int
+    days: float
+    seed: int
+    end_ms: int
+    segment_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampleStore:
+    """A sample store that was written.
+
+    :param store: the broker's root directory.
+    :param configuration: the broker's own file, which commands and a broker take.
+    :param lagging_groups: of ``groups``, those that are far behind.
+    :param pending: delayed messages that are not due yet, and undecided transactions.
+    """
+
+    store: str
+    configuration: str
+    messages: int
+    log_bytes: int
+    log_files: int
+    topics: int
+    groups: int
+    lagging_groups: int
+    pending: int

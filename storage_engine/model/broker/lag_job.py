@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.lag import LagSource, Unread
-from storage_engine.model.store.store import FileFacts, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa

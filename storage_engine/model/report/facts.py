@@ -10,7 +10,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from storage_engine.journal.journal import Journal, Step, StoreRecord
 from storage_engine.lake.acts.unarchived import NO_PERMITS
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.diagnosis import named_in_short
-from storage_engine.model.store.store import Archivable, FileFacts, Segment, SegmentId, StoreSnapshot, by_log
+from storage_engine.model.store import Archivable, FileFacts, Segment, SegmentId, StoreSnapshot, by_log
 from storage_engine.retention.proof.gate import same_files
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.proof.proofs import LakeProofs, Proofs, read_proofs

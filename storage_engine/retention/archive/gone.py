@@ -17,11 +17,10 @@ from storage_engine.lake.acts.unarchived import NO_PERMITS, ArchivePermits
 from storage_engine.lake.coverage.coverage import Interval, merge_intervals, subtract_intervals
 from storage_engine.model.broker.broker_store import is_used_by_others
 from storage_engine.model.hold import UNPROVEN, Drift, DriftKind
-from storage_engine.model.plan.plan import LogPlan
+from storage_engine.model.plan import LogPlan
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.store_settings import WE_DELETE
-from storage_engine.model.store.known_logs import may_be_one
-from storage_engine.model.store.store import FileFacts, Segment, StoreSnapshot, by_log
+from storage_engine.model.store import FileFacts, Segment, StoreSnapshot, by_log, may_be_one
 from storage_engine.retention.archive.archivable import Unproven, prove_gone
 from storage_engine.retention.archive.missing_ranges import MissingRange
 from storage_engine.retention.proof.proofs import current_receipts, reachable_lakes, read_store_permits

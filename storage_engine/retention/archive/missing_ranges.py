@@ -14,8 +14,7 @@ from storage_engine.lake.coverage.coverage import Interval, ReleasedSpan, merge_
 from storage_engine.lake.coverage.spans import ArchivedSpan, ReceiptSpan, receipt_spans
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.proof.receipt import NOT_ARCHIVED
-from storage_engine.model.store.known_logs import Lineages, LogNames, log_label, may_be_one
-from storage_engine.model.store.store import WENT, FileFacts
+from storage_engine.model.store import WENT, FileFacts, Lineages, LogNames, log_label, may_be_one
 from storage_engine.retention.archive.archivable import Listed
 from storage_engine.retention.proof.history import compared_receipts, open_releases
 from storage_engine.retention.proof.proofs import reachable_lakes

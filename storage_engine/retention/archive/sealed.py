@@ -24,7 +24,7 @@ from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.lag import ArchiveLag, archive_lag_of
 from storage_engine.model.settings.policy import ArchiveMode
-from storage_engine.model.store.store import WENT, FileFacts, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store import WENT, FileFacts, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.archivable import (
     Listed,
     archivable_segments,

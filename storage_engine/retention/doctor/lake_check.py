@@ -21,7 +21,7 @@ from storage_engine.model.keep.acts import SHOWN_CHARACTERS
 from storage_engine.model.keep.rules import ArchiveRule, matches
 from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.report.diagnosis import Finding
-from storage_engine.model.store.store import DiskUsage, Segment
+from storage_engine.model.store import DiskUsage, Segment
 from storage_engine.retention.archive.archivable import still_unproven
 from storage_engine.retention.archive.archiving import slots
 from storage_engine.retention.proof.proofs import read_proofs

@@ -6,21 +6,38 @@ Where the broker is stopped nothing has to be held between runs, and all of this
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from storage_engine.commands import Text, join_texts
+from storage_engine.commands import Command, Text, join_texts
 from storage_engine.core.clock import HOUR_MS, clock_ms
 from storage_engine.core.jsonable import from_jsonable
-from storage_engine.core.wording import reason_text
+from storage_engine.core.wording import count_text, reason_text
 from storage_engine.exceptions import GateRefusedError, StorageEngineError, StoreBusyError
-from storage_engine.journal.journal import Phase, Run, Step, drift_since_renewal, hold_memory, untold_mends
+from storage_engine.journal.journal import (
+    WATCH_RUN,
+    Phase,
+    Run,
+    Step,
+    drift_since_renewal,
+    hold_memory,
+    record_drift,
+    untold_mends,
+)
 from storage_engine.journal.reading.run_rows import GONE
+from storage_engine.journal.records import StoreRecord
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.coverage.coverage import ReleasedSpan, merge_intervals, subtract_intervals
+from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.soundness.soundness import losses
+from storage_engine.lake.soundness.soundness_reader import find_faults
+from storage_engine.lake.storage.pace import pace_at
+from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.broker.broker_store import hold_of
-from storage_engine.model.hold import Drift, HoldStatus
+from storage_engine.model.hold import Drift, DriftKind, HoldStatus
 from storage_engine.model.report.validation import Where
-from storage_engine.model.settings.policy import ArchiveMode
-from storage_engine.model.store.store import FileFacts, SegmentId
+from storage_engine.model.settings.policy import ArchiveMode, archive_limit
+from storage_engine.model.store import FileFacts, LogNames, SegmentId
 from storage_engine.retention.archive.archivable import still_unproven
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.archive.sealed import MeasuredLag, measure_lag
@@ -30,18 +47,203 @@ from storage_engine.retention.hold.leaving_unproven import (
     record_intent,
     record_result,
 )
-from storage_engine.retention.hold.recording_drift import (
-    alarms_of,
-    record_hold_drift,
-    with_lakes_word,
-    with_rules_word,
-)
-from storage_engine.retention.hold.shield_removal import make_removable, remove_all
-from storage_engine.retention.proof.proofs import Proofs
-from storage_engine.retention.ranges.drift import gone_ranges, ranges_of_drift
-from storage_engine.retention.store.context import AnyStore, Context, open_context
+from storage_engine.retention.proof.proofs import Proofs, read_store_permits
+from storage_engine.retention.ranges.drift import drift_alarms, gone_ranges, ranges_of_drift
+from storage_engine.retention.ranges.losses import accepted_losses
+from storage_engine.retention.shield import asked_notices, tend_shield
+from storage_engine.retention.store.context import AnyStore, Context, open_context, opened
 from storage_engine.retention.store.known_heads import known_heads
-from storage_engine.shield.index import shield_path
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.stamp import mark_shield
+from storage_engine.same_bytes.own_acts import read_own_acts
+from storage_engine.shield.index import remove_shield, shield_path
+from storage_engine.shield.links import drop_links, log_has_bytes
+from storage_engine.shield.seen import Place, SeenLink, log_was_written, look_at_shield
+
+Spans = list[tuple[int, int]]
+"""Of offsets, each [first, end)."""
+
+
+def with_unproven(record: StoreRecord, store: ManagedStore, found: Iterable[Drift]) -> tuple[Drift, ...]:
+    """Return drift whose detail says what of a log that is no more no lake has, or that it is unknown."""
+    return tuple(
+        replace(one, detail=f"{one.detail} {_unproven_text(record, store, one)}", log_id="")
+        if one.kind is DriftKind.TOPIC_REPLACED and one.log_id
+        else one
+        for one in found
+    )
+
+
+def _unproven_text(record: StoreRecord, store: ManagedStore, one: Drift) -> str:
+    if store.policy.archive is ArchiveMode.OFF:
+        return "No lake has any of it, as nothing is archived (archive: off)."
+    spans: Spans = []
+    unasked = []
+    for config in store.lakes:
+        try:
+            lake = open_lake(config)
+            spans += proven_of_log(lake, record, one.log, one.log_id, (one.start_offset, one.end_offset))
+        except (StorageEngineError, OSError) as error:
+            unasked.append(
+                Text(f"the lake at {config.location} can't be asked: ", reason_text(error).removesuffix("."))
+            )
+    gaps = subtract_intervals(one.start_offset, one.end_offset, merge_intervals(spans))
+    missing = [f"[{first}, {end})" for first, end in gaps]
+    if not missing:
+        return "A lake has all of these."
+    if unasked:
+        return f"Whether a lake has offsets {', '.join(missing)} is unknown, as {'; '.join(unasked)}."
+    return f"No lake has offsets {', '.join(missing)} of it."
+
+
+def proven_of_log(lake: Lake, record: StoreRecord, log: str, log_id: str, offsets: tuple[int, int]) -> Spans:
+    """Return what this store and others with a replica of a log have archived of it, soundly.
+
+    Of several lineages of the log the last one counts: an earlier one had other bytes.
+
+    :param offsets: of the log: the first and that behind the last that are asked for.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    rows = [row for row in receipts(lake, record.store_id, log=log) if row.log_id == log_id]
+    newest = max((row.lineage for row in rows), default=0)
+    rows = [row for row in rows if row.lineage == newest]
+    unsound = losses(find_faults(lake, rows))
+    names = LogNames(ids={log: log_id})
+    others = replica_spans(lake, record.store_id, names, [ReleasedSpan(log, *offsets)], frozenset)
+    own = [(row.base_offset, row.end) for row in rows if row.identity not in unsound]
+    return [*own, *((span.start_offset, span.end_offset) for span in others if not span.ended)]
+
+
+def record_hold_drift(context: Context, status: HoldStatus, run: Run | None = None) -> None:
+    """Record drift that is new; None: under :data:`WATCH_RUN`."""
+    if status.disturbances:
+        status = with_rules_word(context, status)
+        run = run or begin_background_run(context, WATCH_RUN)
+        record_drift(context.journal, context.record, run, status.disturbances)
+
+
+def with_rules_word(context: Context, status: HoldStatus) -> HoldStatus:
+    """Return a look at a hold that says which ranges that went nobody had to archive, by rule."""
+    if not any(one.kind in GONE and one.log for one in status.disturbances):
+        return status
+    permits = read_store_permits(context.store, context.journal, context.record)
+    marked = (
+        replace(one, unarchived=one.unarchived or permits.clause_of_log(one.log)) if one.kind in GONE else one
+        for one in status.disturbances
+    )
+    return replace(status, disturbances=tuple(marked))
+
+
+def with_lakes_word(context: Context, status: HoldStatus) -> HoldStatus:
+    """Return a look at a hold that says what no lake has of logs that are no more."""
+    return replace(status, disturbances=with_unproven(context.record, context.store, status.disturbances))
+
+
+def alarms_of(context: Context, status: HoldStatus) -> tuple[str, ...]:
+    """Return each drift as a sentence; a range that is gone with whether it is ARCHIVED or LOST."""
+    found = with_lakes_word(context, with_rules_word(context, status)).disturbances
+    return drift_alarms(found, gone_ranges(context.journal, context.record, context.store, found))
+
+
+def remove_shield_of(store: ManagedStore, acceptance: Acceptance | None = None) -> tuple[str, ...]:
+    """Remove a shield, whatever the store's policy says of one.
+
+    :param acceptance: a person's word that some goes unproven then; None: nobody has given it.
+    :return: what a person should know of what is left.
+    :raises GateRefusedError: it has what is nowhere else, or nothing else protects what the running broker
+        deletes within a day; nothing was deleted.
+    """
+    with opened(store) as context:
+        make_removable(context)
+        unproven, now_ms = None, clock_ms()
+        if context.broker.is_live and not hold_of(context.broker).status(now_ms).held:
+            unproven = check_unproven(context, acceptance, now_ms)
+        record_intent(context, unproven, acceptance)
+        left = remove_all(context)
+        record_result(context)
+        return left
+
+
+def make_removable(context: Context) -> None:
+    """Bring what only the shield has into a lake.
+
+    :raises GateRefusedError: it has what is neither in the log nor provably in a lake after that, or what the
+        log had before it was written to.
+    """
+    store, said = context.store, ""
+    if _alone(store) and store.policy.archive is not ArchiveMode.OFF:
+        said = join_texts(" ", (Text(notice, ".") for notice in tend_shield(store, tends=True).notices))
+    left = [seen for seen in _alone(store) if not _is_accepted(context, seen)]
+    _refuse_written(store.real_root, [seen for seen in left if seen.place is Place.IN_LOG])
+    if left:
+        raise GateRefusedError(
+            f"{store.real_root}: expected a shield whose segments are all in the log or proven in a "
+            f"lake, found {count_text(len(left), 'segment')} that only the shield has, "
+            f"{_at_offset(left)}. Nothing was deleted. ",
+            said,
+            " Have the lake take them, or accept what is lost of them (",
+            Command("accept-loss"),
+            f"), or move their files out of {shield_path(store.real_root)}, and run this again.",
+        )
+
+
+def _refuse_written(root: str, written: Sequence[SeenLink]) -> None:
+    """Refuse to remove a shield whose segments in the log were written to since they were linked.
+
+    :raises GateRefusedError: there are such segments, of which the shield has clones; nothing was deleted.
+    """
+    if written:
+        raise GateRefusedError(
+            f"{root}: expected segments in the log as they were when they were linked, found "
+            f"{count_text(len(written), 'segment')} written to since, {_at_offset(written)}. Nothing was "
+            "deleted: the shield alone has the bytes that they had before. Move their files out of "
+            f"{shield_path(root)}, such as {written[0].facts.path}, and run this again."
+        )
+
+
+def _at_offset(links: Sequence[SeenLink]) -> str:
+    offsets = ", ".join(str(seen.link.base_offset) for seen in links[:5])
+    return f"at offset {offsets}{', …' if len(links) > 5 else ''}"
+
+
+def remove_all(context: Context) -> tuple[str, ...]:
+    """Remove a shield once it is removable; what is gone from the log since stays.
+
+    :return: what a person should know of what is left.
+    """
+    root, record = context.store.real_root, context.record
+    alone = _alone(context.store)
+    drop_links(root, [seen.link.name for seen in alone if _is_accepted(context, seen)])
+    names = {seen.link.name for seen in alone}
+    there = look_at_shield(root).links
+    drop_links(root, [seen.link.name for seen in there if seen.link.name not in names], in_log=True)
+    if not look_at_shield(root).links and remove_shield(root):
+        mark_shield(root, record.store_id, record.lineages, False)
+    return asked_notices(context.store, context.journal, record)
+
+
+def _alone(store: ManagedStore) -> list[SeenLink]:
+    """Return the links that may have what the log has no more; what was only touched is told by its bytes."""
+    root = store.real_root
+    links, acts = look_at_shield(root).links, read_own_acts(root)
+    spend = pace_at(archive_limit(store.policy, beside=store.is_live, emergency=False)).spend
+    return [
+        seen
+        for seen in links
+        if seen.place is not Place.IN_LOG
+        or (log_was_written(seen, acts) and not log_has_bytes(root, seen, spend))
+    ]
+
+
+def _is_accepted(context: Context, seen: SeenLink) -> bool:
+    """Return whether a person goes on without a link's segment."""
+    link = seen.link
+    of_lineage = context.record.at_lineage(link.lineage, [link.log])
+    return any(
+        loss.log == link.log and loss.start_offset <= link.base_offset and link.end_offset <= loss.end_offset
+        for loss in accepted_losses(context.journal, of_lineage)
+    )
+
 
 _ACCOUNTED = frozenset({Where.ARCHIVED, Where.NOT_ARCHIVED})
 

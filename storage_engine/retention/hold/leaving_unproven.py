@@ -20,7 +20,7 @@ from storage_engine.model.broker.broker_store import BrokerStore, UnheldSegments
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.settings.policy import ArchiveMode
-from storage_engine.model.store.store import Segment, SegmentState
+from storage_engine.model.store import Segment, SegmentState
 from storage_engine.retention.archive.archivable import still_unproven
 from storage_engine.retention.archive.archiving import begin_background_run, slots
 from storage_engine.retention.archive.sealed import MeasuredLag

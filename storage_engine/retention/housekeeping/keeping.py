@@ -28,8 +28,8 @@ from storage_engine.model.keep.acts import Act, KeepDecision, RecordedAct, polic
 from storage_engine.model.keep.forecast import ArchivedStream, KeepForecast, forecast_topics
 from storage_engine.model.keep.rules import Scope, Stream, age_begins_ms, matches
 from storage_engine.model.proof.receipt import LakeHead, Receipt, with_rows
-from storage_engine.retention.proof.kept_rows import KeptRows
 from storage_engine.retention.proof.proofs import COPIES_ENTER
+from storage_engine.retention.proof.verification_memory import KeptRows
 from storage_engine.retention.store.known_heads import KnownHeads, journalled_heads
 
 

@@ -10,33 +10,42 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
+from functools import partial
+from operator import add
 from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, or_, select, update
 
 from storage_engine.brokers import store_called
 from storage_engine.commands import Text
 from storage_engine.core import durable
-from storage_engine.core.clock import DAY_MS, clock_ms, jumped_forward_ms, read_clock
+from storage_engine.core.clock import (
+    DAY_MS,
+    REMEMBERED_MS,
+    ClockReading,
+    clock_ms,
+    jumped_forward_ms,
+    read_clock,
+)
 from storage_engine.core.host import this_host
+from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import duration_text
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.journal.journal import Journal, StoreRecord
-from storage_engine.journal.tables.database import missing_sqlite_file
+from storage_engine.journal.journal import Journal, StoreRecord, delete_levels
+from storage_engine.journal.records import Phase, RunState, Step
+from storage_engine.journal.tables.database import JournalDatabase, missing_sqlite_file
+from storage_engine.journal.tables.schema import events, plans, reports, runs, samples, stores, topic_days
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.gc.compaction import maintain_compaction
 from storage_engine.lake.gc.maintenance import LakeMaintenance, LakePolicy, maintain_lake
 from storage_engine.model.settings.policy import ArchiveMode
-from storage_engine.retention.housekeeping.journal_expiry import (
-    ExpiredRows,
-    Expiry,
-    JournalExpiry,
-    OldReport,
-    reports_to_expire,
-)
 from storage_engine.retention.housekeeping.lake_expiry import maintain_expiry
 from storage_engine.retention.quarantine.emptying import Keeper, empty_expired
 from storage_engine.retention.ranges.recording_deletions import write_deletions
+from storage_engine.retention.report.finishing import SINCE
 from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -46,6 +55,391 @@ from storage_engine.retention.store.report_files import (
     RUN_FILES,
     sweep_job_files,
 )
+
+EXPIRING_STEPS = frozenset(
+    {
+        Step.HOLD,
+        Step.PLAN,
+        Step.LAG,
+        Step.ARCHIVE_LAG,
+        Step.DEPENDENTS,
+        Step.CHECKPOINT,
+        Step.VALIDATE,
+        Step.REPORT,
+        Step.RETENTION_REPORT,
+    }
+)
+"""Steps whose events expire. Of all others, such as are added later, everything is kept but what the next two
+name."""
+KEPT_BY_SEGMENT = frozenset({Step.RELEASE, Step.ARCHIVE, Step.SEALED, Step.BROKER_TASK})
+"""Steps of which what they came to as a whole expires."""
+KEPT_BY_RESULT = frozenset({Step.ARCHIVE, Step.SEALED})
+"""Steps of which intents and errors expire."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """How long each kind of history is kept, in days.
+
+    :param report_days: reports, Data Docs, and the events and plans of runs that have a report.
+    :param idle_run_days: runs that wrote no report, as nothing had changed, or that never had a plan.
+    :param sample_days: every sample.
+    :param daily_sample_days: of older samples, the last one of each day.
+    """
+
+    report_days: int = 90
+    idle_run_days: int = 30
+    sample_days: int = 90
+    daily_sample_days: int = 730
+
+
+@dataclass(frozen=True, slots=True)
+class OldRun:
+    """A run as far as its age is concerned.
+
+    :param planned: it has a plan; a run without one is never finished, and ends with its last event.
+    :param reported: it wrote a report of its own.
+    :param last_ms: of its last event, its end or its beginning.
+    """
+
+    run_id: int
+    run_key: str
+    state: RunState
+    planned: bool
+    reported: bool
+    last_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class OldSample:
+    """A sample as far as its age is concerned."""
+
+    sample_id: int
+    at_ms: int
+    clock: ClockReading | None
+
+
+@dataclass(frozen=True, slots=True)
+class OldReport:
+    """A directory with a run's report.
+
+    :param finished_at_ms: None: the run was not finished when it was written.
+    """
+
+    path: str
+    store_id: str
+    run_key: str
+    finished_at_ms: int | None
+
+
+def runs_to_expire(
+    runs: Iterable[OldRun], protected: Collection[str], now_ms: int, expiry: Expiry
+) -> tuple[OldRun, ...]:
+    """Return the runs whose plan and events may go, but for what is never thinned.
+
+    :param protected: keys of runs that something newer stands on.
+    """
+
+    def expired(run: OldRun) -> bool:
+        ended = run.state is RunState.FINISHED or (run.state is RunState.OPEN and not run.planned)
+        days = expiry.report_days if run.reported else expiry.idle_run_days
+        return ended and run.run_key not in protected and run.last_ms < now_ms - days * DAY_MS
+
+    return tuple(run for run in runs if expired(run))
+
+
+def reports_to_expire(
+    reports: Iterable[OldReport], protected: Collection[tuple[str, str]], now_ms: int, expiry: Expiry
+) -> tuple[OldReport, ...]:
+    """Return the reports that may go.
+
+    :param protected: store and run key of those that something newer stands on.
+    """
+    before_ms = now_ms - expiry.report_days * DAY_MS
+    return tuple(
+        report
+        for report in reports
+        if report.finished_at_ms is not None
+        and report.finished_at_ms < before_ms
+        and (report.store_id, report.run_key) not in protected
+    )
+
+
+def samples_to_expire(
+    samples: Sequence[OldSample], newest: ClockReading | None, now_ms: int, expiry: Expiry
+) -> tuple[int, ...]:
+    """Return the ids of samples that may go.
+
+    :param samples: of one store, oldest first.
+    :param newest: the store's last clock reading; those of the day before it stay, by the time since the
+        machine was started.
+    """
+    full_ms = now_ms - expiry.sample_days * DAY_MS
+    daily_ms = now_ms - expiry.daily_sample_days * DAY_MS
+    last_of_day = {sample.at_ms // DAY_MS: sample.sample_id for sample in samples}
+
+    def expired(sample: OldSample) -> bool:
+        if sample.at_ms >= full_ms or _of_the_last_day(sample.clock, newest):
+            return False
+        return sample.at_ms < daily_ms or last_of_day[sample.at_ms // DAY_MS] != sample.sample_id
+
+    return tuple(sample.sample_id for sample in samples if expired(sample))
+
+
+def _of_the_last_day(reading: ClockReading | None, newest: ClockReading | None) -> bool:
+    return (
+        reading is not None
+        and newest is not None
+        and reading.boot_id == newest.boot_id
+        and newest.boottime_ms - reading.boottime_ms <= REMEMBERED_MS
+    )
+
+
+BATCH = 200
+"""Runs in a transaction; so short that nobody who records waits for it."""
+_SAMPLE_BATCH = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredRows:
+    """How many rows went, or would."""
+
+    runs: int = 0
+    events: int = 0
+    samples: int = 0
+    plans: int = 0
+    topic_days: int = 0
+
+    def __add__(self, other: ExpiredRows) -> ExpiredRows:
+        return ExpiredRows(*map(add, astuple(self), astuple(other)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What a transaction did: up to which run it came, and which runs it took."""
+
+    last_id: int = 0
+    gone: ExpiredRows = ExpiredRows()
+    thinned: frozenset[int] = frozenset()
+
+
+class JournalExpiry:
+    """:param url: SQLAlchemy URL of the journal; errors as :class:`JournalDatabase` raises them."""
+
+    def __init__(self, url: str) -> None:
+        self._database = JournalDatabase(url)
+
+    def store_ids(self) -> tuple[str, ...]:
+        """Every store that the journal knows."""
+        query = select(stores.c.store_id).order_by(stores.c.created_at_ms)
+        return tuple(self._database.read(lambda connection: connection.execute(query).scalars().all()))
+
+    def protected_runs(self, store_id: str) -> frozenset[str]:
+        """Keys of runs that stay whole: the last that was planned, reported and validated, the one whose
+        report answers for it, and those with a quarantine."""
+        return self._database.read(lambda connection: _protected(connection, store_id))
+
+    def expire(self, store_id: str, now_ms: int, expiry: Expiry, *, dry_run: bool = False) -> ExpiredRows:
+        """Remove what has expired of a store: runs with their events, samples, bytes by topic and day, then
+        plans that no run names.
+
+        :param dry_run: only count it.
+        """
+        transaction = self._database.read if dry_run else self._database.write
+        gone, thinned = ExpiredRows(), set[int]()
+        batch: _Batch | None = _Batch()
+        while batch is not None:
+            step = partial(_expire_runs, store_id=store_id, after=batch, now_ms=now_ms, expiry=expiry)
+            batch = transaction(partial(step, dry_run=dry_run))
+            if batch is not None:
+                gone += batch.gone
+                thinned |= batch.thinned
+        old = self._database.read(partial(_old_samples, store_id=store_id, now_ms=now_ms, expiry=expiry))
+        for start in range(0, 0 if dry_run else len(old), _SAMPLE_BATCH):
+            some = old[start : start + _SAMPLE_BATCH]
+            self._database.write(partial(_delete_samples, store_id=store_id, sample_ids=some))
+        topic_rows = 0
+        for day in self._database.read(partial(_old_days, store_id=store_id, now_ms=now_ms, expiry=expiry)):
+            topic_rows += transaction(partial(_expire_day, store_id=store_id, day=day, dry_run=dry_run))
+        plans_gone = partial(_expire_plans, store_id=store_id, thinned=thinned, now_ms=now_ms)
+        unnamed = transaction(partial(plans_gone, dry_run=dry_run))
+        return gone + ExpiredRows(samples=len(old), plans=unnamed, topic_days=topic_rows)
+
+
+def _protected(connection: Connection, store_id: str) -> frozenset[str]:
+    planned = (
+        select(runs.c.run_key)
+        .where(runs.c.store_id == store_id, runs.c.plan_digest.is_not(None))
+        .order_by(runs.c.id.desc())
+        .limit(1)
+    )
+    found = set(connection.execute(planned).scalars())
+    for step in (Step.REPORT, Step.VALIDATE):
+        last = connection.execute(_last_result(store_id, step)).first()
+        if last is not None:
+            found |= {last.run_key, str(last.payload.get(SINCE) or last.run_key)}
+    return frozenset(found | _with_quarantine(connection, store_id))
+
+
+def _with_quarantine(connection: Connection, store_id: str) -> set[str]:
+    """Keys of runs whose quarantine was neither emptied nor brought back: either takes their events."""
+    keys = (
+        select(runs.c.run_key).join(events, events.c.run_id == runs.c.id).where(runs.c.store_id == store_id)
+    )
+    over = keys.where(
+        events.c.step.in_([Step.EMPTY_QUARANTINE.value, Step.UNDO.value]),
+        events.c.phase == Phase.RESULT.value,
+    )
+    begun = keys.where(events.c.step == Step.QUARANTINE.value)
+    return {*connection.execute(begun).scalars()} - {*connection.execute(over).scalars()}
+
+
+def _last_result(store_id: str, step: Step) -> Select[Any]:
+    return (
+        select(events.c.id, runs.c.run_key, events.c.payload)
+        .join(runs, events.c.run_id == runs.c.id)
+        .where(runs.c.store_id == store_id)
+        .where(events.c.step == step.value, events.c.phase == Phase.RESULT.value)
+        .order_by(events.c.id.desc())
+        .limit(1)
+    )
+
+
+def _expire_runs(
+    connection: Connection, store_id: str, after: _Batch, now_ms: int, expiry: Expiry, dry_run: bool
+) -> _Batch | None:
+    """Thin the batch of runs behind another one; None where that was the last."""
+    batch = _old_runs(connection, store_id, after.last_id, now_ms, expiry)
+    if not batch:
+        return None
+    expired = runs_to_expire(batch, _protected(connection, store_id), now_ms, expiry)
+    ids = [run.run_id for run in expired]
+    goes = _expiring(connection, store_id)
+    mine = events.c.run_id.in_(ids)
+    count = connection.execute(select(func.count()).select_from(events).where(mine, goes)).scalar_one()
+    with_kept = set(connection.execute(select(events.c.run_id).where(mine, ~goes).distinct()).scalars())
+    # One that was never planned may go on, under its key: that of accepted losses does.
+    thinned = {run.run_id for run in expired if run.planned and run.run_id in with_kept}
+    emptied = [number for number in ids if number not in with_kept]
+    if not dry_run:
+        connection.execute(delete(events).where(mine, goes))
+        connection.execute(delete(reports).where(reports.c.run_id.in_(ids)))
+        connection.execute(delete(runs).where(runs.c.id.in_(emptied)))
+        values = {"state": RunState.EXPIRED.value, "plan": None}
+        connection.execute(update(runs).where(runs.c.id.in_(thinned)).values(**values))
+    gone = ExpiredRows(runs=len(thinned) + len(emptied), events=count)
+    return _Batch(batch[-1].run_id, gone, frozenset({*thinned, *emptied}))
+
+
+def _expiring(connection: Connection, store_id: str) -> ColumnElement[bool]:
+    """The events that may go: all others are never thinned."""
+    expiring = or_(
+        events.c.step.in_([step.value for step in EXPIRING_STEPS]),
+        and_(events.c.step.in_([step.value for step in KEPT_BY_SEGMENT]), events.c.subject == ""),
+        and_(
+            events.c.step.in_([step.value for step in KEPT_BY_RESULT]),
+            events.c.phase != Phase.RESULT.value,
+        ),
+    )
+    kept = connection.execute(_last_result(store_id, Step.HOLD)).first()
+    return expiring if kept is None else and_(expiring, events.c.id != kept.id)
+
+
+def _old_runs(
+    connection: Connection, store_id: str, after: int, now_ms: int, expiry: Expiry
+) -> tuple[OldRun, ...]:
+    before_ms = now_ms - min(expiry.idle_run_days, expiry.report_days) * DAY_MS
+    last = select(func.max(events.c.at_ms)).where(events.c.run_id == runs.c.id).scalar_subquery()
+    query = (
+        select(
+            runs.c.id,
+            runs.c.run_key,
+            runs.c.state,
+            runs.c.plan_digest,
+            runs.c.created_at_ms,
+            runs.c.finished_at_ms,
+            last.label("event_ms"),
+        )
+        .where(runs.c.store_id == store_id, runs.c.id > after)
+        .where(runs.c.created_at_ms < before_ms, runs.c.state != RunState.EXPIRED.value)
+        .order_by(runs.c.id)
+        .limit(BATCH)
+        .with_for_update(of=runs)
+    )
+    rows = connection.execute(query).all()
+    of_report = (
+        select(events.c.run_id, events.c.payload)
+        .where(events.c.run_id.in_([row.id for row in rows]))
+        .where(events.c.step == Step.REPORT.value, events.c.phase == Phase.RESULT.value)
+    )
+    reported = {row.run_id for row in connection.execute(of_report) if not row.payload.get(SINCE)}
+    return tuple(
+        OldRun(
+            run_id=row.id,
+            run_key=row.run_key,
+            state=RunState(row.state),
+            planned=row.plan_digest is not None,
+            reported=row.id in reported,
+            last_ms=max(row.created_at_ms, row.finished_at_ms or 0, row.event_ms or 0),
+        )
+        for row in rows
+    )
+
+
+def _old_samples(connection: Connection, store_id: str, now_ms: int, expiry: Expiry) -> Sequence[int]:
+    mine = select(samples.c.id, samples.c.at_ms, samples.c.clock).where(samples.c.store_id == store_id)
+    old = mine.where(samples.c.at_ms < now_ms - expiry.sample_days * DAY_MS).order_by(samples.c.id)
+    newest = mine.where(samples.c.clock.is_not(None)).order_by(samples.c.id.desc()).limit(1)
+    last = connection.execute(newest).first()
+    found = [OldSample(row.id, row.at_ms, _clock(row.clock)) for row in connection.execute(old)]
+    return samples_to_expire(found, _clock(last.clock) if last else None, now_ms, expiry)
+
+
+def _delete_samples(connection: Connection, store_id: str, sample_ids: Sequence[int]) -> None:
+    mine = samples.c.id.in_(sample_ids)
+    moments = select(samples.c.at_ms).where(mine).scalar_subquery()
+    delete_levels(connection, store_id, moments)
+    connection.execute(delete(samples).where(mine))
+
+
+def _clock(stored: object) -> ClockReading | None:
+    return None if stored is None else from_jsonable(ClockReading, stored)
+
+
+def _old_days(connection: Connection, store_id: str, now_ms: int, expiry: Expiry) -> Sequence[int]:
+    before = (now_ms - expiry.sample_days * DAY_MS) // DAY_MS
+    query = select(topic_days.c.day).where(topic_days.c.store_id == store_id, topic_days.c.day < before)
+    return connection.execute(query.distinct()).scalars().all()
+
+
+def _expire_day(connection: Connection, store_id: str, day: int, dry_run: bool) -> int:
+    mine = topic_days.c.store_id == store_id, topic_days.c.day == day
+    count = connection.execute(select(func.count()).select_from(topic_days).where(*mine)).scalar_one()
+    if not dry_run:
+        connection.execute(delete(topic_days).where(*mine))
+    return count
+
+
+def _expire_plans(
+    connection: Connection, store_id: str, thinned: Collection[int], now_ms: int, dry_run: bool
+) -> int:
+    """Remove lists of decisions that no run's plan is made of, but for the last, which the next run's may be.
+
+    One that was read a moment ago to be named by a run that is being recorded is no day old.
+
+    :param thinned: runs that don't count, as they have no plan any more or wouldn't have.
+    """
+    mine = select(plans.c.id).where(plans.c.store_id == store_id)
+    last = connection.execute(mine.order_by(plans.c.id.desc()).limit(1)).scalar()
+    named = select(runs.c.id, runs.c.plan["decisions_in"].as_integer()).where(
+        runs.c.store_id == store_id, runs.c.plan.is_not(None)
+    )
+    in_use = {number for run_id, number in connection.execute(named) if run_id not in thinned}
+    old = mine.where(plans.c.at_ms < now_ms - DAY_MS, plans.c.id != last)
+    unnamed = [number for number in connection.execute(old).scalars() if number not in in_use]
+    if unnamed and not dry_run:
+        connection.execute(delete(plans).where(plans.c.id.in_(unnamed)))
+    return len(unnamed)
 
 
 def old_reports(stores: Iterable[Path], now_ms: int, expiry: Expiry) -> Iterator[OldReport]:

@@ -15,9 +15,9 @@ from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.model.broker.lag_job import LagRequest
 from storage_engine.model.lag import GroupLag, Lag, LagSummary, QueueLag, Unread
-from storage_engine.model.plan.plan import Plan
+from storage_engine.model.plan import Plan
 from storage_engine.model.settings.policy import LagPolicy
-from storage_engine.model.store.store import SegmentId, StoreSnapshot
+from storage_engine.model.store import SegmentId, StoreSnapshot
 from storage_engine.retention.lag.lag_policy import apply_lag_policy, lag_doubt
 from storage_engine.retention.lag.unread import (
     find_unread,
@@ -51,7 +51,7 @@ def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | N
         job = broker.lag(LagRequest(settings_of(store), (), now_ms))
     if job is None or job.positions.num_rows > MOST_POSITIONS:
         return None
-    from storage_engine.arrow.lag_columns import add_risk
+    from storage_engine.arrow.name_columns import add_risk
 
     return sum_up(add_risk(job.place(job.positions), job.segments))
 

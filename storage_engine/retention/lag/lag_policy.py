@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from storage_engine.core.wording import duration_text
 from storage_engine.model.lag import LagSource, PositionsFrom, QueueLag
-from storage_engine.model.plan.plan import Decision, LogPlan, Plan, Reason
+from storage_engine.model.plan import Decision, LogPlan, Plan, Reason
 from storage_engine.model.settings.policy import LagPolicy
 
 

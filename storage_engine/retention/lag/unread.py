@@ -18,7 +18,7 @@ from storage_engine.lake.catalog.config import CATALOG_FILE, DESCRIPTION, LakeCo
 from storage_engine.model.broker.broker_store import BrokerStore, consumers_of
 from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.model.settings.policy import ArchiveMode, LagPolicy
-from storage_engine.model.store.store import Segment, SegmentState, StoreSnapshot
+from storage_engine.model.store import Segment, SegmentState, StoreSnapshot
 from storage_engine.retention.store.broker_answers import package_errors
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.seen import look_at_shield

@@ -35,11 +35,10 @@ from storage_engine.model.broker.broker_tasks import (
 )
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.settings.policy import ArchiveMode
-from storage_engine.model.store.store import SegmentId
+from storage_engine.model.store import SegmentId
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.proof.deletion_checks import check_inside
-from storage_engine.retention.proof.proofs import Proofs
-from storage_engine.retention.proof.stamping import witness_release
+from storage_engine.retention.proof.proofs import Proofs, witness_release
 from storage_engine.retention.proof.unseen_writes import Reading, digest
 from storage_engine.retention.release.judging import read_proofs_to_delete
 from storage_engine.retention.store.broker_answers import MAY_BE_DONE, package_errors

@@ -19,19 +19,18 @@ from storage_engine.core.wording import count_text, reason_text, time_text, unex
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.journal import drift_since_renewal
 from storage_engine.model.broker.broker_store import course_of
-from storage_engine.model.course.course import CourseStart, RuleLevels
+from storage_engine.model.course import CourseStart, RuleLevels
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.lag import ArchiveLag, GroupLag
 from storage_engine.model.report.diagnosis import Finding, named_in_short
 from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
-from storage_engine.model.store.store import StoreSnapshot
+from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.archive.sealed import MeasuredLag, measure_lag
 from storage_engine.retention.doctor.doctor import findings_of
 from storage_engine.retention.doctor.space_and_time import levels_of
 from storage_engine.retention.hold.hold_text import drift_text, due_alarms
-from storage_engine.retention.hold.holding import hold
+from storage_engine.retention.hold.holding import alarms_of, hold
 from storage_engine.retention.hold.leaving_unproven import end_alarms, expiry_alarms
-from storage_engine.retention.hold.recording_drift import alarms_of
 from storage_engine.retention.lag.consumer_lag import measure_groups
 from storage_engine.retention.monitor.recording_ranges import store_ranges
 from storage_engine.retention.plan.due import SenseResult, sense

@@ -32,7 +32,7 @@ from storage_engine.core.untrusted import MALFORMED
 from storage_engine.core.wording import count_text, reason_text, unexpected
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.tables.database import missing_sqlite_file
-from storage_engine.retention.proof.kept_rows import KeptRows
+from storage_engine.retention.proof.verification_memory import KeptRows
 from storage_engine.retention.store.managed_store import ManagedStore
 
 MOST_SECONDS: Final = 30.0

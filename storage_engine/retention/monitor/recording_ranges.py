@@ -19,11 +19,10 @@ from storage_engine.lake.coverage.coverage import ReleasedSpan, names_of_logs
 from storage_engine.lake.coverage.spans import ArchivedSpan, receipt_spans
 from storage_engine.lake.coverage.verify_turns import History, by_receipt, standing_fault
 from storage_engine.lake.verify.replica_coverage import replica_spans
-from storage_engine.model.plan.plan import Decision, PlanRequest
+from storage_engine.model.plan import Decision, PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import ArchiveMode
-from storage_engine.model.store.known_logs import LogNames
-from storage_engine.model.store.store import SegmentId, StoreSnapshot
+from storage_engine.model.store import LogNames, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.sealed import MeasuredLag
 from storage_engine.retention.proof.history import compared_receipts
 from storage_engine.retention.proof.proofs import LakeProofs

@@ -7,22 +7,21 @@ broken queues or index hide nothing of another log.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from storage_engine.core.clock import HOUR_MS
-from storage_engine.core.collector import no_collection
-from storage_engine.core.wording import time_text
+from storage_engine.core.long_work import no_collection
+from storage_engine.core.wording import count_text, time_text
 from storage_engine.exceptions import BadInputError, FileGoneError
 from storage_engine.model.broker.broker_store import BrokerStore, Pending, PendingKind, course_of
 from storage_engine.model.lag import Unread
-from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
+from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.settings.policy import LagPolicy, PendingPolicy, Policy
-from storage_engine.model.store.store import DiskUsage, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store import DiskUsage, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.lag.unread import find_unread
-from storage_engine.retention.plan.pending_policy import apply_pending_policy, pending_notices
 from storage_engine.retention.proof.refusing import refuse_in_plan
 from storage_engine.retention.store.broker_answers import (
     list_dependents,
@@ -32,6 +31,102 @@ from storage_engine.retention.store.broker_answers import (
 )
 from storage_engine.retention.store.brokers import check_undo_settings
 from storage_engine.retention.store.managed_store import ManagedStore
+
+_NAMES = {
+    PendingKind.DELAYED: "delayed message",
+    PendingKind.TIMER: "timer message",
+    PendingKind.HALF: "undecided half message",
+}
+
+
+def apply_pending_policy(plan: Plan, pending: Iterable[Pending], policy: PendingPolicy) -> Plan:
+    """Cut each log of a plan before the first segment that holds something pending.
+
+    Only under ``PendingPolicy.BLOCK``; the other policies leave the plan as it is. A kind that is unknown
+    may be in any segment of its log: it keeps all of that log.
+    """
+    if policy is not PendingPolicy.BLOCK:
+        return plan
+    # A name that no log has may mean any of them.
+    names = plan.log_names
+    pending = [item if item.log in names else replace(item, log=None) for item in pending]
+    return plan.each_log(lambda log: _keep_pending(log, pending))
+
+
+def _keep_pending(log: LogPlan, pending: Sequence[Pending]) -> Sequence[Decision]:
+    held = [
+        (segment.base_offset, pending_text(item)) for item in pending if (segment := _first_going(log, item))
+    ]
+    if not held:
+        return log.decisions
+    kept_from, _ = min(held)
+    why = "; ".join(text for base_offset, text in held if base_offset == kept_from)
+
+    def decide(decision: Decision) -> Decision:
+        if decision.deletes and decision.segment.base_offset >= kept_from:
+            return Decision(decision.segment, Reason.PENDING_BLOCKED, why)
+        return decision
+
+    return [decide(decision) for decision in log.decisions]
+
+
+def pending_notices(plan: Plan, pending: Sequence[Pending], policy: PendingPolicy) -> tuple[str, ...]:
+    """Return what a person should know: what goes with the plan's segments though it is pending, and what is
+    lost.
+
+    :param plan: as it is after :func:`apply_pending_policy`.
+    """
+    if policy is PendingPolicy.IGNORE:
+        return ()
+    going = [
+        f"{pending_text(item)}: what lies in the plan's segments, from {segment.name} on, is not delivered "
+        f"any more{_and(item)}"
+        for item in pending
+        for log in plan.logs
+        if item.error == "" and (segment := _first_going(log, item))
+    ]
+    unknown = [pending_text(item) for item in pending if item.error and plan.to_delete]
+    lost = [
+        f"{_counted(item, item.lost)} that the broker still waits for lay in segments that are "
+        f"gone{_and(item)}"
+        for item in pending
+        if item.lost
+    ]
+    return (*going, *unknown, *lost)
+
+
+def pending_text(item: Pending) -> str:
+    """Return how much is pending, from where in the log on, and until when."""
+    if item.count is None:
+        kind = _NAMES[item.kind]
+        return f"whether {kind}s are pending is unknown, so any segment may hold one: {item.error}"
+    if item.first_offset is None:
+        return f"no {_NAMES[item.kind]} is pending"
+    text = f"{_counted(item, item.count)} pending, the first at offset {item.first_offset}"
+    if item.last_due_ms is not None:
+        text += f", due until {time_text(item.last_due_ms)}"
+    return text
+
+
+def _first_going(log: LogPlan, item: Pending) -> Segment | None:
+    """The first segment to be deleted from a log that holds, or may hold, something pending."""
+    if item.log not in (None, log.log):
+        return None
+    going = log.to_delete
+    if item.count is None:
+        return going[0] if going else None
+    if item.first_offset is None:
+        return None
+    return next((segment for segment in going if item.first_offset < segment.end_offset), None)
+
+
+def _counted(item: Pending, count: int) -> str:
+    return count_text(count, _NAMES[item.kind])
+
+
+def _and(item: Pending) -> str:
+    return f"; {item.consequence}" if item.consequence else ""
+
 
 _NAMED: Final = 3
 """So many files that can't be read are named."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from storage_engine.model.plan.plan import Decision, Reason
+from storage_engine.model.plan import Decision, Reason
 
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:Z|[+-]\d\d:\d\d)")
 _PLACE = "\N{NULL}"

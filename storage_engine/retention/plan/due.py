@@ -14,15 +14,14 @@ from storage_engine.commands import join_texts
 from storage_engine.core.clock import HOUR_MS, clock_ms
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import BadInputError
-from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.journal.reading.sample_columns import read_moments
+from storage_engine.journal.reading.queries import JournalReader, read_moments
 from storage_engine.model.broker.broker_store import hold_of, process_of
 from storage_engine.model.hold import BrokerProgress, HoldStatus
-from storage_engine.model.plan.plan import Cause, Plan, PlanRequest, Reason, Trigger
-from storage_engine.model.store.store import DiskUsage
+from storage_engine.model.plan import Cause, Plan, PlanRequest, Reason, Trigger
+from storage_engine.model.store import DiskUsage
 from storage_engine.retention.archive.sealed import archive_lag_of_store
-from storage_engine.retention.hold.progress_alarms import progress_alarms
-from storage_engine.retention.hold.recording_drift import alarms_of, record_hold_drift, with_lakes_word
+from storage_engine.retention.hold.hold_text import progress_alarms
+from storage_engine.retention.hold.holding import alarms_of, record_hold_drift, with_lakes_word
 from storage_engine.retention.plan.deciding import check_quarantine, decide
 from storage_engine.retention.plan.planning import identified
 from storage_engine.retention.proof.approvals import open_questions, was_refused

@@ -13,10 +13,9 @@ from storage_engine.core.jsonable import to_jsonable, to_recorded
 from storage_engine.exceptions import StoreNotFoundError, UnsupportedLayoutError
 from storage_engine.journal.journal import Run, Step, StoreRecord
 from storage_engine.lake.catalog.place import check_any_catalog_file
-from storage_engine.model.plan.approval import Starter
-from storage_engine.model.plan.plan import Plan, PlanRequest, of_only_log
+from storage_engine.model.plan import Plan, PlanRequest, Starter, of_only_log
 from storage_engine.model.settings.policy import ArchiveMode
-from storage_engine.model.store.store import StoreSnapshot
+from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.archive.gone import is_away
 from storage_engine.retention.hold.holding import keep_held
 from storage_engine.retention.lag.consumer_lag import UNREAD, planned_unread
@@ -24,8 +23,7 @@ from storage_engine.retention.lag.unread import loss_count, unread_lines
 from storage_engine.retention.plan.deciding import check_quarantine, decide
 from storage_engine.retention.proof.approvals import record_starter
 from storage_engine.retention.proof.history import releases
-from storage_engine.retention.proof.proofs import read_store_permits, unarchived_notices
-from storage_engine.retention.proof.stamping import replaced_notices
+from storage_engine.retention.proof.proofs import read_store_permits, replaced_notices, unarchived_notices
 from storage_engine.retention.quarantine.emptying import tend_quarantines
 from storage_engine.retention.quarantine.places import unknown_notices
 from storage_engine.retention.quarantine.records import known_directories
@@ -33,7 +31,7 @@ from storage_engine.retention.ranges.missing_logs import remember_logs
 from storage_engine.retention.shield import asked_notices
 from storage_engine.retention.store.brokers import refuse_cleanup, refuse_in_use
 from storage_engine.retention.store.context import AnyStore, Context, approved_plan, managed_of, open_context
-from storage_engine.retention.store.store_moves import move_notice
+from storage_engine.retention.store.identity import move_notice
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from storage_engine.commands import Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import ShieldError
-from storage_engine.model.plan.plan import Plan, PlanRequest
+from storage_engine.model.plan import Plan, PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.spark_from import SparkUse, archive_place, lag_place
 from storage_engine.retention.plan.deciding import Decided, HoldBack, check_quarantine, decide

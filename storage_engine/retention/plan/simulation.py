@@ -11,11 +11,18 @@ from zoneinfo import ZoneInfo
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import DAY_MS, HOUR_MS
-from storage_engine.core.nearest import meant
+from storage_engine.core.wording import meant
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_store import course_of
-from storage_engine.model.course.course import Advice, BrokerRules, Course, CourseStart, Ingest, RuleLevels
-from storage_engine.model.course.daily_hours import ingest_from
+from storage_engine.model.course import (
+    Advice,
+    BrokerRules,
+    Course,
+    CourseStart,
+    Ingest,
+    RuleLevels,
+    ingest_from,
+)
 from storage_engine.retention.store.broker_answers import take_glance
 from storage_engine.retention.store.brokers import open_to_look
 from storage_engine.retention.store.managed_store import ManagedStore

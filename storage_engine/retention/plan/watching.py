@@ -49,7 +49,7 @@ def _check_is_here(store: ManagedStore) -> None:
         known = journal.find_store(store.real_root, store.host)
         if known is not None and may_have_come(store.host, known.host):
             # The lake's libraries, which a watcher needs for nothing else.
-            from storage_engine.retention.store.store_moves import has_come
+            from storage_engine.retention.store.identity import has_come
 
             if has_come(store, journal, known):
                 return

@@ -19,17 +19,20 @@ from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, NotApprovedError, RunStateError
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.model.broker.broker_store import course_of
-from storage_engine.model.plan.approval import (
+from storage_engine.model.plan import (
     NOTHING_RECORDED,
+    Decision,
     Person,
     PlanQuestion,
+    PlanRequest,
     Realm,
     RecordedPolicy,
     Reply,
     Said,
     Starter,
+    Trigger,
+    Urgency,
 )
-from storage_engine.model.plan.plan import Decision, PlanRequest, Trigger, Urgency
 from storage_engine.model.settings.policy import ApprovalPolicy
 from storage_engine.retention.proof.gate import (
     Consent,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Sequence
 
 from storage_engine.exceptions import ReleasedTooMuchError
-from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.store.broker_answers import MEND, RealDirectories, refuse
 
 

@@ -18,11 +18,20 @@ from storage_engine.brokers import has_companions
 from storage_engine.core.wording import duration_text
 from storage_engine.exceptions import ReceiptError
 from storage_engine.journal.journal import Waiver
-from storage_engine.model.plan.approval import RecordedPolicy, Reply, Starter
-from storage_engine.model.plan.plan import Cause, Decision, LogPlan, Plan, PlanRequest, Reason
+from storage_engine.model.plan import (
+    Cause,
+    Decision,
+    LogPlan,
+    Plan,
+    PlanRequest,
+    Reason,
+    RecordedPolicy,
+    Reply,
+    Starter,
+)
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode, Policy
-from storage_engine.model.store.store import FileFacts, Segment, SegmentId
+from storage_engine.model.store import FileFacts, Segment, SegmentId
 from storage_engine.same_bytes.own_acts import OwnActs
 
 NO_ACTS = OwnActs()

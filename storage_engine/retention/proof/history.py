@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.journal.journal import Event, Journal, Phase, Step
 from storage_engine.lake.coverage.coverage import ReleasedSpan
-from storage_engine.model.plan.plan import Reason
+from storage_engine.model.plan import Reason
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, SegmentIdentity
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.proof.gate import Passage, files_fault_of, same_content
 
 

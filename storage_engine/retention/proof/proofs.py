@@ -16,14 +16,16 @@ from pathlib import Path
 from storage_engine.brokers import same_companions, store_called
 from storage_engine.commands import Command, Text, join_texts
 from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import (
+    GateRefusedError,
     LakeIdentityError,
     LakeUnavailableError,
     ReceiptError,
     StorageEngineError,
 )
-from storage_engine.journal.journal import Journal, Waiver
+from storage_engine.journal.journal import Journal, Phase, Run, Step, Waiver
 from storage_engine.journal.records import StoreRecord
 from storage_engine.lake.acts.act_files import read_acts, read_store_names
 from storage_engine.lake.acts.unarchived import NO_PERMITS, WAIT_MS, ArchivePermits, may_leave_out
@@ -32,17 +34,18 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import copy_of, lake_id_of
 from storage_engine.lake.catalog.nesting import refuse_nested_proof
 from storage_engine.lake.catalog.writing import mark_commits, ready_to_write
-from storage_engine.lake.soundness.chain import forget_links
+from storage_engine.lake.soundness.chain import check_links, forget_links
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth, chain_faults, reasons
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.keep.acts import not_archived_text, policies_of, policy_of
 from storage_engine.model.keep.rules import holds_since
-from storage_engine.model.plan.plan import Decision
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.plan import Decision
+from storage_engine.model.proof.deleted_range import RunDigest
+from storage_engine.model.proof.receipt import LakeHead, Receipt, SegmentIdentity
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.settings.policy import ArchiveMode, Policy
-from storage_engine.model.store.store import Segment, SegmentId, by_log
+from storage_engine.model.store import Segment, SegmentId, by_log
 from storage_engine.retention.proof.gate import (
     NO_ACTS,
     Consent,
@@ -52,9 +55,10 @@ from storage_engine.retention.proof.gate import (
     is_proven_file,
     judge,
 )
-from storage_engine.retention.store.context import AnyStore, Context, managed_of
-from storage_engine.retention.store.known_heads import KnownHeads, acts_elsewhere, known_heads
+from storage_engine.retention.store.context import WHOLE, AnyStore, Context, managed_of
+from storage_engine.retention.store.known_heads import KnownHeads, acts_elsewhere, head_of, known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.stamp import missing_stamps, read_stamp, update_stamp
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 
 
@@ -533,3 +537,67 @@ def lacking_notices(permits: ArchivePermits, receipts: Sequence[Receipt]) -> tup
     return tuple(
         f"{count_text(count, 'segment')} archived without {it}" for it, count in counts.items() if it
     )
+
+
+def stamp_store(
+    context: Context, run: Run, heads: Sequence[LakeHead], deletion: RunDigest | None = None
+) -> str:
+    """Write down in the store's directory, durably, what lakes hold of it and what its last deletion came to.
+
+    :param deletion: None: what the stamp says of it stays.
+    :return: why it can't be done, as where a directory is read-only; "" when it is done.
+    :raises StoreIdentityError: another store's stamp is there, or one that can't be read.
+    """
+    root, record = context.store.real_root, context.record
+    before = read_stamp(root)
+    try:
+        stamp = update_stamp(root, record.store_id, record.lineages, heads, deletion)
+    except OSError as error:
+        return f"{root}: the store could not be stamped ({error.strerror or error})"
+    if stamp != before:
+        context.journal.record(run, Step.STAMP, Phase.RESULT, [(WHOLE, to_jsonable(stamp))])
+    return ""
+
+
+def replaced_notices(root: str) -> tuple[str, ...]:
+    """Return a notice of each directory of a store that lacks its stamp, while others have it. Asked before
+    the store is stamped again.
+
+    :raises StoreIdentityError: stamps that can't be read, or of two stores.
+    """
+    return tuple(
+        f"{path}: expected the store's stamp, as in its other directories, found none: was its disk "
+        "replaced? See whether its logs are there"
+        for path in missing_stamps(root)
+    )
+
+
+def witness_release(context: Context, run: Run, proofs: Proofs, known: KnownHeads) -> tuple[str, ...]:
+    """Stamp the store with the receipts on which segments are about to be deleted.
+
+    :return: notices: a witness that is missing.
+    :raises GateRefusedError: the store can't be stamped, and the journal doesn't know by itself what a lake
+        held last. Nothing was deleted.
+    """
+    heads = []
+    unknown = []
+    for asked in proofs.asked:
+        segments = asked.lake.segments()
+        last = check_links(segments, context.record.store_id, known.of(asked.lake, segments))
+        if last.sequence >= 0:
+            heads.append(head_of(asked.lake, segments, last))
+            if not known.in_journal(asked.lake, segments):
+                unknown.append(asked.lake.location)
+    if not heads:
+        return ()
+    replaced = replaced_notices(context.store.real_root)
+    missing = stamp_store(context, run, heads)
+    if missing and unknown:
+        raise GateRefusedError(
+            f"{missing}, and the journal has no receipt of it in {', '.join(unknown)}: expected a witness "
+            "that the lake is not an older copy, found none. Nothing was deleted. Make the directory "
+            "writable, or archive into the lake with this journal."
+        )
+    if missing:
+        return (f"{missing}: journal and catalog agree on the last receipt",)
+    return replaced

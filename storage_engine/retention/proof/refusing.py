@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from storage_engine.commands import Text, join_texts
 from storage_engine.core.wording import count_text, shortened
 from storage_engine.exceptions import LakeIdentityError, LogsRefusedError, StorageEngineError
-from storage_engine.model.plan.plan import Decision, LogPlan, Plan, Reason
-from storage_engine.model.store.store import Segment, SegmentId
+from storage_engine.model.plan import Decision, LogPlan, Plan, Reason
+from storage_engine.model.store import Segment, SegmentId
 
 LOGS_SHOWN = 10
 MEND = "Mend what it names."

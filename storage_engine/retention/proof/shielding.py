@@ -11,8 +11,7 @@ from storage_engine.commands import Command, Text
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import ShieldError
 from storage_engine.lake.coverage.coverage import LocalSpan, ReleasedSpan
-from storage_engine.model.store.known_logs import Lineages
-from storage_engine.model.store.store import Segment
+from storage_engine.model.store import Lineages, Segment
 from storage_engine.shield.seen import SeenLink, Shield, digest_of, look_at_shield
 
 COMMAND = Command("shield")

@@ -16,12 +16,11 @@ from storage_engine.core.wording import count_text
 from storage_engine.exceptions import ChangedUnderUsError, LakeConflictError
 from storage_engine.lake.coverage.spans import is_same_companion
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store.store import FileFacts, Segment
+from storage_engine.model.store import FileFacts, Segment
+from storage_engine.same_bytes.mounts import mapped_for_writing
 from storage_engine.same_bytes.own_acts import read_own_acts
-from storage_engine.same_bytes.reading import Spend, paced_sha256
-from storage_engine.same_bytes.settling import settle
+from storage_engine.same_bytes.settling import Spend, paced_sha256, settle
 from storage_engine.same_bytes.trusted_times import times_are_trusted
-from storage_engine.same_bytes.writers import mapped_for_writing
 
 RENEW_SECONDS: Final = 30.0
 """From one renewal of a lease to the next, while a file is read slowly."""

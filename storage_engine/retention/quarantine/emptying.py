@@ -27,7 +27,7 @@ from storage_engine.model.broker.broker_store import watch_of
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
 from storage_engine.model.keep.rules import Hold
-from storage_engine.model.plan.plan import Cause, PlanRequest
+from storage_engine.model.plan import Cause, PlanRequest
 from storage_engine.retention.proof.history import releases, still_proves
 from storage_engine.retention.proof.proofs import read_proofs
 from storage_engine.retention.quarantine.records import (

@@ -11,7 +11,7 @@ from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import QuarantineError
 from storage_engine.journal.journal import Event, Journal, Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
-from storage_engine.model.store.known_logs import Lineages
+from storage_engine.model.store import Lineages
 from storage_engine.retention.quarantine.tree import Place
 
 WHOLE = ""

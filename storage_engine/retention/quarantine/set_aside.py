@@ -19,7 +19,7 @@ from storage_engine.journal.journal import Run
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.model.broker.broker_store import Remove, process_of
 from storage_engine.model.broker.broker_words import Aside
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 from storage_engine.retention.proof.deletion_checks import check_inside
 from storage_engine.retention.quarantine.places import choose_places
 from storage_engine.retention.quarantine.records import (

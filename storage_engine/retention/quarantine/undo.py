@@ -22,8 +22,8 @@ from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, QuarantineError, RunStateError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
-from storage_engine.model.plan.plan import DependentFile
-from storage_engine.model.store.store import FileFacts, LogSnapshot
+from storage_engine.model.plan import DependentFile
+from storage_engine.model.store import FileFacts, LogSnapshot
 from storage_engine.retention.proof.history import SegmentRelease, releases
 from storage_engine.retention.proof.unseen_writes import Reading, digest
 from storage_engine.retention.quarantine.places import renames

@@ -24,7 +24,7 @@ from storage_engine.journal.records import REPORT_VERSION, Event, Phase, RunStat
 from storage_engine.journal.tables.rows import find_waiver_row
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.soundness.receipts import receipts_in
-from storage_engine.model.plan.plan import PlanRequest, Trigger
+from storage_engine.model.plan import PlanRequest, Trigger
 from storage_engine.model.proof.deleted_range import DeletedRange, RunDigest
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.ranges.deleted_ranges import (

@@ -33,8 +33,7 @@ from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, whole
 from storage_engine.model.report.validation import RangeStatus
 from storage_engine.model.settings.policy import ArchiveMode
-from storage_engine.model.store.known_logs import log_label, may_be_one, name_in_label
-from storage_engine.model.store.store import by_log
+from storage_engine.model.store import by_log, log_label, may_be_one, name_in_label
 from storage_engine.retention.proof.history import compared_receipts, released_spans, segment_subject
 from storage_engine.retention.proof.proofs import current_receipts
 from storage_engine.retention.proof.shielding import changed_spans, shielded_spans

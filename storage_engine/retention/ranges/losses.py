@@ -9,7 +9,7 @@ from itertools import pairwise
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.lake.coverage.coverage import ReleasedSpan
-from storage_engine.model.store.known_logs import may_be_one
+from storage_engine.model.store import may_be_one
 
 
 @dataclass(frozen=True, slots=True)

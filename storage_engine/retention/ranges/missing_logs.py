@@ -19,9 +19,8 @@ from storage_engine.lake.coverage.coverage import ReleasedSpan, lost_ranges
 from storage_engine.model.broker.broker_store import BrokerStore, IdentifiedLogs
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
 from storage_engine.model.report.validation import RangeStatus
-from storage_engine.model.store.known_logs import Absence
-from storage_engine.model.store.store import StoreSnapshot
-from storage_engine.retention.proof.kept_rows import KeptRows
+from storage_engine.model.store import Absence, StoreSnapshot
+from storage_engine.retention.proof.verification_memory import KeptRows
 from storage_engine.retention.ranges.drift import gone_ranges, span_of_missing
 from storage_engine.retention.ranges.losses import accepted_losses, excused_parts
 from storage_engine.retention.ranges.seen_logs import (

@@ -24,11 +24,10 @@ from storage_engine.lake.coverage.coverage import (
 )
 from storage_engine.lake.coverage.spans import ArchivedSpan
 from storage_engine.model.broker.broker_store import BrokerStore
-from storage_engine.model.plan.plan import Decision
+from storage_engine.model.plan import Decision
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt
 from storage_engine.model.report.validation import Where
-from storage_engine.model.store.known_logs import Lineages
-from storage_engine.model.store.store import Segment, SegmentId, SegmentState, StoreSnapshot, by_log
+from storage_engine.model.store import Lineages, Segment, SegmentId, SegmentState, StoreSnapshot, by_log
 from storage_engine.retention.store.broker_answers import take_archivable
 from storage_engine.same_bytes.own_acts import OwnActs
 

@@ -22,8 +22,8 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.lake.coverage.coverage import ReleasedSpan, merge_intervals
 from storage_engine.lake.coverage.spans import ArchivedSpan, ReceiptSpan, archived_spans, in_order
 from storage_engine.lake.coverage.verify_turns import History, standing_fault
-from storage_engine.model.store.known_logs import Lineages
-from storage_engine.retention.proof.kept_rows import KeptRows
+from storage_engine.model.store import Lineages
+from storage_engine.retention.proof.verification_memory import KeptRows
 
 _KEPT_LAKES = 3
 """Two lakes, and each of them while the other can't be asked."""

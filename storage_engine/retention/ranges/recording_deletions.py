@@ -22,7 +22,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import copy_of
 from storage_engine.model.proof.deleted_range import DeletedRange, RunDigest
 from storage_engine.model.settings.policy import ArchiveMode
-from storage_engine.retention.proof.stamping import stamp_store
+from storage_engine.retention.proof.proofs import stamp_store
 from storage_engine.retention.ranges.deleted_ranges import Absence
 from storage_engine.retention.ranges.deletion_histories import (
     explain_absent_runs,

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from storage_engine.core.wording import time_text
-from storage_engine.model.plan.plan import Plan
-from storage_engine.model.store.known_logs import Absence, Lineages, LogIdentity, may_be_one
-from storage_engine.model.store.store import LogSnapshot, StoreSnapshot
+from storage_engine.model.plan import Plan
+from storage_engine.model.store import Absence, Lineages, LogIdentity, LogSnapshot, StoreSnapshot, may_be_one
 
 
 @dataclass(frozen=True, slots=True)

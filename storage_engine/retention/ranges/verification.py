@@ -28,8 +28,7 @@ from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.coverage.coverage import Witnesses, in_either
 from storage_engine.lake.coverage.spans import local_spans
-from storage_engine.lake.file.filters import all_equal
-from storage_engine.lake.file.scan import read_rows
+from storage_engine.lake.file.scan import all_equal, read_rows
 from storage_engine.lake.restore.filled import filled_notes
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.soundness.soundness import losses
@@ -38,9 +37,15 @@ from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.proof.deleted_range import DELETION, DeletedRange, RunDigest
 from storage_engine.model.proof.receipt import ChainHead, LakeHead, Receipt, ended, whole, with_rows
-from storage_engine.model.report.validation import RangeStatus, Status, Where
-from storage_engine.model.report.verification import Finding, StoreVerification, VerifyLevel
-from storage_engine.model.store.store import SegmentId, StoreSnapshot
+from storage_engine.model.report.validation import (
+    Finding,
+    RangeStatus,
+    Status,
+    StoreVerification,
+    VerifyLevel,
+    Where,
+)
+from storage_engine.model.store import SegmentId, StoreSnapshot
 from storage_engine.retention.proof.history import compared_receipts, released_spans
 from storage_engine.retention.proof.proofs import LakeProofs, Proofs, reachable_lakes, without_older
 from storage_engine.retention.proof.shielding import shielded_spans

@@ -19,9 +19,9 @@ from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, Lak
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.storage.pace import pace_at
-from storage_engine.model.plan.plan import Decision, Plan, Urgency
+from storage_engine.model.plan import Decision, Plan, Urgency
 from storage_engine.model.settings.policy import ArchiveMode
-from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.gone import (
     GoneResult,
     present_segments,

@@ -32,8 +32,8 @@ from storage_engine.journal.journal import Phase, Run, Step, StoreRecord
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.model.broker.broker_store import Remove, flush_paths, process_of
 from storage_engine.model.lag import Unread
-from storage_engine.model.plan.plan import Decision, DependentFile, Plan, Reason, of_only_log
-from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
+from storage_engine.model.plan import Decision, DependentFile, Plan, Reason, of_only_log
+from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.archiving import LISTINGS
 from storage_engine.retention.archive.gone import Gone
 from storage_engine.retention.hold.holding import keep_held
@@ -55,7 +55,7 @@ from storage_engine.retention.proof.approvals import consent_of, note_question, 
 from storage_engine.retention.proof.deletion_checks import check_gone, check_kept, check_left
 from storage_engine.retention.proof.gate import Passage, Verdict, request_again, still_eligible
 from storage_engine.retention.proof.history import SegmentRelease, open_releases, releases, still_proves
-from storage_engine.retention.proof.proofs import Proofs, none_reachable, read_proofs
+from storage_engine.retention.proof.proofs import Proofs, none_reachable, read_proofs, witness_release
 from storage_engine.retention.proof.refusing import (
     Refusal,
     RefusedLog,
@@ -64,7 +64,6 @@ from storage_engine.retention.proof.refusing import (
     refused_logs,
     require_one,
 )
-from storage_engine.retention.proof.stamping import witness_release
 from storage_engine.retention.proof.unseen_writes import unseen_notices, unseen_writes
 from storage_engine.retention.quarantine.records import quarantine_of
 from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
@@ -93,7 +92,7 @@ from storage_engine.retention.store.context import (
     refuse_dry_run,
 )
 from storage_engine.retention.store.known_heads import KnownHeads, known_heads
-from storage_engine.same_bytes.removal import remove_rest
+from storage_engine.same_bytes.own_acts import remove_rest
 
 
 @dataclass(frozen=True, slots=True)

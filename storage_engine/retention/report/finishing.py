@@ -26,7 +26,7 @@ from storage_engine.model.report.validation import Status, ValidationResult, Whe
 from storage_engine.retention.proof.approvals import told_of
 from storage_engine.retention.proof.refusing import ending_error, refused_text
 from storage_engine.retention.ranges.recording_deletions import record_deletions
-from storage_engine.retention.release.dependents import deleted_dependents
+from storage_engine.retention.release.checkpointing import deleted_dependents
 from storage_engine.retention.report.report import Fate, Outcome, Report, read_lakes, report_of
 from storage_engine.retention.report.report_text import report_text
 from storage_engine.retention.store.context import AnyStore, Context, open_context

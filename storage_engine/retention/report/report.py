@@ -14,19 +14,13 @@ from storage_engine.journal.reading.run_rows import GONE
 from storage_engine.model.broker.broker_store import Pending
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.lag import ArchiveLag, LagSummary, QueueLag, Unread
-from storage_engine.model.plan.plan import Decision, DependentFile, Plan, PlanRequest, Reason, Trigger
+from storage_engine.model.plan import Decision, DependentFile, Plan, PlanRequest, Reason, Trigger
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status, ValidationResult
-from storage_engine.model.store.store import DiskUsage, SegmentId
-from storage_engine.retention.archive.recording_proofs import (
-    HASHED_AGAIN,
-    TOOK,
-    again_notices,
-    recorded_faults,
-)
+from storage_engine.model.store import DiskUsage, SegmentId
+from storage_engine.retention.archive.archiving import HASHED_AGAIN, TOOK, again_notices, recorded_faults
 from storage_engine.retention.archive.sealed import recorded_archive_lag
-from storage_engine.retention.hold.holding import recorded_hold
-from storage_engine.retention.hold.recording_drift import alarms_of
+from storage_engine.retention.hold.holding import alarms_of, recorded_hold
 from storage_engine.retention.lag.consumer_lag import planned_unread, recorded_lag, released_unread
 from storage_engine.retention.lag.unread import lake_directory, unread_lines
 from storage_engine.retention.proof.approvals import told_of
@@ -34,8 +28,11 @@ from storage_engine.retention.proof.history import SegmentRelease, releases, seg
 from storage_engine.retention.proof.proofs import read_proofs
 from storage_engine.retention.proof.refusing import REFUSED, RefusedLog, refused_by_plan
 from storage_engine.retention.quarantine.records import Quarantine, QuarantineState, quarantine_of
-from storage_engine.retention.release.checkpointing import CheckpointResult
-from storage_engine.retention.release.dependents import DependentsResult, deleted_dependents
+from storage_engine.retention.release.checkpointing import (
+    CheckpointResult,
+    DependentsResult,
+    deleted_dependents,
+)
 from storage_engine.retention.release.releasing import Kept, ReleaseResult
 from storage_engine.retention.store.context import RAN, WHOLE, AnyStore, Context, open_context
 from storage_engine.retention.store.known_heads import known_heads

@@ -40,18 +40,9 @@ from storage_engine.model.broker.broker_store import (
     refuse_former_members,
 )
 from storage_engine.model.broker.broker_tasks import BackgroundTasks
-from storage_engine.model.plan.plan import (
-    Decision,
-    DependentFile,
-    LogPlan,
-    Plan,
-    PlanRequest,
-    Reason,
-    Trigger,
-)
+from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason, Trigger
 from storage_engine.model.report.diagnosis import reason_of
-from storage_engine.model.store.known_logs import log_name_fault
-from storage_engine.model.store.store import (
+from storage_engine.model.store import (
     Archivable,
     DiskUsage,
     FileFacts,
@@ -59,6 +50,7 @@ from storage_engine.model.store.store import (
     Segment,
     SegmentState,
     StoreSnapshot,
+    log_name_fault,
 )
 
 _NO_NAMES = frozenset({"", ".", ".."})

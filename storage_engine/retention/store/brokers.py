@@ -23,7 +23,7 @@ from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.broker.kind import Cleanups
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
 from storage_engine.model.hold import HoldMemory
-from storage_engine.model.store.store import StoreSnapshot
+from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.store.broker_answers import ask, asked, package_errors
 from storage_engine.retention.store.managed_store import ManagedStore
 

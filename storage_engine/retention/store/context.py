@@ -39,9 +39,9 @@ from storage_engine.model.broker.broker_store import (
 )
 from storage_engine.model.hold import BrokerProgress, HoldMemory
 from storage_engine.model.lag import ArchiveLag
-from storage_engine.model.plan.plan import Plan
+from storage_engine.model.plan import Plan
 from storage_engine.model.settings.policy import ArchiveMode, archive_limit
-from storage_engine.model.store.store import StoreSnapshot
+from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.store.broker_answers import (
     MEND,
     asked,

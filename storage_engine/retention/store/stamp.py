@@ -34,11 +34,11 @@ from storage_engine.core.own_directory import (
 from storage_engine.core.untrusted import MALFORMED, read_file
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, StoreIdentityError
-from storage_engine.model.plan.approval import RecordedPolicy
+from storage_engine.model.plan import RecordedPolicy
 from storage_engine.model.proof.deleted_range import RunDigest
 from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.settings.policy import ApprovalPolicy
-from storage_engine.model.store.known_logs import Lineages
+from storage_engine.model.store import Lineages
 
 NAME = "stamp.json"
 _LOCK = "stamp.lock"

@@ -15,8 +15,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.model.report.inspection import unindexed_text
 from storage_engine.rocketmq.engine.append.append import Appender, NewBatch, NewMessage, PutResult, PutStatus
 from storage_engine.rocketmq.engine.append.flush import LogFlusher, QueueFlusher, Service, StoreCheckpoint
-from storage_engine.rocketmq.engine.append.mapped_file import PinnedRange, TransientPool
-from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue
+from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue, PinnedRange, TransientPool
 from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as kernels
 from storage_engine.rocketmq.engine.dispatch.index_writer import IndexWriter
 from storage_engine.rocketmq.engine.dispatch.queue_writer import QueueTable

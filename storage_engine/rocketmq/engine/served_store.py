@@ -19,8 +19,8 @@ from storage_engine.model.broker.broker_store import (
     StoreSettings,
 )
 from storage_engine.model.hold import BrokerProgress, HoldMemory
-from storage_engine.model.plan.plan import DependentFile
-from storage_engine.model.store.store import Segment, StoreSnapshot
+from storage_engine.model.plan import DependentFile
+from storage_engine.model.store import Segment, StoreSnapshot
 from storage_engine.rocketmq.codec.stored_messages import newest_message_ms
 from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.engine.recovering import check_nothing_cut

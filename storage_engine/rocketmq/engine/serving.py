@@ -26,12 +26,12 @@ from storage_engine.core.own_directory import own_directory
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BrokerError, ChangedUnderUsError, StorageEngineError, StoreBusyError
 from storage_engine.model.broker.broker_store import StorePositions
-from storage_engine.model.plan.plan import DependentFile
-from storage_engine.model.store.store import FileFacts, Segment
-from storage_engine.rocketmq.engine.append.mapped_file import WritableFile
+from storage_engine.model.plan import DependentFile
+from storage_engine.model.store import FileFacts, Segment
+from storage_engine.rocketmq.engine.append.mapped_file_queue import WritableFile
 from storage_engine.rocketmq.engine.message_store import MessageStore
 from storage_engine.rocketmq.store.store_lock import ENGINE_SOCKET
-from storage_engine.same_bytes.removal import remove_unchanged
+from storage_engine.same_bytes.own_acts import remove_unchanged
 
 _TIMEOUT_SECONDS = 600
 """A flush, or a deletion whose file somebody reads, takes long at most."""

@@ -23,11 +23,9 @@ from typing import Final
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold import HoldMemory
-from storage_engine.model.store.store import DiskUsage, LogSnapshot, Segment
-from storage_engine.rocketmq.format.broker_config import BrokerConfig
-from storage_engine.rocketmq.format.releases import DELETE_FILES_BATCH_MAX
-from storage_engine.rocketmq.hold.local_hold import read_local
-from storage_engine.rocketmq.hold.mtimes import original_mtime_ns, same_ms
+from storage_engine.model.store import DiskUsage, LogSnapshot, Segment
+from storage_engine.rocketmq.format.broker_config import DELETE_FILES_BATCH_MAX, BrokerConfig
+from storage_engine.rocketmq.hold.local_hold import original_mtime_ns, read_local, same_ms
 from storage_engine.rocketmq.hold.state import (
     BATCH_MAX,
     FORCIBLY,

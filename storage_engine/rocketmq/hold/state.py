@@ -12,7 +12,7 @@ from typing import Final
 from uuid import uuid4
 
 from storage_engine.model.hold import HoldMemory, load_hold, save_hold
-from storage_engine.rocketmq.format.releases import is_tried
+from storage_engine.rocketmq.format.broker_config import is_tried
 
 FORCIBLY: Final = "cleanFileForciblyEnable"
 RESERVED: Final = "fileReservedTime"

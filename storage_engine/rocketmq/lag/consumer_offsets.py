@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_engine.arrow.lag_columns import POSITIONS_SCHEMA
-from storage_engine.arrow.name_columns import Names, coded, one_array
+from storage_engine.arrow.name_columns import POSITIONS_SCHEMA, Names, coded, one_array
 from storage_engine.rocketmq.format.config_files import parse_object, read_config
 from storage_engine.rocketmq.format.fastjson import FastjsonError
 from storage_engine.rocketmq.format.layout import StoreLayout

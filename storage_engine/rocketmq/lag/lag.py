@@ -21,14 +21,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_engine.arrow.lag_columns import ANYWHERE, PLACES_SCHEMA, segments_table
-from storage_engine.arrow.name_columns import names_of, one_array, queue_starts
+from storage_engine.arrow.name_columns import (
+    ANYWHERE,
+    PLACES_SCHEMA,
+    names_of,
+    one_array,
+    queue_starts,
+    segments_table,
+)
 from storage_engine.core.long_work import told
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError, FileGoneError
 from storage_engine.model.lag import LagSource, Unread, UnreadMessages
 from storage_engine.model.report.diagnosis import reason_of
-from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
 from storage_engine.rocketmq.codec.stored_messages import UNKNOWN, LogFile, store_timestamps
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES, BrokerConfig
@@ -128,7 +134,7 @@ def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -
     need the queue's oldest message. In a queue whose files can't be read no group's next message is known, so
     it may be anywhere.
 
-    :param positions: of :data:`~storage_engine.arrow.lag_columns.POSITIONS_SCHEMA`, rows of one queue
+    :param positions: of :data:`~storage_engine.arrow.name_columns.POSITIONS_SCHEMA`, rows of one queue
         together (they may go on in another call).
     :return: of :data:`PLACES_SCHEMA`, in the order of ``positions``.
     :raises FileGoneError: a queue's file went away since it was listed.

@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_engine.arrow.lag_columns import POSITIONS_SCHEMA
-from storage_engine.arrow.name_columns import names_of, one_array
+from storage_engine.arrow.name_columns import POSITIONS_SCHEMA, names_of, one_array
 from storage_engine.rocketmq.format import config_files
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.mapped_files import has_directory, queue_id_of

@@ -29,8 +29,14 @@ from storage_engine.model.hold import Drift, DriftKind, WatchLook
 from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.heartbeat import Watching, silent_watch, watching
-from storage_engine.rocketmq.hold.local_hold import read_local, settled, write_settled
-from storage_engine.rocketmq.hold.mtimes import SegmentGoneError, same_ms, set_mtime
+from storage_engine.rocketmq.hold.local_hold import (
+    SegmentGoneError,
+    read_local,
+    same_ms,
+    set_mtime,
+    settled,
+    write_settled,
+)
 from storage_engine.rocketmq.hold.state import HoldState, SeenFile, Touched
 from storage_engine.rocketmq.live.observe import list_files, mount_point
 from storage_engine.same_bytes.own_acts import Acting, own_acts

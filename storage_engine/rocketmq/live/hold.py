@@ -23,9 +23,9 @@ from storage_engine.core.wording import paths_text
 from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.model.broker.broker_store import LockedStore
 from storage_engine.model.hold import HoldMemory, HoldStatus
-from storage_engine.model.store.store import Segment
-from storage_engine.rocketmq.format.releases import RELEASE
-from storage_engine.rocketmq.hold import fence, marker, mtimes
+from storage_engine.model.store import Segment
+from storage_engine.rocketmq.format.broker_config import RELEASE
+from storage_engine.rocketmq.hold import fence, local_hold, marker
 from storage_engine.rocketmq.hold.fence import (
     announce_rewrite,
     deletes_by_force,
@@ -139,7 +139,7 @@ def expose(
     # What an earlier call has made old may go at this moment.
     young = [f for f in found.files if f.base_offset in state.releasing and f.mtime_ns != LETS_GO_MTIME_NS]
     old = [(file, LETS_GO_MTIME_NS) for file in reversed(young)]
-    return mtimes.set_mtimes(root_of(store), memory, state, old)
+    return local_hold.set_mtimes(root_of(store), memory, state, old)
 
 
 def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> HoldState:
@@ -170,7 +170,7 @@ def _renew(store: LiveParts, now_ms: int, replicas: Replicas) -> HoldStatus:
     begins = load_state(memory) is None and left_behind(root_of(store)) is None
     try:
         for _ in range(_LOOKS - 1):
-            with suppress(mtimes.SegmentGoneError):  # the broker is deleting what nothing holds yet
+            with suppress(local_hold.SegmentGoneError):  # the broker is deleting what nothing holds yet
                 return _renew_as_found(store, memory, now_ms, replicas)
         return _renew_as_found(store, memory, now_ms, replicas)
     except GateRefusedError:
@@ -183,7 +183,7 @@ def _undo(store: LiveParts, memory: HoldMemory) -> None:
     """Take back a hold that could not be begun, as far as it was."""
     state = load_state(memory)
     if state is not None:
-        mtimes.put_all_back(root_of(store), memory, state)
+        local_hold.put_all_back(root_of(store), memory, state)
         marker.remove_marker(root_of(store), state.manager)
         save_state(memory, None)
 
@@ -216,7 +216,7 @@ def _renew_as_found(store: LiveParts, memory: HoldMemory, now_ms: int, replicas:
         said.append(marker.write_marker(root, state.manager, ends_at_ms))
         state = _put_fence(store, memory, state, found)
     except GateRefusedError as error:
-        if new and not isinstance(error, mtimes.SegmentGoneError):
+        if new and not isinstance(error, local_hold.SegmentGoneError):
             details = join_texts("; ", (one.detail for one in new))
             raise GateRefusedError(error, " Drift found: ", details) from error
         raise
@@ -250,7 +250,7 @@ def _put_fence(store: LiveParts, memory: HoldMemory, state: HoldState, found: Ob
     wanted = fence.fence(found, state, store.live.hold_hours, reserved)
     # The newest first: it stands before a broker that is deleting comes there.
     young = [(file, ns) for file, ns in reversed(wanted.mtimes_ns) if file.mtime_ns != ns]
-    state = mtimes.set_mtimes(root_of(store), memory, state, young)
+    state = local_hold.set_mtimes(root_of(store), memory, state, young)
     fenced = tuple(file.base_offset for file, _ in wanted.mtimes_ns)
     put = replace(
         state,
@@ -264,7 +264,7 @@ def _put_fence(store: LiveParts, memory: HoldMemory, state: HoldState, found: Ob
     if put != state:
         save_state(memory, put)
     stay = {*fenced, *put.releasing}
-    return mtimes.put_back(
+    return local_hold.put_back(
         root_of(store), memory, put, {touched.base_offset for touched in put.touched} - stay
     )
 
@@ -311,7 +311,7 @@ def end_hold(store: LiveParts, now_ms: int) -> HoldStatus:
             ours = all(one.kind not in ENDS_TRUST for one in seen)
             settings = _put_settings_back(store, state, found) if ours else _left_settings(state)
             notices = [*settings, *_touched_by_others(state, found)]
-            mtimes.put_all_back(root, store.memory, state)
+            local_hold.put_all_back(root, store.memory, state)
             marker.remove_marker(root, state.manager)
             save_state(store.memory, None)
     return HoldStatus(held=False, disturbances=seen, notices=tuple(notices))
@@ -343,7 +343,7 @@ def _touched_by_others(state: HoldState, found: Observed) -> Iterator[str]:
     paths = [
         touched.path
         for touched in state.touched
-        if found.file_at(touched.base_offset) is not None and not mtimes.is_ours(touched)
+        if found.file_at(touched.base_offset) is not None and not local_hold.is_ours(touched)
     ]
     if paths:
         what = "it, so its mtime wasn't" if len(paths) == 1 else "them, so their mtimes weren't"

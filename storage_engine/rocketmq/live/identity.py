@@ -24,9 +24,9 @@ from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.stored_files import ATTEMPTS, open_stored
 from storage_engine.rocketmq.hold.state import HoldState, Observed
 from storage_engine.rocketmq.live.connect import as_who_may_read
-from storage_engine.rocketmq.remoting.access import split_address
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
+from storage_engine.rocketmq.remoting.connection import split_address
 from storage_engine.rocketmq.store.store_lock import is_locked, lock_holder
 
 Found = TypeVar("Found")

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from storage_engine.exceptions import BrokerError, NotOnBrokerError
 from storage_engine.model.broker.broker_store import StoreSettings, Watch
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.store.store import DiskUsage
+from storage_engine.model.store import DiskUsage
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.live.connect import local_settings, reach, refuse_slave
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo

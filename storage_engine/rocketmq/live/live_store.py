@@ -14,7 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from storage_engine.commands import Command, Text
 from storage_engine.core import durable
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BrokerError, GateRefusedError
 from storage_engine.model.broker.broker_store import (
     BrokerStore,
@@ -27,36 +30,43 @@ from storage_engine.model.broker.broker_store import (
     Watch,
 )
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.hold import BrokerProgress, Drift, HoldMemory, HoldStatus, ShieldNeed
+from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldMemory, HoldStatus, ShieldNeed
 from storage_engine.model.lag import Unread
-from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest, Trigger
-from storage_engine.model.store.store import (
-    Archivable,
-    LogSnapshot,
-    Segment,
-    SegmentId,
-    StoreSnapshot,
-)
-from storage_engine.rocketmq.codec.stored_messages import (
-    LogFile,
-    newest_message_ms,
-    sealed_at_ms,
-)
+from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
+from storage_engine.model.store import Archivable, LogSnapshot, Segment, SegmentId, StoreSnapshot
+from storage_engine.rocketmq.codec.stored_messages import LogFile, newest_message_ms, sealed_at_ms
 from storage_engine.rocketmq.course import unheld_segments
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.stored_files import ATTEMPTS, reread
-from storage_engine.rocketmq.hold.fence import with_original_settings, with_original_times
+from storage_engine.rocketmq.hold import marker
+from storage_engine.rocketmq.hold.fence import (
+    fence_count,
+    with_force_ended,
+    with_original_settings,
+    with_original_times,
+)
+from storage_engine.rocketmq.hold.heartbeat import is_shield_tended
 from storage_engine.rocketmq.hold.local_hold import HoldMemories
-from storage_engine.rocketmq.hold.state import ROLE, SLAVE, load_state
-from storage_engine.rocketmq.live import hold, live_causes, release, shield, status
+from storage_engine.rocketmq.hold.state import (
+    FORCIBLY,
+    ROLE,
+    SLAVE,
+    HoldState,
+    Observed,
+    load_state,
+    save_state,
+)
+from storage_engine.rocketmq.live import hold, live_causes, release, status
 from storage_engine.rocketmq.live.connect import (
     as_who_may_read,
     local_settings,
     refuse_other_broker,
     refuse_slave,
 )
+from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift
 from storage_engine.rocketmq.live.hold import LockedLive
-from storage_engine.rocketmq.live.identity import ask_and_look, check_same_store
+from storage_engine.rocketmq.live.identity import ask_and_look, ask_known_frame, check_same_store
+from storage_engine.rocketmq.live.observe import observe
 from storage_engine.rocketmq.live.session import LiveParts, Session
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
@@ -64,9 +74,10 @@ from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.rules.cleanup_schedule import (
     Patience,
     dependents_patience_seconds,
+    interval_ms,
     until_first_pass_seconds,
 )
-from storage_engine.rocketmq.rules.plan import keep_all
+from storage_engine.rocketmq.rules.rules import keep_all, log_disks
 from storage_engine.rocketmq.store import store_lock
 from storage_engine.rocketmq.store.broker import (
     FileCauses,
@@ -259,7 +270,7 @@ class LiveShield(StoreShield):
     parts: LiveParts
 
     def need(self) -> ShieldNeed:
-        return shield.shield_need(self.parts)
+        return shield_need(self.parts)
 
     def sealed_files(self) -> tuple[Segment, ...]:
         parts = self.parts
@@ -270,7 +281,7 @@ class LiveShield(StoreShield):
         return with_original_times(as_the_broker_says(log, before), parts.memory, root).sealed
 
     def end_force(self) -> Drift | None:
-        return shield.end_force(self.parts)
+        return end_force(self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,3 +407,113 @@ def _open(
     with as_who_may_read(settings.root):
         files = open_files(replace(settings, broker_conf=None, overrides=here))
     return LiveStore(LiveParts(session, admin, files, found, live, memory, settings))
+
+
+def shield_need(store: LiveParts) -> ShieldNeed:
+    """See :meth:`storage_engine.model.broker.broker_store.StoreShield.need`."""
+    root = store.files.files.layout.root
+    disk_bytes, used_percent = log_disks(store.files.files.layout)
+    refusal = ""
+    try:
+        if load_state(store.memory) is None:
+            refusal = "the store isn't held"
+    except GateRefusedError as error:
+        refusal = Text(error)
+    return ShieldNeed(
+        # A fence has one more.
+        batch_segments=fence_count(store.settings) - 1,
+        pass_interval_ms=max(interval_ms(store.files.config), 1),
+        disk_bytes=disk_bytes,
+        used_percent=used_percent,
+        is_tended=is_shield_tended(root),
+        refusal=refusal,
+    )
+
+
+def end_force(store: LiveParts) -> Drift | None:
+    """See :meth:`storage_engine.model.broker.broker_store.StoreShield.end_force`.
+
+    Above the broker's warning level nothing is set: whoever let it delete by force had a full disk. It is
+    done while a run has the store, too.
+    """
+    memory, state = store.memory, load_state(store.memory)
+    if memory is None or state is None:
+        return None
+    value = store.admin.config().get(FORCIBLY)
+    if value == "false":
+        return None
+    why = _why_not_set(store)
+    if why and store.admin.runtime_info().boot_timestamp_ms == state.boot_timestamp_ms:
+        return _set(store, value, why)
+    # All that takes the broker's time is asked before the lock: a run that waits for that would wait as well.
+    found = ask_known_frame(store.admin, state, observe(store, clock_ms(), state))
+    # Asked last: setting it is another connection than what was looked at.
+    answers_ms = store.admin.runtime_info().boot_timestamp_ms
+    if other := another_broker(state, found, answers_ms):
+        return other
+    if why:
+        return _set(store, value, why)
+    with marker.changing(store.files.files.layout.root):
+        now = load_state(memory)
+        if now is None or _judged_by(now) != _judged_by(state):
+            return None  # a run has changed the hold, and sets it itself; else the next question finds it
+        ended = with_force_ended(now, value or "")
+        if ended != now:
+            save_state(memory, ended)
+        store.admin.update_config({FORCIBLY: "false"})
+    return _set(store, value, f". It was set back to false {time_text(clock_ms())}.")
+
+
+def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift | None:
+    """Return what is to be said of a broker that isn't provably the one that is held; None: it is.
+
+    The process that was looked at last is; of another one, at whatever address, the files' lock has to tell.
+
+    :param answers_ms: boot timestamp of the process that answers after all that was found.
+    """
+    seen = all_drift(state, found)
+    ended = next((one for one in seen if one.kind in ENDS_TRUST), None)
+    if ended is not None:
+        return replace(ended, detail=Text(ended.detail, " Its settings were left as they are."))
+    is_proven = found.boot_timestamp_ms == state.boot_timestamp_ms or not found.unproven
+    if is_proven and answers_ms == found.boot_timestamp_ms:
+        return None
+    why = found.unproven.rstrip(".") or "another process answers there from one moment to the next"
+    return Drift(
+        DriftKind.BROKER_RESTARTED,
+        Text(
+            f"{found.address}: expected the broker that is held, found another process with "
+            f"{FORCIBLY}={found.settings.get(FORCIBLY)}, which isn't provably the same broker ({why}). Its "
+            "settings were left as they are. Run ",
+            Command("hold"),
+            ", which looks at it again.",
+        ),
+    )
+
+
+def _judged_by(state: HoldState) -> HoldState:
+    """Return what a broker was judged by: all that only a run changes, which a watch's own mends don't."""
+    return replace(state, touched=(), fence=(), fence_offset=-1)
+
+
+def _why_not_set(store: LiveParts) -> str:
+    """Return why a broker's deletion by force isn't ended, as the end of a sentence; "": it is."""
+    _, used_percent = log_disks(store.files.files.layout)
+    limit = store.files.config.disk_space_warning_level_percent
+    level = "unknown" if used_percent is None else f"{used_percent} %"
+    if not store.live.may_change_settings:
+        return f"; its disk is at {level}. We may not set it (may_change_settings): set it to false yourself."
+    if used_percent is None or used_percent > limit:
+        return (
+            f"; its disk is at {level}. The broker's warning level is {limit} %, so it was left as it is: "
+            "free some space, and set it to false."
+        )
+    return ""
+
+
+def _set(store: LiveParts, value: str | None, what_was_done: str) -> Drift:
+    return Drift(
+        DriftKind.SETTING_CHANGED,
+        f"{store.admin.address}: expected {FORCIBLY}=false, found {value}: somebody changed it while the "
+        f"store was held{what_was_done}",
+    )

@@ -30,12 +30,12 @@ from storage_engine.exceptions import (
     StoreNotFoundError,
 )
 from storage_engine.model.hold import HoldMemory
-from storage_engine.model.store.store import FileFacts, Segment
+from storage_engine.model.store import FileFacts, Segment
+from storage_engine.rocketmq.format.broker_config import RELEASE
 from storage_engine.rocketmq.format.mapped_files import NAME_DIGITS
-from storage_engine.rocketmq.format.releases import RELEASE
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.fence import is_due
-from storage_engine.rocketmq.hold.mtimes import same_ms
+from storage_engine.rocketmq.hold.local_hold import same_ms
 from storage_engine.rocketmq.hold.state import HoldState, load_state, save_state
 from storage_engine.rocketmq.live import hold
 from storage_engine.rocketmq.live.status import root_of, untried_text

@@ -14,8 +14,8 @@ from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldStatus
-from storage_engine.model.store.store import DiskUsage, fills_in_ms, room_of_disks
-from storage_engine.rocketmq.format.releases import RELEASE, TRIED, TRIED_FROM
+from storage_engine.model.store import DiskUsage, fills_in_ms, room_of_disks
+from storage_engine.rocketmq.format.broker_config import RELEASE, TRIED, TRIED_FROM
 from storage_engine.rocketmq.hold import fence, marker
 from storage_engine.rocketmq.hold.fence import (
     announce_rewrite,
@@ -24,14 +24,13 @@ from storage_engine.rocketmq.hold.fence import (
     reserved_hours,
 )
 from storage_engine.rocketmq.hold.heartbeat import last_look, no_watch
-from storage_engine.rocketmq.hold.local_hold import read_local
-from storage_engine.rocketmq.hold.mtimes import original_mtime_ns
+from storage_engine.rocketmq.hold.local_hold import original_mtime_ns, read_local
 from storage_engine.rocketmq.hold.state import FORCIBLY, RESERVED, HoldState, Observed, load_state
 from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift, name_of, with_topics
 from storage_engine.rocketmq.live.identity import ask_known_frame
 from storage_engine.rocketmq.live.observe import below_the_first_file, observe
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
-from storage_engine.rocketmq.rules.disk import disk_usage
+from storage_engine.rocketmq.rules.rules import disk_usage
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.live.session import LiveParts

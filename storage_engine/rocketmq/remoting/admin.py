@@ -22,16 +22,15 @@ from storage_engine.exceptions import (
     BrokerRefusedError,
     NotOnBrokerError,
 )
-from storage_engine.rocketmq.format.releases import release_of, with_release
+from storage_engine.rocketmq.format.broker_config import release_of, with_release
 from storage_engine.rocketmq.lag.consumer_offsets import in_queue_order, parse_offsets
 from storage_engine.rocketmq.remoting import answers, command
-from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.answers import (
     AnswerError,
     RuntimeInfo,
 )
 from storage_engine.rocketmq.remoting.command import MAX_FRAME_BYTES, RemotingCommand
-from storage_engine.rocketmq.remoting.connection import Connection
+from storage_engine.rocketmq.remoting.connection import Access, Connection
 
 CHANGEABLE_SETTINGS: Final = frozenset(
     {"cleanFileForciblyEnable", "deleteWhen", "diskMaxUsedSpaceRatio", "fileReservedTime"}

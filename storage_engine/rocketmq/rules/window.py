@@ -9,7 +9,7 @@ import tzlocal
 
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.course.daily_hours import hour_changes_ms, in_hours
+from storage_engine.model.course import hour_changes_ms, in_hours
 
 _SEARCH_MS = 8 * 24 * HOUR_MS
 """An hour that a day leaves out (a change of the clock, a skipped date) comes again within days."""

@@ -29,11 +29,11 @@ from storage_engine.model.broker.broker_store import (
     StoreShield,
     Watch,
 )
-from storage_engine.model.course.course import CourseStart
+from storage_engine.model.course import CourseStart
 from storage_engine.model.hold import HoldMemory, ShieldNeed
 from storage_engine.model.lag import Unread
-from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest, Trigger
-from storage_engine.model.store.store import (
+from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
+from storage_engine.model.store import (
     Archivable,
     LogSnapshot,
     Segment,
@@ -54,14 +54,13 @@ from storage_engine.rocketmq.hold.marker import read_marker
 from storage_engine.rocketmq.hold.state import ROLE, SLAVE, known_replicas
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.rules import rules
-from storage_engine.rocketmq.rules.disk import log_disks
-from storage_engine.rocketmq.rules.plan import archivable, keep_all, plan
+from storage_engine.rocketmq.rules.rules import archivable, keep_all, log_disks, plan
 from storage_engine.rocketmq.rules.window import time_zone as zone_of
 from storage_engine.rocketmq.store import dependents, replicas
 from storage_engine.rocketmq.store.causes import watch
 from storage_engine.rocketmq.store.store import RocketMQStore
 from storage_engine.rocketmq.store.store_lock import holder_text, is_locked_by_us, lock
-from storage_engine.same_bytes.removal import remove_unchanged
+from storage_engine.same_bytes.own_acts import remove_unchanged
 
 
 @dataclass(frozen=True, slots=True)

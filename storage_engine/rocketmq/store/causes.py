@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
 from storage_engine.model.broker.broker_store import Watch
-from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.store.store import DiskUsage, StoreSnapshot
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.store import DiskUsage, StoreSnapshot
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.layout import StoreLayout
-from storage_engine.rocketmq.rules.disk import disk_usage
-from storage_engine.rocketmq.rules.rules import delete_hours, least_used, triggers
+from storage_engine.rocketmq.rules.rules import delete_hours, disk_usage, least_used, triggers
 from storage_engine.rocketmq.rules.window import next_window_ms
 from storage_engine.rocketmq.store.store import BROKER
 

@@ -19,9 +19,9 @@ from storage_engine.core import durable
 from storage_engine.core.long_work import told_each
 from storage_engine.exceptions import BadInputError, CorruptFileError, StoreLayoutError
 from storage_engine.model.broker.broker_store import Remove
-from storage_engine.model.plan.plan import DependentFile
+from storage_engine.model.plan import DependentFile
 from storage_engine.model.report.diagnosis import reason_of
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue, consume_queue_ext, index_file
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.layout import StoreLayout

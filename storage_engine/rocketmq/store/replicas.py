@@ -12,8 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store.known_logs import NAMED
-from storage_engine.model.store.store import Segment, SegmentContext, SegmentId
+from storage_engine.model.store import NAMED, Segment, SegmentContext, SegmentId
 from storage_engine.rocketmq.codec.commitlog import last_message
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.layout import StoreLayout

@@ -13,7 +13,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from storage_engine.exceptions import StoreBusyError, StoreLayoutError
-from storage_engine.model.store.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.codec.commitlog import find_logical_end
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.layout import (
@@ -27,7 +27,7 @@ from storage_engine.rocketmq.format.layout import (
 from storage_engine.rocketmq.format.mapped_files import MappedFile, list_raw_files, mapped, readable_files
 from storage_engine.rocketmq.format.stored_files import open_stored
 from storage_engine.rocketmq.lag.dispatch import dispatched_offset
-from storage_engine.rocketmq.rules.disk import disk_usage
+from storage_engine.rocketmq.rules.rules import disk_usage
 
 BROKER = "rocketmq"
 _LOOKS = 4

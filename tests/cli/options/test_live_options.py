@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.cli.options.live_options import SECRET_KEY, live_broker
+from storage_engine.cli.options.store_argument import SECRET_KEY, live_broker
 from storage_engine.model.broker.live import LiveBroker
 
 NOTHING: dict[str, Any] = {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.cli.output.table_layout import GAP, NAME_WIDTH, Column, cell_width, layout, table_lines
+from storage_engine.cli.output.output import GAP, NAME_WIDTH, Column, cell_width, layout, table_lines
 
 HEADINGS = ("group~", "queue~", "committed#?", "behind#", "by#?", "next one goes")
 COLUMNS = [Column.of(heading) for heading in HEADINGS]

@@ -16,7 +16,7 @@ from storage_engine.journal.reading.answers import Incident, SegmentRow
 from storage_engine.journal.reading.queries import JournalReader, read_drifts, read_incidents, read_segments
 from storage_engine.journal.tables import schema as tables
 from storage_engine.journal.tables.rows import insert_events
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from tests.journal.older_journals import set_back
 
 STEPS = (Step.ARCHIVE, Step.SEALED, Step.RELEASE, Step.UNDO, Step.DRIFT, Step.ACCEPT_LOSS, Step.LAG)

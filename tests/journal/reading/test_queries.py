@@ -17,13 +17,12 @@ from storage_engine import cycle
 from storage_engine.cli.output.lag import in_process_lag
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
 from storage_engine.journal.journal import Extent, Journal
-from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.journal.reading.sample_columns import Moment, disk_ids, read_levels, read_moments
+from storage_engine.journal.reading.queries import JournalReader, Moment, disk_ids, read_levels, read_moments
 from storage_engine.journal.records import REPORT_VERSION
 from storage_engine.journal.tables.schema import reports
 from storage_engine.model.lag import ArchiveLag
 from storage_engine.model.settings.policy import Policy
-from storage_engine.model.store.store import DiskUsage
+from storage_engine.model.store import DiskUsage
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report.report import Outcome
 from storage_engine.retention.steps import monitor

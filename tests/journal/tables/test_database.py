@@ -13,7 +13,7 @@ from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.journal.reading.answers import SegmentRow
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.tables.schema import SCHEMA_VERSION
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from tests.journal.older_journals import set_back
 from tests.rounds import later
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.journal import Event, Journal, Phase, Step
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.retention.store.known_heads import RESET, known_heads
 from tests.journal.older_journals import set_back

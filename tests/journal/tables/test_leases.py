@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, text
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.journal.journal import Journal, Phase, Step, hold_memory
 from storage_engine.journal.tables.leases import Owner, is_dead, this_process
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 
 TAKE_AND_DIE = """
 import os, signal, sys

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.journal.tables.plan_storage import pack, unpack
-from storage_engine.model.plan.plan import Decision, Reason
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.journal.tables.rows import pack, unpack
+from storage_engine.model.plan import Decision, Reason
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 
 unsigned = st.integers(0, 2**64 - 1)
 nanoseconds = st.integers(-(2**62), 2**66)

@@ -17,18 +17,9 @@ from hypothesis import strategies as st
 from storage_engine.commands import Command, Text, commands_in
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.journal import Journal, Run
-from storage_engine.journal.tables.plan_storage import pack, unpack
-from storage_engine.model.plan.plan import (
-    Cause,
-    Decision,
-    LogPlan,
-    Plan,
-    PlanRequest,
-    Reason,
-    Trigger,
-    Urgency,
-)
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.journal.tables.rows import pack, unpack
+from storage_engine.model.plan import Cause, Decision, LogPlan, Plan, PlanRequest, Reason, Trigger, Urgency
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 
 
 @pytest.fixture

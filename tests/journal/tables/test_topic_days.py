@@ -9,7 +9,7 @@ from sqlalchemy import event
 from storage_engine.exceptions import JournalUnavailableError
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.model.store.store import TopicDay
+from storage_engine.model.store import TopicDay
 
 
 @pytest.fixture

@@ -13,14 +13,13 @@ import pytest
 
 from storage_engine.exceptions import BrokerRefusedError, StoreBusyError
 from storage_engine.kafka.format.layout import LiveFacts, LivePartition, read_what_is_left
-from storage_engine.kafka.hold.hold_state import HELD_SETTINGS, HoldState, TopicSetting, load_state
-from storage_engine.kafka.hold.overlay import with_live
-from storage_engine.kafka.live import due_hold, held_settings, topic_ages
+from storage_engine.kafka.hold.hold_state import HELD_SETTINGS, HoldState, TopicSetting, load_state, with_live
+from storage_engine.kafka.live import held_settings, hold, topic_ages
 from storage_engine.kafka.store.plan import SeenNode
 from storage_engine.kafka.store.store import _seen
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold import Drift, HoldStatus
-from storage_engine.model.store.store import FileFacts, SegmentId
+from storage_engine.model.store import FileFacts, SegmentId
 from tests.kafka.made_node import CLUSTER, MadeNode, batch_of
 
 HOUR_MS = 3_600_000
@@ -167,7 +166,7 @@ class Store:
         found: dict[SegmentId, FileFacts] = {}
         for one in self.look(now_ms).logs:
             found |= {each.id: each.facts for each in one.segments if (each.log, each.base_offset) in proven}
-        return due_hold.hold_due(self, found, margin_ms, now_ms)  # type: ignore[arg-type]
+        return hold.hold_due(self, found, margin_ms, now_ms)  # type: ignore[arg-type]
 
     @property
     def state(self) -> HoldState:
@@ -193,7 +192,7 @@ def shared_cluster() -> Iterator[SharedCluster]:
         return LiveFacts(now_ms, CLUSTER, known)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (due_hold, held_settings, topic_ages):
+        for module in (hold, held_settings, topic_ages):
             patch.setattr(module, "read_settings", found.read_settings)
         patch.setattr(held_settings, "change_settings", found.change_settings)
         patch.setattr(topic_ages, "check_interval_ms", lambda *_: INTERVAL_MS)

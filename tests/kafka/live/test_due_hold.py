@@ -11,7 +11,7 @@ import pytest
 
 from storage_engine.exceptions import BrokerRefusedError, StoreBusyError
 from storage_engine.kafka.hold.hold_state import TopicSetting
-from storage_engine.kafka.live import due_hold, held_settings, hold
+from storage_engine.kafka.live import held_settings, hold
 from storage_engine.kafka.store.plan import SeenNode
 from storage_engine.model.hold import DriftKind
 from tests.kafka.live.shared_cluster import (
@@ -116,11 +116,11 @@ def test_that_nobody_renewed_a_hold_is_told_from_half_of_its_time_on(
     cluster: SharedCluster, tmp_path: Path
 ) -> None:
     store, _ = held(cluster, tmp_path)
-    status = due_hold.described(store.state)
+    status = hold.described(store.state)
     assert (status.ends_at_ms, status.lasts_ms) == (NOW_MS + DAY_MS, DAY_MS)
     assert not status.is_half_over(NOW_MS + 12 * HOUR_MS)
     assert status.is_half_over(NOW_MS + 12 * HOUR_MS + 1)
-    assert not due_hold.described(None).is_half_over(NOW_MS + 90 * DAY_MS)
+    assert not hold.described(None).is_half_over(NOW_MS + 90 * DAY_MS)
 
 
 @pytest.mark.parametrize("times", [1, 9])
@@ -149,7 +149,7 @@ def test_a_file_that_goes_while_a_log_is_looked_at_releases_nothing(
         return look(now_ms)
 
     store.look = looked  # type: ignore[method-assign]
-    status = due_hold.hold_due(store, {}, DAY_MS, NOW_MS + 6 * HOUR_MS)  # type: ignore[arg-type]
+    status = hold.hold_due(store, {}, DAY_MS, NOW_MS + 6 * HOUR_MS)  # type: ignore[arg-type]
     assert cluster.value("orders") >= held_ms
     if times == 9:
         assert "log orders-0 lost files while it was looked at" in status.alarms[0]
@@ -357,5 +357,5 @@ def test_a_file_of_another_topic_of_the_name_is_not_proven(cluster: SharedCluste
     path = Path(first.facts.path)
     shutil.copy(path, path.with_suffix(".new"))
     path.with_suffix(".new").replace(path)
-    due_hold.hold_due(store, {first.id: first.facts}, DAY_MS, NOW_MS)  # type: ignore[arg-type]
+    hold.hold_due(store, {first.id: first.facts}, DAY_MS, NOW_MS)  # type: ignore[arg-type]
     assert cluster.value("orders") > DAY_MS

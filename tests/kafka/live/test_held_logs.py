@@ -18,11 +18,11 @@ from storage_engine.exceptions import BrokerRefusedError
 from storage_engine.kafka.format import batch_walk, log_end
 from storage_engine.kafka.format.layout import LiveFacts, LivePartition
 from storage_engine.kafka.hold.hold_state import RETENTION_BYTES, RETENTION_MS
-from storage_engine.kafka.live import due_hold, hold
+from storage_engine.kafka.live import hold
 from storage_engine.kafka.live.cut_faults import cut_to_held
 from storage_engine.model.hold import HoldStatus
-from storage_engine.model.plan.plan import Decision, LogPlan, Reason
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.plan import Decision, LogPlan, Reason
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from tests.kafka.live.shared_cluster import (
     DAY_MS,
     HOUR_MS,
@@ -188,7 +188,7 @@ def test_a_file_that_can_not_be_read_is_due_and_keeps_no_other_topic_from_being_
         cluster.own |= {topic: {RETENTION_MS: DAY_MS} for topic in "ab"}
         store = Store(cluster, node(tmp_path / "node", {"a-0": {0: 20, 2: 1}, "b-0": {0: 20, 2: 1}}))
         break_file(store.made.directories[0] / "a-0")
-        status = due_hold.hold_due(store, {}, DAY_MS, NOW_MS)  # type: ignore[arg-type]
+        status = hold.hold_due(store, {}, DAY_MS, NOW_MS)  # type: ignore[arg-type]
         assert cluster.value("b") > DAY_MS
     (due,) = status.due
     assert (due.log, due.start_offset, due.end_offset, due.at_ms) == ("a-0", 0, 4, NOW_MS)

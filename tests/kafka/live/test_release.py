@@ -15,14 +15,19 @@ from storage_engine.exceptions import BrokerUnavailableError, ChangedUnderUsErro
 from storage_engine.kafka.format.layout import LiveFacts, LivePartition, PartitionLog, read_node
 from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.format.partition_metadata import read_topic_id
-from storage_engine.kafka.hold.hold_state import HoldState, KnownLog
-from storage_engine.kafka.hold.overlay import from_their_starts, with_first_settings, with_live
+from storage_engine.kafka.hold.hold_state import (
+    HoldState,
+    KnownLog,
+    from_their_starts,
+    with_first_settings,
+    with_live,
+)
 from storage_engine.kafka.live import release
 from storage_engine.kafka.live.release import Prefix, find_witness, why_not
 from storage_engine.kafka.store.plan import cut_to_archivable
 from storage_engine.kafka.store.store import KafkaStore, OpenNode
-from storage_engine.model.plan.plan import Decision, LogPlan, Reason
-from storage_engine.model.store.store import Archivable
+from storage_engine.model.plan import Decision, LogPlan, Reason
+from storage_engine.model.store import Archivable
 from tests.kafka.hold_memory import Memory
 
 LOG = "plain-0"

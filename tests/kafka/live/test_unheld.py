@@ -12,9 +12,9 @@ from storage_engine.kafka.hold.drift import FoundLogs
 from storage_engine.kafka.hold.due_logs import DueLog, DueLogs, HoldLook, expiry, unheld_segments
 from storage_engine.kafka.hold.hold_state import HoldState
 from storage_engine.kafka.live import hold
-from storage_engine.kafka.live.due_hold import look_for_unheld
+from storage_engine.kafka.live.hold import look_for_unheld
 from storage_engine.kafka.rules import LogFacts, RetentionSettings, SegmentFacts, retention_pass
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from tests.kafka.live.shared_cluster import (
     DAY_MS,
     HOUR_MS,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.kafka.store.store import KafkaStore, OpenNode
-from storage_engine.model.plan.plan import Decision, PlanRequest, Reason
+from storage_engine.model.plan import Decision, PlanRequest, Reason
 from storage_engine.retention.store.broker_answers import propose, take_snapshot
 from tests.kafka.made_node import (
     TRANSACTIONAL,

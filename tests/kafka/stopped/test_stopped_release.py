@@ -16,7 +16,7 @@ from storage_engine.exceptions import (
 )
 from storage_engine.kafka.stopped import store_lock
 from storage_engine.kafka.store.store import KafkaStore, OpenNode
-from storage_engine.model.plan.plan import PlanRequest, Reason
+from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.report.validation import Status
 from storage_engine.retention import steps
 from storage_engine.retention.release.releasing import ReleaseResult

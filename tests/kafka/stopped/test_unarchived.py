@@ -24,10 +24,9 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import list_stores
 from storage_engine.model.keep.acts import decide_hold, decide_lift
 from storage_engine.model.keep.rules import Scope
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import NOT_ARCHIVED
-from storage_engine.model.report.validation import Status, Where
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel, Where
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import archive_lag, measure_lag
 from storage_engine.retention.doctor.doctor import diagnose

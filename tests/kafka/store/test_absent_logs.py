@@ -18,9 +18,8 @@ from storage_engine.journal.tables.database import JournalDatabase
 from storage_engine.kafka.format.layout import read_node, read_what_is_left
 from storage_engine.kafka.format.partition_metadata import text_of
 from storage_engine.kafka.store.absent_logs import absences, identities
-from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.report.validation import RangeStatus, Status, Where, worst
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.report.validation import RangeStatus, Status, VerifyLevel, Where, worst
 from storage_engine.quality.facts import Facts, collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import measure_lag

@@ -21,9 +21,9 @@ from storage_engine.kafka.format.transaction_index import ENTRY_BYTES, parse_tra
 from storage_engine.kafka.store.archiving import epochs_in
 from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.kafka.transactions import open_transactions
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store.store import Archivable, SegmentId, StoreSnapshot
+from storage_engine.model.store import Archivable, SegmentId, StoreSnapshot
 from tests.kafka_fixture import truth
 
 NOW_MS = 1_795_190_000_000

@@ -16,7 +16,7 @@ from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.store.absent_logs import missing_logs
 from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.model.broker.broker_store import StoreSettings
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.report.facts import FactsScope
 from tests.kafka.made_node import MadeNode
 from tests.kafka.stopped_nodes import make_node

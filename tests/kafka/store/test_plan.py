@@ -18,7 +18,7 @@ from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.store.plan import plan_notices
 from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.model.broker.broker_store import StoreSettings
-from storage_engine.model.plan.plan import PlanRequest, Reason
+from storage_engine.model.plan import PlanRequest, Reason
 from tests.kafka.batches import marker
 from tests.kafka.made_node import CLUSTER, WRITTEN_MS, MadeNode, batch_of, feature_level, metadata_record
 from tests.kafka.plans import DAY_MS, NOW_MS, THREE, asked, decisions, files_of, first, planned

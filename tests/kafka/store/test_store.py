@@ -35,9 +35,9 @@ from storage_engine.kafka.stopped.store_lock import lock_holder
 from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.plan.plan import LogPlan, PlanRequest, Reason
+from storage_engine.model.plan import LogPlan, PlanRequest, Reason
 from storage_engine.model.report.diagnosis import Finding, Severity
-from storage_engine.model.store.store import SegmentState
+from storage_engine.model.store import SegmentState
 from storage_engine.retention.steps import make_plan
 from storage_engine.retention.store.broker_answers import propose, take_snapshot
 from storage_engine.retention.store.broker_disks import shared_disk_notice

@@ -27,8 +27,7 @@ from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.keep.acts import ActKind, KeepDecision, policies_of, sha256_of_act
 from storage_engine.model.keep.rules import KeepRule, Scope
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel
 from tests.lake.conftest import MakeJobs
 from tests.lake.lake_acts import at
 from tests.services.forks import begun

@@ -37,7 +37,7 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.storage.pace import Pace
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 from tests.rounds import again_but, rounds
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]

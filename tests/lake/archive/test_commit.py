@@ -27,11 +27,10 @@ from storage_engine.exceptions import (
 from storage_engine.lake.archive.archive import SegmentJob, archive_all, archive_segment
 from storage_engine.lake.archive.commit import commit_segments
 from storage_engine.lake.catalog.catalog import Lake, open_lake
-from storage_engine.lake.catalog.commit_lock import LOCK_NAME, committing
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.placed_table import PlacedTable
 from storage_engine.lake.catalog.tables import SCHEMA_VERSION_PROPERTY, TREE_FIELDS
-from storage_engine.lake.catalog.writing import ready_to_write
+from storage_engine.lake.catalog.writing import LOCK_NAME, committing, ready_to_write
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file.jobs import ProvenSegment
 from storage_engine.lake.file.staging import publish
@@ -437,7 +436,7 @@ from pathlib import Path
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 
 directory, gate, *paths = sys.argv[1:]
 Path(f"{gate}.{os.getpid()}").touch()

@@ -24,8 +24,7 @@ from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.storage.small_files import forget_files
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.proof.deleted_range import DeletedRange
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel
 from tests.lake.garbage_helpers import collected, expire_snapshots, root_of
 from tests.lake.lake_acts import archive, at, copy_tree
 from tests.rounds import again_but

@@ -29,7 +29,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file import data_file
 from storage_engine.lake.file.jobs import ProvenSegment, SegmentJob, new_attempt
-from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.file.scan import live_data_files
 from storage_engine.lake.gc.expiry import finish_acts, undo_expiry
 from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.move.copying import copy_lake
@@ -44,12 +44,11 @@ from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.keep.acts import decide_archive, policy_of
 from storage_engine.model.keep.rules import ArchiveRule, Hold, Scope
-from storage_engine.model.plan.plan import Decision, Reason
+from storage_engine.model.plan import Decision, Reason
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, PARTIAL, Receipt
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel
 from storage_engine.model.settings.policy import Policy
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.proof.gate import Consent, Passage
 from storage_engine.retention.proof.proofs import LakeProofs, Proofs
 from tests.archive_rules import NOW_MS, permits_of

@@ -41,8 +41,7 @@ from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.keep.acts import ActKind
 from storage_engine.model.proof.receipt import Receipt, with_rows
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel, receipt_name
+from storage_engine.model.report.validation import Status, VerifyLevel, receipt_name
 from tests.lake.conftest import MakeJobs
 from tests.lake.garbage_helpers import make_old
 from tests.lake.gc.test_expiry import begin_to_expire, expire, states

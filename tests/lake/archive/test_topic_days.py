@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from storage_engine.lake.archive import topic_days
 from storage_engine.lake.archive.topic_days import MOST_TOPICS, read_topic_days, topic_days_of
 from storage_engine.model.broker.codec import Columns
-from storage_engine.model.store.store import TopicDay
+from storage_engine.model.store import TopicDay
 
 DAY_MS = 24 * 3_600_000
 COLUMNS = Columns(stored_at="taken_at", streams=("channel", "part"))

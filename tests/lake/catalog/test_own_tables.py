@@ -29,8 +29,7 @@ from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel
 from tests.rounds import ALL, later
 from tests.stock_engine import set_location, set_properties, stock_table
 

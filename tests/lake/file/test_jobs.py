@@ -19,7 +19,7 @@ from storage_engine.lake.file.jobs import (
 )
 from storage_engine.lake.file.staging import staged_location
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 
 
 @pytest.fixture

@@ -14,9 +14,7 @@ from storage_engine.lake.archive import receipt_commit
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.coverage.spans import receipt_spans
-from storage_engine.lake.file.filters import between
-from storage_engine.lake.file.live_files import live_data_files
-from storage_engine.lake.file.manifest_ranges import RANGES_NAME
+from storage_engine.lake.file.scan import RANGES_NAME, between, live_data_files
 from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
 from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.rebuilding import rebuild

@@ -49,8 +49,7 @@ from storage_engine.model.keep.acts import decide_hold, decide_rule
 from storage_engine.model.keep.expiry import ExpiryReason
 from storage_engine.model.keep.rules import Scope
 from storage_engine.model.proof.receipt import Receipt, with_rows
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel
 from storage_engine.retention.housekeeping.lake_expiry import LakeExpiry, expire_lake
 from tests.lake.archive.test_sharing import check, rows_of
 from tests.lake.conftest import MakeJobs

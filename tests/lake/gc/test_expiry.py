@@ -24,7 +24,7 @@ from storage_engine.lake.archive import commit
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.names import data_file_of
-from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.file.scan import live_data_files
 from storage_engine.lake.gc import expiry, maintenance
 from storage_engine.lake.gc.expiry import finish_acts, remove_expired, undo_expiry
 from storage_engine.lake.gc.garbage import collect
@@ -44,8 +44,7 @@ from storage_engine.model.keep.acts import (
 )
 from storage_engine.model.keep.rules import Scope
 from storage_engine.model.proof.receipt import Receipt, StoredFile
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel
 from tests.lake.conftest import MakeJobs
 from tests.lake.killed_at_each import killed_at_each
 from tests.rounds import rounds

@@ -23,8 +23,7 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.tables import GROWTH_PROPERTIES
 from storage_engine.lake.coverage.spans import receipt_spans
-from storage_engine.lake.file.live_files import live_data_files
-from storage_engine.lake.file.manifest_ranges import RANGES_NAME, known_ranges
+from storage_engine.lake.file.scan import RANGES_NAME, known_ranges, live_data_files
 from storage_engine.lake.gc import maintenance
 from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
 from storage_engine.lake.soundness.receipts import receipts
@@ -32,9 +31,8 @@ from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.storage.small_files import forget_files
 from storage_engine.lake.verify.verify import read_state, verify
-from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.report.validation import Status, VerifyLevel
 from storage_engine.retention import steps
 from tests.stock_engine import set_properties, stock_table
 

@@ -49,8 +49,7 @@ from storage_engine.model.keep.acts import (
 )
 from storage_engine.model.keep.rules import Scope
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.report.validation import Status, Where
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel, Where
 from tests.lake.conftest import MakeJobs
 from tests.lake.gc.test_expiry import STORE, acts_of, every_receipt, expire, live, path_of, states
 from tests.lake.killed_at_each import killed_at_each

@@ -22,8 +22,7 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.verify.verify import verify
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel
 from tests.lake.lake_acts import archive, at, check, copy_tree, tree
 from tests.lake.other_lakes import other_lake
 from tests.other_engine import delete_position

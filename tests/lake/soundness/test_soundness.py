@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
-from storage_engine.lake.file.live_files import LiveFile
+from storage_engine.lake.file.scan import LiveFile
 from storage_engine.lake.soundness.soundness import (
     NO_SUCH_FILE,
     Fault,

@@ -14,7 +14,7 @@ from pyiceberg.manifest import DATA_FILE_TYPE, DataFile
 from storage_engine.lake.archive import archive as archiving
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.file.live_files import LiveFile, live_data_files
+from storage_engine.lake.file.scan import LiveFile, live_data_files
 from storage_engine.lake.soundness.chain import row_faults, row_hash
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth

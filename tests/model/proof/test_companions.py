@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import BadInputError, ReceiptError, StoreLayoutError
-from storage_engine.model.proof.companions import (
+from storage_engine.model.proof.receipt import (
     MAX_COMPANION_BYTES,
     Companion,
     check_size,
@@ -23,7 +23,7 @@ from storage_engine.model.proof.companions import (
     files_fault,
     read_companions,
 )
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 
 NUMBERS = st.integers(0, (1 << 63) - 1)
 NAMES = st.text('7.-ä名\n"\\ \udcff', min_size=1, max_size=60).filter(lambda name: name not in (".", ".."))

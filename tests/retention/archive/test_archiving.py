@@ -19,7 +19,7 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.storage import pace
 from storage_engine.model.hold import BrokerProgress
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention import steps

@@ -20,13 +20,13 @@ from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.hold import Drift
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.report.validation import Status, Where
-from storage_engine.model.report.verification import VerifyLevel
-from storage_engine.model.store.known_logs import Lineages, LogIdentity
-from storage_engine.model.store.store import (
+from storage_engine.model.report.validation import Status, VerifyLevel, Where
+from storage_engine.model.store import (
     Archivable,
     DiskUsage,
     FileFacts,
+    Lineages,
+    LogIdentity,
     LogSnapshot,
     Segment,
     SegmentState,

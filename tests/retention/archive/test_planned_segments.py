@@ -10,7 +10,7 @@ import pytest
 from storage_engine.cycle import archive_here
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.retention import steps
 from storage_engine.retention.ranges.drift import recorded_gone

@@ -16,7 +16,7 @@ from storage_engine.journal.journal import Journal
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.jobs import SegmentJob
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.diagnosis import Severity
 from storage_engine.model.settings.policy import ArchiveMode, Policy

@@ -12,9 +12,9 @@ from storage_engine import cycle
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.model.store.store import TopicDay
+from storage_engine.model.store import TopicDay
 from storage_engine.retention import steps
-from storage_engine.retention.archive import recording_proofs
+from storage_engine.retention.archive import archiving
 from storage_engine.retention.housekeeping.maintaining import maintain_store
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.codec.codec import CODEC
@@ -67,7 +67,7 @@ def test_what_can_not_be_read_is_a_notice_and_the_proof_stands(
     def broken(*_: object) -> None:
         raise ValueError("no such thing")
 
-    monkeypatch.setattr(recording_proofs, "read_topic_days", broken)
+    monkeypatch.setattr(archiving, "read_topic_days", broken)
     store = planned(max_segments=1)
     done = cycle.archive(cycle.Cleanup(store, "r"))
     assert done.notices == ("bytes by topic and day were not recorded of what was archived: no such thing",)

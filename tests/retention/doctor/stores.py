@@ -7,7 +7,7 @@ from typing import Any
 
 from storage_engine.core.clock import DAY_MS
 from storage_engine.model.lag import Unread
-from storage_engine.model.store.store import (
+from storage_engine.model.store import (
     Archivable,
     DiskUsage,
     FileFacts,

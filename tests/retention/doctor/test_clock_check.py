@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage_engine.retention.doctor.host_checks import clock_findings
+from storage_engine.retention.doctor.doctor import clock_findings
 from tests.retention.doctor.stores import HOUR_MS, NOW_MS, segment
 
 

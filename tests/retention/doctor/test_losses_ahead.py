@@ -10,7 +10,7 @@ from storage_engine.core.clock import DAY_MS
 from storage_engine.model.broker.broker_store import Pending, PendingKind
 from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.model.report.diagnosis import Severity
-from storage_engine.retention.doctor.losses_ahead import (
+from storage_engine.retention.doctor.space_and_time import (
     consumer_findings,
     pending_findings,
     unproven_findings,

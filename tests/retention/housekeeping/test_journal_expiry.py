@@ -8,7 +8,7 @@ import pytest
 
 from storage_engine.core.clock import DAY_MS, REMEMBERED_MS, ClockReading
 from storage_engine.journal.records import RunState
-from storage_engine.retention.housekeeping.journal_expiry import (
+from storage_engine.retention.housekeeping.maintaining import (
     Expiry,
     OldReport,
     OldRun,

@@ -19,8 +19,8 @@ from storage_engine.core.clock import DAY_MS, clock_ms, read_clock
 from storage_engine.exceptions import RunStateError
 from storage_engine.journal.journal import Journal, Phase, RunState, Step
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.store.store import TopicDay
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.store import TopicDay
 from storage_engine.retention import steps
 from storage_engine.retention.housekeeping.maintaining import (
     MaintainResult,

@@ -11,9 +11,9 @@ import pytest
 
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.lag import LagSource, LagSummary, PositionsFrom
-from storage_engine.model.plan.plan import PlanRequest, Reason
+from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.settings.policy import LagPolicy, Policy
-from storage_engine.model.store.store import SegmentId
+from storage_engine.model.store import SegmentId
 from storage_engine.retention import steps
 from storage_engine.retention.store.managed_store import ManagedStore
 

@@ -8,13 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.arrow.lag_columns import (
-    ANYWHERE,
-    LAG_SCHEMA,
-    PLACES_SCHEMA,
-    add_risk,
-    segments_table,
-)
+from storage_engine.arrow.name_columns import ANYWHERE, LAG_SCHEMA, PLACES_SCHEMA, add_risk, segments_table
 
 logs = st.sampled_from(["a-0", "a-1", "b-0"])
 segments = st.dictionaries(

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.model.lag import Lag, LagSummary, QueueLag
-from storage_engine.model.plan.plan import Decision, LogPlan, Plan, Reason
+from storage_engine.model.plan import Decision, LogPlan, Plan, Reason
 from storage_engine.model.settings.policy import LagPolicy
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.lag.lag_policy import apply_lag_policy
 
 SIZE = 100

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage_engine.arrow.lag_columns import LAG_SCHEMA
+from storage_engine.arrow.name_columns import LAG_SCHEMA
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.model.lag import LagSummary, QueueLag
 from storage_engine.retention.lag import lag_table

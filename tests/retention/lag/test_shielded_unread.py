@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.cli.output.lag import in_process_lag
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import LagPolicy, Policy, ShieldMode
 from storage_engine.retention import steps
 from storage_engine.retention.plan.preview import preview

@@ -12,7 +12,7 @@ import pytest
 from storage_engine.cli.output.lag import in_process_lag
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.lag import Unread, UnreadMessages
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, Policy
 from storage_engine.pages.report import render_page
 from storage_engine.retention import steps

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from storage_engine.core.clock import clock_ms
 from storage_engine.cycle import archive_here
-from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.journal.reading.sample_columns import Moment, read_moments
+from storage_engine.journal.reading.queries import JournalReader, Moment, read_moments
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.settings.policy import ArchiveMode

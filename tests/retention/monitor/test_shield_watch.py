@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.monitor import store_watch
 from storage_engine.retention.monitor.store_watch import ShieldWatch, _Duty
 from storage_engine.retention.shield import ShieldResult

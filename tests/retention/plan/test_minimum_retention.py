@@ -12,9 +12,9 @@ import pytest
 from storage_engine.core.clock import JUMP_MS, clock_ms, read_clock
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Journal
-from storage_engine.model.plan.plan import Cause, Decision, LogPlan, Plan, PlanRequest, Reason
+from storage_engine.model.plan import Cause, Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.settings.policy import ArchiveMode, Policy
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
 from storage_engine.retention.plan.deciding import apply_minimum_retention
 from storage_engine.retention.plan.preview import preview

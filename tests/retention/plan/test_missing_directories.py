@@ -12,7 +12,7 @@ import pytest
 
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import GateRefusedError, StoreNotFoundError
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 from storage_engine.retention import steps
 from storage_engine.retention.ranges.drift import recorded_gone
 from storage_engine.retention.store.context import open_context

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from storage_engine.model.broker.broker_store import Pending, PendingKind
-from storage_engine.model.plan.plan import Decision, LogPlan, Plan, PlanRequest, Reason
+from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.settings.policy import PendingPolicy, Policy
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
-from storage_engine.retention.plan.pending_policy import apply_pending_policy, pending_notices
+from storage_engine.retention.plan.deciding import apply_pending_policy, pending_notices
 from storage_engine.retention.report.report import Outcome, build_report
 from storage_engine.retention.report.report_text import report_text
 from storage_engine.retention.store.managed_store import ManagedStore

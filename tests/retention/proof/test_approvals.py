@@ -17,16 +17,19 @@ from storage_engine.exceptions import BadInputError, GateRefusedError, NotApprov
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.journal.tables import rows
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.plan.approval import (
+from storage_engine.model.plan import (
     NOTHING_RECORDED,
+    Cause,
     Person,
     PlanQuestion,
+    PlanRequest,
     Realm,
     Reply,
     Said,
     Starter,
+    Trigger,
+    Urgency,
 )
-from storage_engine.model.plan.plan import Cause, PlanRequest, Trigger, Urgency
 from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.decisions import stamp

@@ -11,8 +11,7 @@ from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts
-from storage_engine.model.report.validation import Status, Where
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel, Where
 from storage_engine.quality.validate import validate_store
 from storage_engine.retention import steps
 from storage_engine.retention.decisions import adopt

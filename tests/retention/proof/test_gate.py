@@ -9,30 +9,36 @@ from hypothesis import strategies as st
 
 from storage_engine.journal.journal import Waiver
 from storage_engine.lake.soundness.chain import row_fault, row_hash
-from storage_engine.model.plan.approval import (
+from storage_engine.model.plan import (
+    DELETING,
     NOTHING_RECORDED,
+    Cause,
+    Decision,
+    LogPlan,
     Person,
+    Plan,
+    PlanRequest,
     Realm,
+    Reason,
     RecordedPolicy,
     Reply,
     Said,
     Starter,
-)
-from storage_engine.model.plan.plan import (
-    DELETING,
-    Cause,
-    Decision,
-    LogPlan,
-    Plan,
-    PlanRequest,
-    Reason,
     Trigger,
     Urgency,
 )
-from storage_engine.model.proof.companions import Companion, companions_text
-from storage_engine.model.proof.receipt import EXPIRED, PARTIAL, PROOF_VERSION, SETTLED, Receipt, act_text
+from storage_engine.model.proof.receipt import (
+    EXPIRED,
+    PARTIAL,
+    PROOF_VERSION,
+    SETTLED,
+    Companion,
+    Receipt,
+    act_text,
+    companions_text,
+)
 from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode, Policy
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.proof import gate
 from storage_engine.retention.proof.gate import (
     NO_ACTS,

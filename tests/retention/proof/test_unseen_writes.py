@@ -21,9 +21,9 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import ChangedUnderUsError, LakeConflictError, StorageEngineError
 from storage_engine.lake.storage.pace import pace_at
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, Policy
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 from storage_engine.retention import steps
 from storage_engine.retention.proof import unseen_writes
 from storage_engine.retention.proof.gate import Passage
@@ -31,9 +31,8 @@ from storage_engine.retention.release.releasing import ReleaseResult
 from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.same_bytes import own_acts as own_acts_module
-from storage_engine.same_bytes import reading
-from storage_engine.same_bytes.own_acts import OwnActs, own_acts
-from storage_engine.same_bytes.removal import remove_unchanged
+from storage_engine.same_bytes import settling
+from storage_engine.same_bytes.own_acts import OwnActs, own_acts, remove_unchanged
 from storage_engine.same_bytes.trusted_times import NAME, times_are_trusted
 from tests.lakes import make_lakes
 from tests.rounds import ALL, later
@@ -168,7 +167,7 @@ def show_first_process(proc: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     maps = proc / "1" / "maps"
     maps.parent.mkdir(parents=True)
     maps.touch()
-    monkeypatch.setattr("storage_engine.same_bytes.writers._PROC", proc)
+    monkeypatch.setattr("storage_engine.same_bytes.mounts._PROC", proc)
     return maps
 
 
@@ -231,7 +230,7 @@ def test_a_lease_is_renewed_while_a_file_is_read_slowly(
     planned: ManagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unseen_writes, "RENEW_SECONDS", 0.0)
-    monkeypatch.setattr(reading, "_BLOCK_BYTES", 1 << 14)
+    monkeypatch.setattr(settling, "_BLOCK_BYTES", 1 << 14)
     path = first(planned)
     renewed: list[bool] = []
     unseen_writes.digest(str(path), unseen_writes.Reading(lambda count: None, lambda: renewed.append(True)))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError, QuarantineError, StoreIdentityError
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.quarantine.places import look_at_quarantines

@@ -23,7 +23,7 @@ from storage_engine.exceptions import (
 )
 from storage_engine.journal.journal import Journal, Phase, RunState, Step
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.pages.report import render_page
 from storage_engine.retention import steps

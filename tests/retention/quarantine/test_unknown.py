@@ -10,7 +10,7 @@ from pathlib import Path
 
 from storage_engine.core.clock import clock_ms
 from storage_engine.journal.journal import Journal
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.doctor.left_behind import look_at_remains, quarantine_findings
 from storage_engine.retention.quarantine.places import look_at_quarantines, unknown_notices

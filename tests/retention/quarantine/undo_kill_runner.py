@@ -22,7 +22,7 @@ from typing import Any
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.journal.journal import Journal
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.housekeeping.maintaining import maintain_store

@@ -15,9 +15,9 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.run_rows import DeletingRun
 from storage_engine.journal.records import Event, Phase, Step
-from storage_engine.model.plan.plan import Reason
+from storage_engine.model.plan import Reason
 from storage_engine.model.proof.deleted_range import DeletedRange
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.store import FileFacts
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.proof.history import SegmentRelease, releases
 from storage_engine.retention.ranges.deleted_ranges import (

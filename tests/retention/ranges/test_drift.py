@@ -20,13 +20,12 @@ from storage_engine.journal.journal import (
 )
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.model.hold import Drift, DriftKind, HoldStatus
-from storage_engine.model.report.validation import Status, Where
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel, Where
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.decisions import accept_loss, adopt
-from storage_engine.retention.hold.recording_drift import alarms_of, record_hold_drift
+from storage_engine.retention.hold.holding import alarms_of, record_hold_drift
 from storage_engine.retention.ranges.drift import gone_ranges, gone_spans
 from storage_engine.retention.ranges.verification import verify_lake
 from storage_engine.retention.report.report import build_report

@@ -20,12 +20,10 @@ from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.run_rows import deletions_after
 from storage_engine.lake.coverage.coverage import LocalSpan, ReleasedSpan
 from storage_engine.lake.coverage.spans import ArchivedSpan
-from storage_engine.model.plan.plan import Decision, Reason
-from storage_engine.model.report.validation import Status, Where
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.plan import Decision, Reason
+from storage_engine.model.report.validation import Status, VerifyLevel, Where
 from storage_engine.model.settings.policy import Policy
-from storage_engine.model.store.known_logs import Lineages
-from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
+from storage_engine.model.store import FileFacts, Lineages, Segment, SegmentId, SegmentState
 from storage_engine.retention import steps
 from storage_engine.retention.decisions import adopt
 from storage_engine.retention.proof.history import released_spans

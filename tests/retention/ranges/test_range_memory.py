@@ -14,10 +14,9 @@ from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.lake.coverage.coverage import Interval, ReleasedSpan, merge_intervals, subtract_intervals
 from storage_engine.lake.coverage.spans import ArchivedSpan, ReceiptSpan, archived_spans
 from storage_engine.lake.coverage.verify_turns import by_receipt
-from storage_engine.model.plan.plan import Decision, Reason
-from storage_engine.model.report.verification import Check, VerifyLevel
-from storage_engine.model.store.known_logs import Lineages
-from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
+from storage_engine.model.plan import Decision, Reason
+from storage_engine.model.report.validation import Check, VerifyLevel
+from storage_engine.model.store import FileFacts, Lineages, Segment, SegmentId, SegmentState
 from storage_engine.retention.ranges.offset_ranges import Lakes, OffsetRange, offset_ranges
 from storage_engine.retention.ranges.range_memory import (
     LakeLook,

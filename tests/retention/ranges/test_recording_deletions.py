@@ -24,10 +24,9 @@ from storage_engine.lake.catalog.tables import DELETIONS
 from storage_engine.lake.soundness.receipts import receipt_history
 from storage_engine.lake.storage.small_files import forget_files
 from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.deleted_range import DELETION, DeletedRange
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.ranges import recording_deletions
 from storage_engine.retention.ranges.deletion_histories import read_deleting_runs, read_history

@@ -13,7 +13,7 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.model.hold import Drift, DriftKind, HoldStatus
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
-from storage_engine.retention.hold.recording_drift import alarms_of, with_lakes_word
+from storage_engine.retention.hold.holding import alarms_of, with_lakes_word
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.made_node import CLUSTER, MadeNode, batch_of

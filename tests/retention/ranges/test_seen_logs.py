@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from storage_engine.model.store.known_logs import Absence, LogIdentity
+from storage_engine.model.store import Absence, LogIdentity
 from storage_engine.retention.ranges.seen_logs import SeenLog, absent_logs, missing_ranges, remembered
 
 A = SeenLog("a-0", 1, 10, 50, 40, 1, LogIdentity("c/first/0", 7))

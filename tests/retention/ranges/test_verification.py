@@ -19,9 +19,8 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.report.validation import Status
-from storage_engine.model.report.verification import StoreVerification, VerifyLevel
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.report.validation import Status, StoreVerification, VerifyLevel
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.ranges.verification import verify_lake
 from tests.lakes import path_of
 

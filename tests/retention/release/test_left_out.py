@@ -26,10 +26,9 @@ from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.model.keep.acts import decide_hold
 from storage_engine.model.keep.rules import Scope
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, PARTIAL, Receipt
-from storage_engine.model.report.validation import Status, Where
-from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, VerifyLevel, Where
 from storage_engine.model.settings.policy import Policy, ShieldMode
 from storage_engine.retention import shield, steps
 from storage_engine.retention.archive.sealed import archive_lag, measure_lag

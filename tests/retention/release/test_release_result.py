@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage_engine.model.plan.plan import Reason
+from storage_engine.model.plan import Reason
 from storage_engine.retention.release.releasing import Kept, ReleaseResult
 
 

@@ -23,8 +23,8 @@ from storage_engine.exceptions import (
 )
 from storage_engine.journal.journal import Journal, Phase, Run, Step, clock_ms
 from storage_engine.journal.tables import leases
-from storage_engine.model.plan.plan import PlanRequest, Reason
-from storage_engine.model.store.store import FileFacts
+from storage_engine.model.plan import PlanRequest, Reason
+from storage_engine.model.store import FileFacts
 from storage_engine.retention import steps
 from storage_engine.retention.archive.gone import Gone
 from storage_engine.retention.decisions import adopt

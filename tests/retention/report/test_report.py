@@ -17,7 +17,7 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.lag import LagSummary, QueueLag
-from storage_engine.model.plan.plan import PlanRequest, Reason
+from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.report.validation import CheckResult, RangeStatus, Status, ValidationResult, Where
 from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, Policy
 from storage_engine.retention import steps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from storage_engine.journal.journal import Event, Phase, Step
-from storage_engine.model.store.store import SegmentId
+from storage_engine.model.store import SegmentId
 from storage_engine.retention.report.report import StepReport, step_reports
 
 SEGMENT = SegmentId("commitlog", 0)

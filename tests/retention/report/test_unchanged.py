@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from storage_engine import cycle
 from storage_engine.core.clock import clock_ms
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.report.validation import ValidationResult
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.report.finishing import validated_since

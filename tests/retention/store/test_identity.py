@@ -14,7 +14,7 @@ from storage_engine.exceptions import BadInputError, StoreIdentityError
 from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.managed_store import ManagedStore

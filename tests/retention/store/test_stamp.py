@@ -26,11 +26,11 @@ from storage_engine.lake.catalog.identity import lake_id_of
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.deleted_range import RunDigest
 from storage_engine.model.proof.receipt import LakeHead
-from storage_engine.model.report.verification import VerifyLevel
-from storage_engine.model.store.known_logs import Lineages
+from storage_engine.model.report.validation import VerifyLevel
+from storage_engine.model.store import Lineages
 from storage_engine.retention import steps
 from storage_engine.retention.archive import archiving
 from storage_engine.retention.decisions import adopt, move, stamp

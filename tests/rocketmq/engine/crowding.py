@@ -20,12 +20,12 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from storage_engine.core.clock import clock_ms
-from storage_engine.model.store.store import DiskUsage
+from storage_engine.model.store import DiskUsage
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
-from storage_engine.rocketmq.engine.cleanup_loop import CleanupLoop
 from storage_engine.rocketmq.engine.dispatch.queue_writer import QueueWriter
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
+from storage_engine.rocketmq.engine.store_service import CleanupLoop
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.index_file import open_index

@@ -28,7 +28,7 @@ from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.index_file import java_hash, open_index
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.format.queue_files import iter_queues
-from storage_engine.rocketmq.key_lookup import unindexed_ranges
+from storage_engine.rocketmq.inspect import unindexed_ranges
 from tests.rocketmq.engine.scenarios import write_conf
 
 THREADS = 3

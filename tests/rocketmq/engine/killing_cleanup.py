@@ -26,9 +26,9 @@ from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.proven_cleanup import proven_release
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
-from storage_engine.rocketmq.engine.cleanup_loop import CleanupLoop
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.serving import serving
+from storage_engine.rocketmq.engine.store_service import CleanupLoop
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from tests.lakes import make_lakes
 from tests.rocketmq.engine.crowding import CLEANUP, Acknowledged, check

@@ -12,11 +12,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from storage_engine.model.plan.plan import Cause, PlanRequest
-from storage_engine.model.store.store import DiskUsage
+from storage_engine.model.plan import Cause, PlanRequest
+from storage_engine.model.store import DiskUsage
 from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
-from storage_engine.rocketmq.engine.cleanup_loop import CleanupLoop, cleaning
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
+from storage_engine.rocketmq.engine.store_service import CleanupLoop, cleaning
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.mapped_files import file_name
 from tests.rocketmq.engine.scenarios import SIZES, messages, put_all, write_conf
@@ -253,7 +253,7 @@ def test_new_files_go_to_paths_that_are_not_full(tmp_path: Path) -> None:
 
 
 def test_the_loop_works_by_itself_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage_engine.rocketmq.engine.cleanup_loop.FIRST_PASS_MS", 500)
+    monkeypatch.setattr("storage_engine.rocketmq.engine.store_service.FIRST_PASS_MS", 500)
     with driven(tmp_path, fileReservedTime=1, deleteFileBatchMax=2) as (store, _, _, config):
         with cleaning(store, config, ZONE) as loop:
             loop.delete_manually()

@@ -15,7 +15,7 @@ from storage_engine.rocketmq.engine.recovering import rebuild_queues, recover_st
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.index_file import IndexHeader, open_index
 from storage_engine.rocketmq.format.layout import resolve_layout
-from storage_engine.rocketmq.key_lookup import unindexed_ranges
+from storage_engine.rocketmq.inspect import unindexed_ranges
 from tests.rocketmq.engine.scenarios import write_conf
 
 A_FILE = 1 << 16

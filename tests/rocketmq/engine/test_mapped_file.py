@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 from storage_engine.rocketmq.engine.append.append import Appender, NewMessage, PutStatus
-from storage_engine.rocketmq.engine.append.mapped_file import WritableFile
-from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue
+from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue, WritableFile
 from storage_engine.rocketmq.engine.dispatch.queue_writer import QueueTable
 from storage_engine.rocketmq.engine.engine_settings import settings_for
 from storage_engine.rocketmq.format.layout import resolve_layout

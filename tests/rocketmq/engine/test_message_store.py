@@ -16,7 +16,7 @@ from storage_engine.rocketmq.format.index_file import java_hash, open_index, rea
 from storage_engine.rocketmq.format.layout import resolve_layout
 from storage_engine.rocketmq.format.mapped_files import file_name
 from storage_engine.rocketmq.format.queue_files import iter_queues
-from storage_engine.rocketmq.key_lookup import look_up
+from storage_engine.rocketmq.inspect import look_up
 from tests.rocketmq.engine.scenarios import BATCH_TOPIC, messages, put_all, write_conf
 
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.rocketmq.engine import store_service
 from storage_engine.rocketmq.engine.store_service import releasing_beside
 

@@ -22,7 +22,7 @@ from storage_engine.exceptions import (
 )
 from storage_engine.hooks.connection import Defaults, managed_store
 from storage_engine.model.broker.broker_store import StoreSettings
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.store.brokers import open_store as open_managed
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus

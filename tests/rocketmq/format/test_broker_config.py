@@ -13,13 +13,13 @@ from storage_engine.exceptions import BrokerConfigError
 from storage_engine.rocketmq.format.broker_config import (
     CLEAN_FORCIBLY_PROPERTY,
     KNOWN_SETTINGS,
+    RELEASE,
     SETTING_NAMES,
     WARNING_LEVEL_PROPERTY,
     BrokerConfig,
     load_broker_config,
     parse_delete_when,
 )
-from storage_engine.rocketmq.format.releases import RELEASE
 
 
 def config_of(tmp_path: Path, text: str) -> BrokerConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage_engine.rocketmq.format.releases import is_tried, release_of
+from storage_engine.rocketmq.format.broker_config import is_tried, release_of
 
 
 @pytest.mark.parametrize(

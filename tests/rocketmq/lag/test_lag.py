@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_engine.arrow.lag_columns import LAG_SCHEMA, POSITIONS_SCHEMA
+from storage_engine.arrow.name_columns import LAG_SCHEMA, POSITIONS_SCHEMA
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.store.store import SegmentId, StoreSnapshot
+from storage_engine.model.store import SegmentId, StoreSnapshot
 from storage_engine.rocketmq.codec.stored_messages import UNKNOWN, LogFile, store_timestamps
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.layout import LOG

@@ -9,7 +9,7 @@ import pytest
 
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.store.store import FileFacts, LogSnapshot, Segment, SegmentState
+from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState
 from storage_engine.rocketmq.hold.fence import with_original_times
 from storage_engine.rocketmq.hold.state import HoldState, Touched, load_state
 

@@ -17,11 +17,11 @@ from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold import DriftKind
-from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.state import FORCIBLY, ChangedSetting, HoldState, Observed
-from storage_engine.rocketmq.live import release, shield
+from storage_engine.rocketmq.live import live_store, release
 from storage_engine.rocketmq.rules import cleanup_schedule
 from storage_engine.rocketmq.rules.cleanup_schedule import Patience
 from tests.rocketmq.live.held_files import SIZE, held_store, path_of
@@ -112,8 +112,8 @@ def forced(store: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         store.admin.asked()
         return Observed(now_ms, ADDRESS, 1, 0, 0, {FORCIBLY: "true"}, "", ())
 
-    monkeypatch.setattr(shield, "observe", observe)
-    monkeypatch.setattr(shield, "log_disks", lambda layout: (1 << 30, 10))
+    monkeypatch.setattr(live_store, "observe", observe)
+    monkeypatch.setattr(live_store, "log_disks", lambda layout: (1 << 30, 10))
     return store
 
 
@@ -122,7 +122,7 @@ def test_a_broker_that_is_slow_to_answer_keeps_nobody_from_the_hold(forced: Any,
     while_told: list[bool] = []
     forced.admin.asked = lambda: while_asked.append(is_free(tmp_path))
     forced.admin.told = lambda: while_told.append(is_free(tmp_path))
-    told = shield.end_force(forced)
+    told = live_store.end_force(forced)
     assert told is not None
     assert "set back to false" in told.detail
     assert while_asked == [True] * 3
@@ -140,13 +140,13 @@ def test_nothing_is_set_where_a_run_has_changed_the_hold_since_the_broker_was_lo
                 forced.memory.save(by_then)
 
         forced.admin.asked = change
-        assert shield.end_force(forced) is None
+        assert live_store.end_force(forced) is None
         assert forced.admin.set == []
 
 
 def test_what_a_watch_has_mended_meanwhile_keeps_force_from_nothing(forced: Any) -> None:
     forced.admin.asked = lambda: forced.memory.save(to_jsonable(replace(forced.memory.state, fence=(SIZE,))))
-    told = shield.end_force(forced)
+    told = live_store.end_force(forced)
     assert told is not None
     assert told.kind is DriftKind.SETTING_CHANGED
     assert forced.admin.set == [{FORCIBLY: "false"}]

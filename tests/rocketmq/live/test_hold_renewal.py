@@ -18,9 +18,8 @@ from storage_engine.core.jsonable import from_jsonable
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.model.store.store import DiskUsage, FileFacts, Segment, SegmentState
-from storage_engine.rocketmq.format.broker_config import load_broker_config
-from storage_engine.rocketmq.format.releases import RELEASE
+from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentState
+from storage_engine.rocketmq.format.broker_config import RELEASE, load_broker_config
 from storage_engine.rocketmq.hold.local_hold import HoldMemories
 from storage_engine.rocketmq.hold.state import FORCIBLY, RESERVED, HoldState, Observed
 from storage_engine.rocketmq.live import hold, release, status

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from storage_engine.model.plan.plan import Cause, Urgency
+from storage_engine.model.plan import Cause, Urgency
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.live.live_causes import unknown, watch
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo, runtime_info

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from storage_engine.model.store.store import FileFacts, LogSnapshot, Segment, SegmentState
+from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState
 from storage_engine.rocketmq.live.live_store import as_the_broker_says
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 

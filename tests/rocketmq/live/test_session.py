@@ -15,7 +15,7 @@ from storage_engine.cli.options.options import check_store
 from storage_engine.exceptions import BadInputError, BrokerUnavailableError, StorageEngineError
 from storage_engine.model.broker.broker_store import watch_of
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.store.brokers import open_store, open_to_look

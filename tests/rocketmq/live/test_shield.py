@@ -9,7 +9,7 @@ import pytest
 from storage_engine.model.hold import DriftKind
 from storage_engine.rocketmq.hold.fence import with_force_ended
 from storage_engine.rocketmq.hold.state import FORCIBLY, ChangedSetting, HoldState, Observed
-from storage_engine.rocketmq.live.shield import another_broker
+from storage_engine.rocketmq.live.live_store import another_broker
 
 ADDRESS = "10.0.0.1:10911"
 HELD = HoldState("me", 1, address=ADDRESS, broker_name="b", cluster_name="c")

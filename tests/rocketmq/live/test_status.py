@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from storage_engine.model.hold import BrokerProgress
 from storage_engine.model.settings.policy import Policy
-from storage_engine.retention.hold.progress_alarms import progress_alarms
+from storage_engine.retention.hold.hold_text import progress_alarms
 from storage_engine.rocketmq.live.status import at_most_bytes, progress
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_engine.core.clock import HOUR_MS
-from storage_engine.model.course.course import CourseStart, Ingest
-from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.model.store.store import (
+from storage_engine.model.course import CourseStart, Ingest
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.store import (
     DiskUsage,
     FileFacts,
     LogSnapshot,
@@ -24,7 +24,7 @@ from storage_engine.model.store.store import (
 )
 from storage_engine.rocketmq.course import unheld_segments
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.rules.plan import plan
+from storage_engine.rocketmq.rules.rules import plan
 from tests.rounds import rounds
 
 UTC = ZoneInfo("UTC")

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import hmac
 
-from storage_engine.rocketmq.remoting.access import Credentials, sign
+from storage_engine.rocketmq.remoting.connection import Credentials, sign
 
 CREDENTIALS = Credentials("user", "secret")
 

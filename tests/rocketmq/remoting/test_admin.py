@@ -19,9 +19,8 @@ from storage_engine.exceptions import (
 )
 from storage_engine.rocketmq.codec.frame import MAGIC_AT, MAGIC_V1, MIN_MESSAGE_BYTES, PHYSICAL_OFFSET_AT
 from storage_engine.rocketmq.remoting import command
-from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.command import RemotingCommand
-from storage_engine.rocketmq.remoting.connection import REMARK_CHARACTERS
+from storage_engine.rocketmq.remoting.connection import REMARK_CHARACTERS, Access
 from tests.rocketmq.remoting.peer import Behaviour, Peer, answer, close, keep_silent, send
 
 HASTY, PATIENT = Access(60, 1), Access(60, 60)

@@ -21,14 +21,13 @@ from storage_engine.exceptions import (
     BrokerUnavailableError,
 )
 from storage_engine.rocketmq.remoting import command
-from storage_engine.rocketmq.remoting.access import Access, Tls, split_address
 from storage_engine.rocketmq.remoting.command import (
     FLAG_RESPONSE,
     MAX_FRAME_BYTES,
     RemotingCommand,
     encode,
 )
-from storage_engine.rocketmq.remoting.connection import Connection
+from storage_engine.rocketmq.remoting.connection import Access, Connection, Tls, split_address
 from tests.rocketmq.remoting.peer import Behaviour, Peer, answer, close, keep_silent, send
 
 TIMEOUT_SECONDS = 1.0

@@ -12,8 +12,8 @@ from storage_engine.exceptions import (
     NotOnBrokerError,
 )
 from storage_engine.rocketmq.remoting import command
-from storage_engine.rocketmq.remoting.access import Access
-from storage_engine.rocketmq.remoting.name_server import NameServers
+from storage_engine.rocketmq.remoting.connection import Access
+from storage_engine.rocketmq.remoting.masters import NameServers
 from tests.rocketmq.remoting.peer import Behaviour, Peer, answer, close, keep_silent, send
 
 HASTY, PATIENT = Access(60, 1), Access(60, 60)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.model.store.store import percent_rounded_up
-from storage_engine.rocketmq.rules.disk import disk_usage
+from storage_engine.model.store import percent_rounded_up
+from storage_engine.rocketmq.rules.rules import disk_usage
 
 
 def test_level_is_used_over_used_and_usable_rounded_up(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.plan.plan import Plan, Reason
-from storage_engine.model.store.store import SegmentState
+from storage_engine.model.plan import Plan, Reason
+from storage_engine.model.store import SegmentState
 from tests.rocketmq.plans import SIZE, config, decide, store
 
 

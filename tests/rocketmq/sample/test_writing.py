@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError, StoreBusyError
-from storage_engine.model.broker.sample import SampleRequest, SampleStore
+from storage_engine.model.broker.kind import SampleRequest, SampleStore
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.codec.stored_messages import LogFile
 from storage_engine.rocketmq.engine.engine_settings import settings_for
@@ -20,7 +20,7 @@ from storage_engine.rocketmq.engine.recovering import preview_recovery
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
-from storage_engine.rocketmq.key_lookup import look_up
+from storage_engine.rocketmq.inspect import look_up
 from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets
 from storage_engine.rocketmq.pending import undecided, waiting_in_levels
 from storage_engine.rocketmq.sample import writing

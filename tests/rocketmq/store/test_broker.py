@@ -10,7 +10,7 @@ import pytest
 
 from storage_engine.exceptions import GateRefusedError, UnsupportedLayoutError
 from storage_engine.model.broker.broker_store import PendingKind, StoreSettings
-from storage_engine.model.plan.plan import Cause, PlanRequest, Reason
+from storage_engine.model.plan import Cause, PlanRequest, Reason
 from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.store import broker
 from storage_engine.rocketmq.store.broker import RocketMQBrokerStore, open_any, open_files

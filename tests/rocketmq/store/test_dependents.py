@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from storage_engine.exceptions import CorruptFileError, StoreLayoutError
 from storage_engine.model.broker.broker_store import StoreSettings
-from storage_engine.model.plan.plan import DependentFile
+from storage_engine.model.plan import DependentFile
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout, resolve_layout

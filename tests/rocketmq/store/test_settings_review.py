@@ -8,16 +8,16 @@ import pytest
 
 from storage_engine.exceptions import BrokerConfigError
 from storage_engine.model.report.diagnosis import SettingFrom, Severity
-from storage_engine.rocketmq.format.broker_config import (
-    BrokerConfig,
-    load_broker_config,
-    usable_broker_config,
-)
-from storage_engine.rocketmq.store.settings_review import (
+from storage_engine.rocketmq.diagnose import (
     contradictions,
     longest_delay_ms,
     settings_in_effect,
     unread_settings,
+)
+from storage_engine.rocketmq.format.broker_config import (
+    BrokerConfig,
+    load_broker_config,
+    usable_broker_config,
 )
 
 

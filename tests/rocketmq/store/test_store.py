@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from storage_engine.exceptions import StoreBusyError, StoreNotFoundError
-from storage_engine.model.store.store import FileFacts, SegmentState, StoreSnapshot
+from storage_engine.model.store import FileFacts, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.mapped_files import file_name

@@ -17,8 +17,7 @@ from storage_engine.native import direct
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC, TRANSACTION_PREPARED
 from storage_engine.rocketmq.engine.append import append_kernels as kernels
-from storage_engine.rocketmq.engine.append.mapped_file import WritableFile
-from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue
+from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue, WritableFile
 from storage_engine.rocketmq.engine.dispatch.queue_writer import QueueTable, is_directory_name
 from storage_engine.rocketmq.engine.engine_settings import LIGHT_PREFIX, EngineSettings
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from storage_engine.core import durable
 from storage_engine.exceptions import StoreLayoutError
-from storage_engine.rocketmq.engine.append.mapped_file import erase_behind
+from storage_engine.rocketmq.engine.append.mapped_file_queue import erase_behind
 from storage_engine.rocketmq.format.mapped_files import file_name, is_offset, list_raw_files
 from storage_engine.rocketmq.format.stored_files import refuse_link
 

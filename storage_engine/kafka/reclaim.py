@@ -1,0 +1,652 @@
+"""A stopped node whose cluster is asked beside its files, so that room can be made in it.
+
+Its own broker's locks are taken, as for any stopped node. High watermarks and ends of logs are those of its
+files: what a leader has taken since is no word on what lies here. The oldest segments go, each on a ground
+that the cluster confirms right before.
+
+What another node leads goes there first: its leader is told to begin behind it, once a record shows that it
+has the same ones. Then the file goes here. A kill in between leaves a log that begins later on all other
+nodes, as it would anyhow once this one follows.
+"""
+
+from __future__ import annotations
+
+import heapq
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from storage_engine.core import durable
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.wording import bytes_text
+from storage_engine.exceptions import (
+    ChangedUnderUsError,
+    NotOnBrokerError,
+    StorageEngineError,
+    StoreBusyError,
+)
+from storage_engine.kafka.cluster.client import Cluster
+from storage_engine.kafka.format import checkpoints
+from storage_engine.kafka.format.file_names import METADATA_TOPIC
+from storage_engine.kafka.format.layout import LivePartition, LogDirectory, Node, PartitionLog, read_node
+from storage_engine.kafka.format.log_end import end_offset
+from storage_engine.kafka.hold.hold_state import with_first_settings
+from storage_engine.kafka.hold.needed_retention import all_states
+from storage_engine.kafka.live.cut_faults import (
+    Prefix,
+    above_limit,
+    beginning_fault,
+    boundary_fault,
+    files_fault,
+    limit_of,
+    log_fault,
+)
+from storage_engine.kafka.live.observe import LeadersWord, ask_leaders
+from storage_engine.kafka.live.release import Cut, Witness, cut_remembered, other_than, refused, witness_of
+from storage_engine.kafka.metadata.cluster_metadata import ClusterMetadata, nodes_text, replica_fault
+from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_topic_settings
+from storage_engine.kafka.stopped.stopped_plan import StoppedNode, kept, read_stopped, topic_or_fault
+from storage_engine.kafka.stopped.stopped_release import delete_oldest
+from storage_engine.kafka.store.plan import SeenNode, cut_to_archivable, logs_of, plan_notices
+from storage_engine.kafka.store.store import KafkaStore, OpenNode, open_store, plan_of_log
+from storage_engine.model.broker.broker_store import (
+    ALWAYS,
+    BrokerStore,
+    LockedStore,
+    Remove,
+    StoreSettings,
+    is_used_by_others,
+)
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.hold import HoldMemory
+from storage_engine.model.plan import (
+    Cause,
+    Decision,
+    LogPlan,
+    Plan,
+    PlanRequest,
+    Reason,
+    Trigger,
+    Urgency,
+    wanted_bytes,
+)
+from storage_engine.model.report.diagnosis import reason_of
+from storage_engine.model.store import Archivable, DiskUsage, Segment, SegmentId, StoreSnapshot, by_log
+
+Fault = tuple[Reason, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Free space that a disk lacks.
+
+    :param wanted_bytes: bytes that are to be free on it; None: its size isn't known.
+    :param lacking_bytes: how many of these aren't free; None: the disk's level isn't known.
+    """
+
+    wanted_bytes: int | None
+    lacking_bytes: int | None
+
+
+def shortage_of(disk: DiskUsage, request: PlanRequest) -> Shortage:
+    """Return what a disk lacks of the free space that is asked for."""
+    wanted = wanted_bytes(disk, request)
+    if wanted is None or disk.usable_bytes is None:
+        return Shortage(None, None)
+    return Shortage(wanted, max(wanted - disk.usable_bytes, 0))
+
+
+def is_bounded(request: PlanRequest) -> bool:
+    """Return whether a request says how much space is to be free."""
+    return request.free_bytes is not None or request.target_used_percent is not None
+
+
+def only_needed(
+    plans: Sequence[LogPlan], shortages: Mapping[int, Shortage], deleted: Set[SegmentId]
+) -> tuple[LogPlan, ...]:
+    """Keep the segments that the wanted space doesn't need.
+
+    :param plans: of all that may go.
+    :param shortages: by the disk's device.
+    :param deleted: segments whose records are deleted for the cluster already.
+    """
+    needed = set(_needed(plans, shortages, deleted))
+
+    def decided(one: Decision) -> Decision:
+        if not one.deletes or one.segment.id in needed:
+            return one
+        shortage = shortages.get(one.segment.facts.device, Shortage(None, None))
+        if shortage.wanted_bytes is None:
+            return replace(one, reason=Reason.UNKNOWN, detail="how full its disk is isn't known")
+        why = f"its disk has {bytes_text(shortage.wanted_bytes)} free without it; otherwise: {one.detail}"
+        return replace(one, reason=Reason.TARGET_REACHED, detail=why)
+
+    return tuple(LogPlan(plan.log, tuple(map(decided, plan.decisions))) for plan in plans)
+
+
+def _needed(
+    plans: Sequence[LogPlan], shortages: Mapping[int, Shortage], deleted: Set[SegmentId]
+) -> list[SegmentId]:
+    lacking = {device: one.lacking_bytes or 0 for device, one in shortages.items()}
+    queues = [[one for one in plan.decisions if one.deletes] for plan in plans]
+    heads = [(*_order(queue[0], deleted), number, 0) for number, queue in enumerate(queues) if queue]
+    heapq.heapify(heads)
+    found = []
+    while heads:
+        *_, number, place = heapq.heappop(heads)
+        segment: Segment = queues[number][place].segment
+        if lacking.get(segment.facts.device, 0) <= 0:
+            continue
+        lacking[segment.facts.device] -= segment.disk_bytes
+        found.append(segment.id)
+        if place + 1 < len(queues[number]):
+            heapq.heappush(heads, (*_order(queues[number][place + 1], deleted), number, place + 1))
+    return found
+
+
+def _order(decision: Decision, deleted: Set[SegmentId]) -> tuple[int, int]:
+    segment = decision.segment
+    if segment.id in deleted:
+        return 0, segment.facts.mtime_ns
+    return 2 if decision.reason is Reason.FORCED else 1, segment.facts.mtime_ns
+
+
+_ONLY_AGE = frozenset(
+    {
+        Reason.NOT_EXPIRED,
+        Reason.SIZE_NOT_REACHED,
+        Reason.UNLIMITED,
+        Reason.FUTURE_TIMESTAMP,
+        Reason.BEHIND_KEPT,
+    }
+)
+"""Why segments stay that a person may have deleted sooner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What decides beside the rules of retention.
+
+    :param stopped: the node by its own files, or what keeps all of its logs.
+    :param word: of its cluster; None: none is asked.
+    """
+
+    node: Node
+    stopped: StoppedNode | Fault
+    word: LeadersWord | None
+    archivable: Archivable
+    request: PlanRequest
+    topics: TopicSettings
+
+
+def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
+    """Return what goes of each log to make room.
+
+    :param plans: by the rules of retention.
+    :raises OSError: a file can't be read.
+    """
+    logs = {log.name.log: (directory, log) for directory, log in by.node.logs}
+    certain = cache(_recovery_points)
+    found, deleted = [], set[SegmentId]()
+    may = {segment.id for segment in by.archivable.segments}
+    for plan in plans:
+        directory, log = logs[plan.log]
+        if by.request.forced:
+            plan = _forced(plan, by.request.reason)
+        if by.node.left_uncleanly and not directory.fault:
+            plan = _certain(plan, certain(directory.path).get(plan.log, 0))
+        plan = cut_to_archivable(plan, by.archivable, may, has_remote=by.topics.has_remote(plan.log))
+        if plan.to_delete:
+            way = way_of_log(log, by.stopped, by.word, by.request.replicas_stopped)
+            if not isinstance(way, Way):
+                plan = kept(plan, way)
+            else:
+                plan = _by_way(plan, way, directory, log, by.word)
+                deleted |= {one.id for one in plan.to_delete if one.end_offset <= way.led_from}
+        found.append(plan)
+    if not is_bounded(by.request):
+        return tuple(found)
+    disks = (DiskUsage.of(directory.path) for directory in by.node.directories)
+    shortages = {disk.device: shortage_of(disk, by.request) for disk in disks if disk.device is not None}
+    return only_needed(found, shortages, deleted)
+
+
+def way_of_log(
+    log: PartitionLog, stopped: StoppedNode | Fault, word: LeadersWord | None, replicas_stopped: str
+) -> Way | Fault:
+    """Return on what ground a log may lose its first segments, or why there is none. Reads small files."""
+    if not isinstance(stopped, StoppedNode):
+        return stopped
+    topic_id = topic_or_fault(log, stopped)
+    if isinstance(topic_id, tuple):
+        return topic_id
+    try:
+        path = log.path / checkpoints.LEADER_EPOCHS
+        epochs = checkpoints.read_leader_epochs(path) if path.exists() else ()
+    except (StorageEngineError, OSError) as error:
+        return Reason.UNKNOWN, f"the epochs of its leaders aren't known: {reason_of(error)}"
+    newest = max((one.epoch for one in epochs), default=-1)
+    own = OwnLog(log.name.log, topic_id, log.name.partition, stopped.node_id, newest)
+    return way_of(own, stopped.metadata, word, replicas_stopped)
+
+
+def _recovery_points(directory: Path) -> Mapping[str, int]:
+    path = directory / checkpoints.RECOVERY_POINT
+    return checkpoints.read_offsets(path) if path.exists() else {}
+
+
+def _cut_from(plan: LogPlan, fault_of: Callable[[Decision], Fault | None]) -> LogPlan:
+    """Return a log's plan in which nothing goes from the first segment on that something speaks against."""
+
+    def decided() -> Iterator[Decision]:
+        stops = False
+        for one in plan.decisions:
+            if not one.deletes:
+                yield one
+            elif stops:
+                yield Decision(one.segment, Reason.BEHIND_KEPT, "an older segment of its log stays")
+            elif (fault := fault_of(one)) is not None:
+                stops = True
+                yield Decision(one.segment, *fault)
+            else:
+                yield one
+
+    return LogPlan(plan.log, tuple(decided()))
+
+
+def _forced(plan: LogPlan, reason: str) -> LogPlan:
+    """Delete what only its age or size keeps, as a person asks."""
+
+    def decided() -> Iterator[Decision]:
+        stops = False
+        for one in plan.decisions:
+            stops = stops or not (one.deletes or one.reason in _ONLY_AGE)
+            if stops or one.deletes:
+                yield one
+            else:
+                yield Decision(one.segment, Reason.FORCED, f"a person asks for room: {reason}")
+
+    return LogPlan(plan.log, tuple(decided()))
+
+
+def _certain(plan: LogPlan, recovery_point: int) -> LogPlan:
+    """Keep what a broker that did not stop cleanly checks again, and may cut (LogLoader#recoverLog)."""
+    why = (
+        f"its broker did not stop cleanly, and flushed this log up to offset {recovery_point}: what lies "
+        "above is certain once it has started"
+    )
+    return _cut_from(
+        plan, lambda one: (Reason.STORE_CRASHED, why) if one.segment.end_offset > recovery_point else None
+    )
+
+
+def _by_way(
+    plan: LogPlan, way: Way, directory: LogDirectory, log: PartitionLog, word: LeadersWord | None
+) -> LogPlan:
+    """Keep what a leader on another node has, and can't be told to delete."""
+    live = None if word is None else word.of(plan.log)
+    if way.leader is None or live is None or word is None:
+        ground = f"; {way.said}" if way.said else ""
+        return _told(plan, lambda _: ground)
+    prefix = Prefix(log.name, directory, log, plan.to_delete)
+    fault = (
+        log_fault(prefix, live, word.facts.cluster_id) or beginning_fault(prefix, live) or files_fault(prefix)
+    )
+
+    def fault_of(one: Decision) -> Fault | None:
+        end = one.segment.end_offset
+        if end <= way.led_from:
+            return None
+        if fault:
+            reason, why = Reason.REPLICAS_ELSEWHERE, fault
+        elif end > limit_of(live):
+            reason, why = Reason.NOT_REPLICATED, above_limit(end, live)
+        else:
+            return None
+        return reason, f"{way.said}, and can't be told to begin behind it: {why} (otherwise: {one.detail})"
+
+    def said(one: Decision) -> str:
+        if one.segment.end_offset <= way.led_from:
+            return f"; {way.said}, so it is deleted for the cluster"
+        return f"; {way.said}, and is told to begin behind it first"
+
+    return _told(_cut_from(plan, fault_of), said)
+
+
+def _told(plan: LogPlan, said: Callable[[Decision], str]) -> LogPlan:
+    """Add to why each segment goes on what ground it may."""
+    return LogPlan(
+        plan.log,
+        tuple(
+            replace(one, detail=f"{one.detail}{said(one)}") if one.deletes else one for one in plan.decisions
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The ground on which a log may lose its first segments now.
+
+    :param said: the ground, as a clause.
+    :param leader: node that leads the log; None: none does.
+    :param leader_epoch: how often the log has changed its leader.
+    :param led_from: where that leader's log begins.
+    """
+
+    said: str
+    leader: int | None = None
+    leader_epoch: int = -1
+    led_from: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLog:
+    """A stopped node's log by its own files.
+
+    :param name: ``<topic>-<partition>``.
+    :param newest_epoch: of the leaders that it has followed or been; -1: none is known.
+    """
+
+    name: str
+    topic_id: uuid.UUID
+    partition: int
+    node_id: int
+    newest_epoch: int
+
+
+def way_of(
+    log: OwnLog, metadata: ClusterMetadata, word: LeadersWord | None, replicas_stopped: str
+) -> Way | Fault:
+    """Return on what ground a log may lose its first segments, or why there is none.
+
+    :param metadata: the node's own copy of the cluster's.
+    :param word: of the running cluster; None: none is asked.
+    :param replicas_stopped: where no cluster is asked, a person says that all other nodes with a replica are
+        stopped; "": nobody does.
+    """
+    fault = replica_fault(metadata, log.topic_id, log.partition, log.node_id, replicas_stopped)
+    if word is None:
+        return fault or Way(f"other nodes are stopped: {replicas_stopped}" if replicas_stopped else "")
+    live = word.of(log.name)
+    if live is None or not live.replicas:
+        return Reason.UNKNOWN, "the cluster doesn't say which nodes have its replicas" + (
+            f": {live.refused[0]}" if live is not None and live.refused else ""
+        )
+    if live.topic_id != log.topic_id:
+        return Reason.UNKNOWN, f"its files are of topic {log.topic_id}, and the cluster's is {live.topic_id}"
+    if log.node_id not in live.replicas:
+        return Reason.UNKNOWN, (
+            f"the cluster has its replicas on {nodes_text(live.replicas)}, not on node {log.node_id}: its "
+            "broker deletes the directory when it starts"
+        )
+    if live.leader is None:
+        return _unled(log, live, word, fault)
+    return _led(log, metadata, live)
+
+
+def _unled(log: OwnLog, live: LivePartition, word: LeadersWord, fault: Fault | None) -> Way | Fault:
+    if fault is not None and fault[0] is not Reason.REPLICAS_ELSEWHERE:
+        return fault
+    others = tuple(one for one in live.replicas if one != log.node_id)
+    if running := tuple(one for one in others if one in word.running):
+        runs = "run" if len(running) > 1 else "runs"
+        return Reason.UNKNOWN, (
+            f"no replica leads it, though {nodes_text(running)} {runs}: look for what keeps it from leading"
+        )
+    if not others:
+        return Way("no other node has a replica")
+    runs = "don't run" if len(others) > 1 else "doesn't run"
+    return Way(f"the cluster says that none leads it, and that {nodes_text(others)}, with a replica, {runs}")
+
+
+def _led(log: OwnLog, metadata: ClusterMetadata, live: LivePartition) -> Way | Fault:
+    if live.leader is None or live.leader == log.node_id:
+        return Reason.UNKNOWN, (
+            f"the cluster still takes node {log.node_id} for its leader: ask again when it has noticed that "
+            "this node is stopped"
+        )
+    if live.log_start is None or live.leader_epoch is None:
+        why = f": {live.refused[0]}" if live.refused else ""
+        return Reason.UNKNOWN, f"its leader, node {live.leader}, doesn't say where it begins{why}"
+    state = metadata.partition_states.get((log.topic_id, log.partition))
+    known = max(log.newest_epoch, -1 if state is None else state.leader_epoch)
+    if live.leader_epoch < known:
+        return Reason.UNKNOWN, (
+            f"its leader, node {live.leader}, is of epoch {live.leader_epoch}, and this node has seen epoch "
+            f"{known}: the cluster may be an older state of itself"
+        )
+    return Way(
+        f"node {live.leader} leads it from offset {live.log_start} on",
+        live.leader,
+        live.leader_epoch,
+        live.log_start,
+    )
+
+
+AT_ONCE = 100
+"""How many segments leaders are told of at once."""
+
+
+def delete_segments(
+    room: RoomNode, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove
+) -> None:
+    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.delete_segments`.
+
+    :raises ChangedUnderUsError: a log has no ground any more, or its files changed; names a segment, which
+        was not deleted.
+    :raises BrokerError: the cluster can't be asked, or it isn't known what it did; run again, it goes on.
+    """
+    held, cluster = room.locked, room.asked
+    seen = room.seen or room.see(clock_ms())
+    assert cluster is not None
+    stopped = read_stopped(seen.node)
+    prefixes = list(_prefixes(seen, segments))
+    word = ask_leaders(cluster, [one.name for one in prefixes], clock_ms())
+    going = [(prefix, _way(prefix, stopped, word)) for prefix in prefixes]
+    _begin_behind(room, cluster, going, word, meanwhile)
+    for prefix, way in going:
+        for segment in prefix.segments:
+            meanwhile()
+            alone = replace(prefix, segments=(segment,))
+            again = ask_leaders(cluster, [alone.name], clock_ms())
+            _check_again(alone, way, _way(alone, stopped, again))
+            delete_oldest(held, room.root, (segment,), meanwhile, remove)
+
+
+def _prefixes(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
+    for name, of_log in by_log(segments).items():
+        if (one := seen.known.get(name)) is None:
+            raise ChangedUnderUsError(
+                f"log {name}: expected it among the node's logs, found none. Nothing of it was deleted. Plan "
+                "again.",
+                path=of_log[0].facts.path,
+            )
+        # What went before, in this call's release, is listed there still.
+        left = tuple(files for files in one.log.segments if files.base_offset >= of_log[0].base_offset)
+        yield Prefix(one.log.name, one.directory, replace(one.log, segments=left), tuple(of_log))
+
+
+def _way(prefix: Prefix, stopped: StoppedNode | Fault, word: LeadersWord) -> Way:
+    found = way_of_log(prefix.log, stopped, word, "")
+    if isinstance(found, Way):
+        return found
+    raise refused(prefix, found[1])
+
+
+def _begin_behind(
+    room: RoomNode,
+    cluster: Cluster,
+    going: Sequence[tuple[Prefix, Way]],
+    word: LeadersWord,
+    meanwhile: Callable[[], object],
+) -> None:
+    """Make sure that leaders have the same records, and have them begin behind what goes."""
+    cuts: list[Cut] = []
+    witnesses: dict[tuple[str, int], Witness] = {}
+    for prefix, way in going:
+        if way.leader is None:
+            continue
+        live = word.of(prefix.name.log)
+        assert live is not None
+        is_cut = prefix.boundary > way.led_from
+        if is_cut:
+            if why := log_fault(prefix, live, word.facts.cluster_id) or boundary_fault(prefix, live):
+                raise refused(prefix, why)
+            cuts.append(Cut(prefix, live))
+        # A log that ends below its leader's start has no record to compare: its broker drops all of it.
+        if is_cut or end_offset(prefix.log) > way.led_from:
+            at = max(prefix.boundary, way.led_from + 1)
+            witnesses[prefix.key] = witness_of(prefix, at, live.high_watermark or 0)
+    other = other_than(cluster, witnesses, meanwhile)
+    for prefix, _ in going:
+        if prefix.key in other:
+            raise refused(prefix, other[prefix.key])
+    if cuts:
+        cut_remembered(cluster, room.root, room.memory, cuts, meanwhile, is_held=False)
+
+
+def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
+    """Make sure, right before a segment goes, that the ground that was found holds.
+
+    :param prefix: the segment alone.
+    :raises ChangedUnderUsError: it doesn't.
+    """
+    left = "This segment was not deleted, older ones of the plan may be."
+    if before.leader is not None:
+        left = (
+            "This segment was not deleted here, older ones of the plan may be; its leader was told to begin "
+            "behind what goes, and other nodes may have deleted what the lake has of it."
+        )
+    if (way.leader, way.leader_epoch) != (before.leader, before.leader_epoch):
+        raise refused(prefix, f"its leader has changed meanwhile: {before.said}, and by now {way.said}", left)
+    if way.leader is not None and way.led_from < prefix.boundary:
+        raise refused(prefix, f"{way.said}, which isn't behind it", left)
+
+
+@dataclass(slots=True)
+class RoomNode(OpenNode):
+    """A stopped node, and its cluster.
+
+    :param live: how its cluster is reached; None: none runs that could be asked.
+    :param word: what the cluster said at the last look.
+    """
+
+    live: LiveBroker | None = None
+    word: LeadersWord | None = None
+
+    @property
+    def asked(self) -> Cluster | None:
+        if self.cluster is None and self.live is not None:
+            self.cluster = Cluster(self.live)
+        return self.cluster
+
+    def read(self, now_ms: int) -> Node:
+        """Look at the node, and ask its cluster.
+
+        :raises BrokerError: the cluster can't be asked.
+        :raises NotOnBrokerError: it is another cluster than the directories'.
+        """
+        node = read_node(self.root)
+        cluster = self.asked
+        if cluster is None:
+            return node
+        names = [log.name for _, log in node.logs if log.name.topic != METADATA_TOPIC]
+        self.word = ask_leaders(cluster, names, now_ms)
+        return with_first_settings(with_word(node, self.word, cluster.address), all_states(self.memory))
+
+
+@dataclass(slots=True)
+class RoomStore(KafkaStore):
+    """A stopped node to make room in."""
+
+    node: RoomNode
+
+    def renewed(self, memory: HoldMemory) -> BrokerStore:
+        return RoomStore(RoomNode(self.node.root, live=self.node.live, memory=memory))
+
+    def snapshot(self, now_ms: int) -> StoreSnapshot:
+        """A last stop that wasn't clean keeps only what isn't certain, which the plan says."""
+        return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
+
+    def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
+        seen = self.node.seen_of(snapshot, now_ms)
+        topics = read_topic_settings(seen.node)
+        plans = [
+            plan_of_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
+        ]
+        stopped = read_stopped(seen.node, topics)
+        by = Asked(seen.node, stopped, self.node.word, self.archivable(snapshot), request, topics)
+        notices = plan_notices(seen.node, topics)
+        if request.replicas_stopped:
+            notices = (
+                *notices,
+                f"a person says that all other nodes are stopped: {request.replicas_stopped}",
+            )
+        said = f"a person asks for room, whatever the age: {request.reason}"
+        cause = Trigger(Cause.MANUAL, Urgency.FORCED, said) if request.forced else ALWAYS
+        return Plan(snapshot.root, now_ms, (cause,), room_plans(plans, by), notices)
+
+    @contextmanager
+    def lock(self) -> Iterator[LockedStore]:
+        with KafkaStore.lock(self) as held:
+            yield replace(held, max_delete_batch=1 if self.node.live is None else AT_ONCE)
+
+    def delete_segments(
+        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
+    ) -> None:
+        if not segments:
+            return
+        if self.node.live is None:
+            KafkaStore.delete_segments(self, segments, meanwhile, remove)
+        else:
+            delete_segments(self.node, segments, meanwhile, remove)
+
+
+def with_word(node: Node, word: LeadersWord, address: str) -> Node:
+    """Return a node with its topics' settings, and where its logs begin, by its cluster's word.
+
+    :param node: by its files.
+    :param address: of the cluster, for a message.
+    :raises NotOnBrokerError: the directories are of another cluster.
+    """
+    if other := node.cluster_ids - {word.facts.cluster_id}:
+        raise NotOnBrokerError(
+            f"{node.root}: expected log directories of the cluster at {address}, {word.facts.cluster_id}, "
+            f"found those of {', '.join(sorted(other))}. Nothing was changed. Name a broker of their own "
+            "cluster."
+        )
+    directories = tuple(_from_leaders(directory, word) for directory in node.directories)
+    return replace(node, live=word.facts, directories=directories)
+
+
+def _from_leaders(directory: LogDirectory, word: LeadersWord) -> LogDirectory:
+    """Return a directory whose logs begin where their leaders do, as far as closed segments reach: what lies
+    below is deleted, whatever its age.
+    """
+    starts = dict(directory.log_starts)
+    for log in directory.logs:
+        live = word.of(log.name.log)
+        if live is not None and live.log_start is not None and log.segments:
+            reached = min(live.log_start, log.segments[-1].base_offset)
+            starts[log.name.log] = max(starts.get(log.name.log, 0), reached)
+    return replace(directory, log_starts=starts)
+
+
+def open_room(settings: StoreSettings, memory: HoldMemory | None) -> RoomStore:
+    """Open a stopped node to make room in it.
+
+    :raises BadInputError: there is none, or the client's settings can't be used.
+    :raises MissingExtraError: the client isn't installed.
+    :raises StoreBusyError: the node's own broker runs.
+    """
+    store = RoomStore(RoomNode(open_store(settings).node.root, live=settings.live, memory=memory))
+    if is_used_by_others(store):
+        raise StoreBusyError(
+            f"{store.node.root}: expected a node that is stopped, found that a process has its log "
+            "directories. Nothing was changed. Stop its broker; or let it run, and clean with --broker and "
+            "--deletes-us."
+        )
+    return store

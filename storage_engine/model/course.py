@@ -1,0 +1,615 @@
+"""The contract of a simulation: how a store would fill, and what its broker would delete, by other settings.
+
+All of it is data and pure functions of the standard library, because it is computed in a web server too. A
+broker that offers a :class:`BrokerRules` decides in it by the same rules as its real cleanup. Hours are
+those of a zone's clock.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+from storage_engine.core.clock import DAY_MS, HOUR_MS
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.store import percent_rounded_up
+
+HOURS_A_DAY = 24
+LONGEST_HORIZON_MS = 366 * DAY_MS
+FLAT_PROFILE = (1.0,) * HOURS_A_DAY
+MOST_SECONDS = 5.0
+"""The processor time of one course: a web server that computes it has other requests to serve."""
+_MOST_BYTES = 1 << 60
+
+
+class SettingType(StrEnum):
+    INT = "int"
+    PERCENT = "percent"
+    BOOL = "bool"
+    HOURS = "hours"
+    """Hours of the day in the broker's own notation, such as 04 or 02;14."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSetting:
+    """A setting of the broker that a simulation can change.
+
+    :param name: the broker's own.
+    :param minimum: what a person may type at least; None: anything. The broker may clamp the value.
+    :param unit: of the value, such as h, %, ms; "": none.
+    """
+
+    name: str
+    type: SettingType
+    help: str
+    minimum: int | None = None
+    maximum: int | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleLevels:
+    """The levels at which a broker acts, as they are in effect. A disk has to be above one.
+
+    :param notice_percent: a person is told.
+    :param cleans_percent: the broker deletes what has expired, at any hour.
+    :param forces_percent: it deletes whatever its age; None: it never does, by its settings.
+    :param refuses_percent: it refuses writes.
+    :param accepts_percent: at this level or below it accepts them again.
+    """
+
+    notice_percent: int
+    cleans_percent: int
+    forces_percent: int | None
+    refuses_percent: int
+    accepts_percent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    """How much is written to the logs while the broker accepts it.
+
+    :param bytes_per_day: of the logs alone.
+    :param profile: the weight of each hour of the day, in the store's time zone; only their ratios count.
+    :param factor: of all of it.
+    :param growth_per_day: of each day over the day before, such as 0.05 for 5 %.
+    """
+
+    bytes_per_day: int
+    profile: tuple[float, ...] = FLAT_PROFILE
+    factor: float = 1.0
+    growth_per_day: float = 0.0
+
+    def __post_init__(self) -> None:
+        """
+        :raises BadInputError: it can't be what a store takes in.
+        """
+        _require_bytes("bytes_per_day", self.bytes_per_day, least=0)
+        _require(len(self.profile) == HOURS_A_DAY, "profile", "24 weights, one an hour", len(self.profile))
+        weights = all(0 <= weight <= _MOST_BYTES for weight in self.profile)
+        _require(
+            weights and sum(self.profile) > 0, "profile", "weights of 0 or more, not all 0", self.profile
+        )
+        _require(0 <= self.factor <= 1_000_000, "factor", "0 to 1,000,000", self.factor)
+        _require(-1 <= self.growth_per_day <= 10, "growth_per_day", "-1 to 10", self.growth_per_day)
+
+    @property
+    def day_bytes(self) -> int:
+        """Return the bytes of the first day."""
+        return int(self.bytes_per_day * self.factor)
+
+    def hour_bytes(self, day: int) -> tuple[int, ...]:
+        """Return what each hour of a day brings.
+
+        :param day: counted from the start of the course, which is day 0.
+        """
+        whole, weights = self.day_bytes * (1 + self.growth_per_day) ** day, sum(self.profile)
+        return tuple(int(min(whole, _MOST_BYTES) * weight / weights) for weight in self.profile)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRun:
+    """Sealed segments in a row, of one size, last written at moments with equal distances.
+
+    :param size_bytes: of each.
+    :param first_written_ms: the last write to the first of them.
+    :param last_written_ms: the last write to the last of them.
+    """
+
+    segments: int
+    size_bytes: int
+    first_written_ms: int
+    last_written_ms: int
+
+    def written_ms(self, index: int) -> int:
+        """Return the last write to one of them.
+
+        :param index: 0 is the oldest.
+        """
+        if self.segments == 1:
+            return self.first_written_ms
+        spread_ms = self.last_written_ms - self.first_written_ms
+        return self.first_written_ms + spread_ms * index // (self.segments - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CourseStart:
+    """What a course begins with: one disk, and the log on it.
+
+    :param disk_bytes: used and usable bytes, without what the file system keeps for root.
+    :param other_bytes: used on it by what is neither the log nor its dependents.
+    :param segment_bytes: of a new segment, once it is full.
+    :param runs: the sealed segments, oldest first.
+    :param active_bytes: written to the segment behind them, which is not full.
+    :param oldest_message_ms: of the first message that is still there.
+    :param dependents_share: bytes of queues and indexes for each byte of the log; 0.0: not known, or on
+        another disk.
+    :param time_zone: IANA name, in which the hours of settings and of the ingest are meant.
+    :param topic_bytes: of the log, by topic, where that is known.
+    """
+
+    now_ms: int
+    disk_bytes: int
+    other_bytes: int
+    segment_bytes: int
+    runs: tuple[SegmentRun, ...]
+    active_bytes: int
+    oldest_message_ms: int
+    time_zone: str
+    ingest: Ingest
+    dependents_share: float = 0.0
+    topic_bytes: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """
+        :raises BadInputError: no store can be so.
+        """
+        _require_bytes("disk_bytes", self.disk_bytes)
+        _require_bytes("other_bytes", self.other_bytes, least=0)
+        _require_bytes("segment_bytes", self.segment_bytes)
+        is_part = 0 <= self.active_bytes < self.segment_bytes
+        _require(is_part, "active_bytes", "less than a segment", self.active_bytes)
+        _require(0 <= self.dependents_share <= 100, "dependents_share", "0 to 100", self.dependents_share)
+        runs = all(run.segments > 0 and run.size_bytes > 0 for run in self.runs)
+        _require(runs, "runs", "segments that have bytes", self.runs)
+        _require(
+            sum(run.segments for run in self.runs) <= 1_000_000, "runs", "at most 1,000,000 segments", "more"
+        )
+
+    @property
+    def log_bytes(self) -> int:
+        return sum(run.segments * run.size_bytes for run in self.runs) + self.active_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """Return what is on the disk."""
+        return self.other_bytes + self.log_bytes + int(self.log_bytes * self.dependents_share)
+
+    def changed(self, *, disk_bytes: int | None = None, ingest: Ingest | None = None) -> CourseStart:
+        """Return the same store on a disk of another size, or with another ingest.
+
+        :raises BadInputError: a size or an ingest that can't be, such as a disk too small for what is on it.
+        """
+        if disk_bytes is not None:
+            # A disk as it is may be a little smaller than what is estimated to be on it.
+            _require_bytes("disk_bytes", disk_bytes, least=min(self.used_bytes, self.disk_bytes))
+        return replace(
+            self,
+            disk_bytes=self.disk_bytes if disk_bytes is None else disk_bytes,
+            ingest=self.ingest if ingest is None else ingest,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CourseDeletion:
+    """Passes that followed each other closely and deleted for the same causes.
+
+    :param at_ms: the first of them.
+    :param until_ms: the last of them.
+    :param size_bytes: of the segments alone.
+    :param causes: as in plans, such as time-up.
+    :param forced: age was ignored.
+    :param unexpired_segments: of ``segments``, those that age alone would have kept.
+    """
+
+    at_ms: int
+    until_ms: int
+    passes: int
+    segments: int
+    size_bytes: int
+    causes: tuple[str, ...]
+    forced: bool
+    unexpired_segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class CourseSummary:
+    """
+    :param highest_percent: whole percent, rounded up, as brokers compare them.
+    :param end_percent: at the end of the course.
+    :param refused_ms: how long writes were refused.
+    :param refused_bytes: that would have been written meanwhile.
+    :param unexpired_segments: deleted before their time.
+    """
+
+    highest_percent: int
+    end_percent: int
+    shortest_retention_ms: int
+    end_retention_ms: int
+    refused_ms: int
+    refused_bytes: int
+    deleted_bytes: int
+    deleted_segments: int
+    unexpired_segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What happens from the start on, thinned to at most 2,000 points that keep each peak and each drop.
+
+    Two points of one moment are before and behind a deletion.
+
+    :param used_percent: of the disk, rounded up to two decimals: what is above a level stays above it.
+    :param retention_ms: the age of the oldest message.
+    :param refused: spans in which writes are refused, and how long.
+    """
+
+    times_ms: tuple[int, ...]
+    used_percent: tuple[float, ...]
+    retention_ms: tuple[int, ...]
+    deletions: tuple[CourseDeletion, ...]
+    refused: tuple[tuple[int, int], ...]
+    summary: CourseSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Something that follows from the figures; a page says it in its reader's language.
+
+    :param kind: a stable word, see the broker's rules.
+    """
+
+    kind: str
+    numbers: Mapping[str, float | int | str]
+
+
+class BrokerRules(ABC):
+    """A broker's rules of deletion without a store. Pure; standard library only, also to import.
+
+    Settings are texts by the broker's own names, as they stand in its configuration. Wherever values are
+    taken, those that are left out have the broker's defaults.
+    """
+
+    @property
+    @abstractmethod
+    def settings(self) -> tuple[RuleSetting, ...]:
+        """The settings that can be changed, in the order in which a person reads them."""
+
+    @abstractmethod
+    def values(self, config: Mapping[str, str]) -> dict[str, str]:
+        """Return the values in effect of all ``settings``, with the broker's defaults and clamps.
+
+        :param config: any of the broker's settings; others than ``settings`` are left out.
+        :raises BadInputError: a value that the broker would not work with.
+        """
+
+    def unsupported(self, config: Mapping[str, str]) -> str:
+        """Say why a store with this configuration can't be simulated; "": it can."""
+        return ""
+
+    @abstractmethod
+    def levels(self, values: Mapping[str, str]) -> RuleLevels:
+        """Return the levels in effect.
+
+        :raises BadInputError: a value that the broker would not work with.
+        """
+
+    @abstractmethod
+    def hours(self, values: Mapping[str, str]) -> tuple[int, ...]:
+        """Return the hours of the day at which the broker deletes by age alone.
+
+        :raises BadInputError: a value that the broker would not work with.
+        """
+
+    @abstractmethod
+    def windows(
+        self, values: Mapping[str, str], time_zone: str, start_ms: int, end_ms: int
+    ) -> tuple[tuple[int, int], ...]:
+        """Return the spans of these hours between two moments.
+
+        :param time_zone: IANA name.
+        :raises BadInputError: a value that the broker would not work with, or no such zone.
+        """
+
+    @abstractmethod
+    def course(
+        self,
+        values: Mapping[str, str],
+        start: CourseStart,
+        horizon_ms: int,
+        *,
+        limit_seconds: float = MOST_SECONDS,
+    ) -> Course:
+        """Compute what happens from the start on.
+
+        :param limit_seconds: of processor time.
+        :raises BadInputError: a value that the broker would not work with, or a horizon that is too long.
+        :raises SimulationTooLongError: it takes more than the limit.
+        """
+
+    @abstractmethod
+    def advice(
+        self, values: Mapping[str, str], start: CourseStart, *, wished_hours: int | None = None
+    ) -> tuple[Advice, ...]:
+        """Compute what a person may want to change at this ingest.
+
+        :param wished_hours: how long messages should stay; None: as long as the settings say.
+        :raises BadInputError: a value that the broker would not work with.
+        """
+
+
+def condensed(segments: Sequence[tuple[int, int]], most_runs: int = 200) -> tuple[SegmentRun, ...]:
+    """Return sealed segments as few runs, for a record that has to stay small.
+
+    :param segments: size and moment of the last write of each, oldest first.
+    :param most_runs: about so many; one whose size is another's always has a run of its own.
+    """
+    longest = max(1, -(-len(segments) // most_runs))
+    runs: list[list[tuple[int, int]]] = []
+    for segment in segments:
+        if runs and runs[-1][0][0] == segment[0] and len(runs[-1]) < longest:
+            runs[-1].append(segment)
+        else:
+            runs.append([segment])
+    return tuple(SegmentRun(len(run), run[0][0], run[0][1], run[-1][1]) for run in runs)
+
+
+def _require(holds: bool, what: str, expected: str, found: object) -> None:
+    if not holds:
+        raise BadInputError(f"{what}: expected {expected}, found {found!r}.")
+
+
+def _require_bytes(what: str, found: int, *, least: int = 1) -> None:
+    _require(least <= found <= _MOST_BYTES, what, f"{least} to {_MOST_BYTES}", found)
+
+
+_BUCKETS = 330
+"""Each keeps six points: the first, the last, and the extremes of level and retention time."""
+_SPANS = 1_000
+_UNSET = -1
+
+
+class CourseRecord:
+    """Takes what happens in the order in which it does."""
+
+    def __init__(self, start: CourseStart, horizon_ms: int) -> None:
+        self._disk_bytes = start.disk_bytes
+        self._start_ms, self._end_ms = start.now_ms, start.now_ms + horizon_ms
+        self._bucket_ms = max(1, -(-horizon_ms // _BUCKETS))
+        self._bucket_end_ms = start.now_ms
+        self._bucket: list[tuple[int, int, int]] = []
+        self._points: list[tuple[int, int, int]] = []
+        self._highest_bytes = 0
+        self._shortest_ms: int | None = None
+        self._runs: list[CourseDeletion] = []
+        self._open: dict[tuple[tuple[str, ...], bool], int] = {}
+        self._refused: list[tuple[int, int]] = []
+        self._refused_since_ms = _UNSET
+        self._refused_ms = 0
+
+    def point(self, at_ms: int, used_bytes: int, retention_ms: int) -> None:
+        """Keep how full the disk is, and how old the oldest message."""
+        if used_bytes > self._highest_bytes:
+            self._highest_bytes = used_bytes
+        if self._shortest_ms is None or retention_ms < self._shortest_ms:
+            self._shortest_ms = retention_ms
+        if at_ms >= self._bucket_end_ms:
+            self._close_bucket()
+            passed = (at_ms - self._start_ms) // self._bucket_ms
+            self._bucket_end_ms = self._start_ms + (passed + 1) * self._bucket_ms
+        self._bucket.append((at_ms, used_bytes, retention_ms))
+
+    def deletion(
+        self,
+        at_ms: int,
+        segments: int,
+        size_bytes: int,
+        causes: tuple[str, ...],
+        *,
+        forced: bool,
+        unexpired: int,
+    ) -> None:
+        """Keep what a pass deleted, together with those shortly before it for the same causes."""
+        index = self._open.get((causes, forced))
+        if index is not None:
+            run = self._runs[index]
+            if at_ms - run.until_ms <= self._bucket_ms and at_ms - run.at_ms < DAY_MS:
+                self._runs[index] = replace(
+                    run,
+                    until_ms=at_ms,
+                    passes=run.passes + 1,
+                    segments=run.segments + segments,
+                    size_bytes=run.size_bytes + size_bytes,
+                    unexpired_segments=run.unexpired_segments + unexpired,
+                )
+                return
+        self._open[causes, forced] = len(self._runs)
+        self._runs.append(CourseDeletion(at_ms, at_ms, 1, segments, size_bytes, causes, forced, unexpired))
+
+    def accepts(self, at_ms: int, accepted: bool) -> None:
+        """Keep that writes are accepted or refused from this moment on."""
+        if not accepted:
+            self._refused_since_ms = at_ms
+        elif self._refused_since_ms != _UNSET:
+            self._end_refusal(at_ms)
+
+    def _end_refusal(self, at_ms: int) -> None:
+        since_ms = self._refused_since_ms
+        self._refused_ms += at_ms - since_ms
+        gap_ms = (self._end_ms - self._start_ms) // _SPANS
+        if self._refused and since_ms - self._refused[-1][1] <= gap_ms:
+            since_ms = self._refused.pop()[0]
+        self._refused.append((since_ms, at_ms))
+        self._refused_since_ms = _UNSET
+
+    def result(self, *, refused_bytes: int) -> Course:
+        """Return the course, after the point of its end."""
+        if self._refused_since_ms != _UNSET:
+            self._end_refusal(self._end_ms)
+        end = self._bucket[-1]
+        self._close_bucket()
+        return Course(
+            times_ms=tuple(at_ms for at_ms, _, _ in self._points),
+            used_percent=tuple(-(-used * 10_000 // self._disk_bytes) / 100 for _, used, _ in self._points),
+            retention_ms=tuple(retention for _, _, retention in self._points),
+            deletions=tuple(self._runs),
+            refused=tuple(self._refused),
+            summary=CourseSummary(
+                highest_percent=percent_rounded_up(self._highest_bytes, self._disk_bytes),
+                end_percent=percent_rounded_up(end[1], self._disk_bytes),
+                shortest_retention_ms=self._shortest_ms or 0,
+                end_retention_ms=end[2],
+                refused_ms=self._refused_ms,
+                refused_bytes=refused_bytes,
+                deleted_bytes=sum(run.size_bytes for run in self._runs),
+                deleted_segments=sum(run.segments for run in self._runs),
+                unexpired_segments=sum(run.unexpired_segments for run in self._runs),
+            ),
+        )
+
+    def _close_bucket(self) -> None:
+        points, self._bucket = self._bucket, []
+        if len(points) > 6:
+            by_used = [used for _, used, _ in points]
+            by_age = [retention for _, _, retention in points]
+            extremes = (min(by_used), max(by_used), min(by_age), max(by_age))
+            found = (
+                by_used.index(extremes[0]),
+                by_used.index(extremes[1]),
+                by_age.index(extremes[2]),
+                by_age.index(extremes[3]),
+            )
+            points = [points[index] for index in sorted({0, *found, len(points) - 1})]
+        self._points += points
+
+
+_STEP_MS = 900_000
+"""Local hours begin at a quarter of an hour in UTC, in every zone and at every change of the clock."""
+
+
+def in_hours(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
+    """Return whether the local clock shows one of the hours."""
+    return _local_hour(now_ms, zone) in hours
+
+
+def hour_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo) -> Iterator[int]:
+    """Yield when the hours begin, end, begin and so on: a beginning first, then in turn.
+
+    Hours that have begun before the start begin there.
+
+    :param end_ms: no change behind it.
+    """
+    is_open = False
+    moment_ms = start_ms
+    while moment_ms <= end_ms:
+        if in_hours(moment_ms, hours, zone) is not is_open:
+            yield moment_ms
+            is_open = not is_open
+        moment_ms += _STEP_MS - moment_ms % _STEP_MS
+
+
+def hour_spans_ms(
+    start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo
+) -> tuple[tuple[int, int], ...]:
+    """Return the spans of the hours between two moments, by time, cut where the span begins and ends."""
+    changes = tuple(hour_changes_ms(start_ms, end_ms, hours, zone))
+    spans = zip(changes[::2], (*changes[1::2], end_ms), strict=False)
+    return tuple((begin_ms, until_ms) for begin_ms, until_ms in spans if begin_ms < until_ms)
+
+
+class Inflow:
+    """The bytes that come from a moment on, while they are accepted.
+
+    :param zone: in which the hours of the ingest's profile are meant.
+    """
+
+    def __init__(self, ingest: Ingest, start_ms: int, end_ms: int, zone: ZoneInfo) -> None:
+        first_ms = start_ms - start_ms % _STEP_MS
+        self._times: list[int] = []
+        self._sums: list[int] = []
+        self._rates: list[int] = []
+        """Bytes an hour of each slice."""
+        sum_bytes, by_day = 0, dict[int, tuple[int, ...]]()
+        for time_ms in range(first_ms, end_ms + _STEP_MS, _STEP_MS):
+            day = max(time_ms - start_ms, 0) // DAY_MS
+            if day not in by_day:
+                by_day[day] = ingest.hour_bytes(day)
+            rate = by_day[day][_local_hour(time_ms, zone)]
+            self._times.append(time_ms)
+            self._sums.append(sum_bytes)
+            self._rates.append(rate)
+            sum_bytes += rate * _STEP_MS // HOUR_MS
+        self._end_bytes = sum_bytes
+
+    def until(self, time_ms: int) -> int:
+        """Return the bytes that have come by a moment between start and end."""
+        index = bisect_right(self._times, time_ms) - 1
+        return self._sums[index] + self._rates[index] * (time_ms - self._times[index]) // HOUR_MS
+
+    def when(self, sum_bytes: int) -> int | None:
+        """Return the first moment by which so many bytes have come; None: none before the end.
+
+        :param sum_bytes: as ``until`` counts, above 0.
+        """
+        if sum_bytes > self._end_bytes:
+            return None
+        index = bisect_right(self._sums, sum_bytes - 1) - 1
+        return self._times[index] - (self._sums[index] - sum_bytes) * HOUR_MS // self._rates[index]
+
+
+def ingest_from(points: Sequence[tuple[int, int]], zone: ZoneInfo) -> Ingest | None:
+    """Return the ingest that a log's growth tells, with its profile over the hours of the day.
+
+    :param points: moments and the log's max offset at each, oldest first.
+    :param zone: in which the hours are meant.
+    :return: None where fewer than two moments are known, or nothing came between them.
+    """
+    came, covered = [0.0] * HOURS_A_DAY, [0.0] * HOURS_A_DAY
+    for (start_ms, start), (end_ms, end) in pairwise(points):
+        if end_ms <= start_ms or end < start:
+            continue
+        rate = (end - start) / (end_ms - start_ms)
+        time_ms = start_ms
+        while time_ms < end_ms:
+            until_ms = min(end_ms, time_ms - time_ms % _STEP_MS + _STEP_MS)
+            hour = _local_hour(time_ms, zone)
+            came[hour] += rate * (until_ms - time_ms)
+            covered[hour] += until_ms - time_ms
+            time_ms = until_ms
+    if sum(covered) == 0 or sum(came) <= 0:
+        return None
+    mean = sum(came) / sum(covered)
+    rates = [bytes_ / ms if ms else mean for bytes_, ms in zip(came, covered, strict=True)]
+    bytes_per_day = int(sum(rates) / HOURS_A_DAY * DAY_MS)
+    if bytes_per_day == 0:
+        return None
+    return Ingest(bytes_per_day, tuple(round(rate / max(rates), 4) for rate in rates))
+
+
+def most_bytes_within(ingest: Ingest, hours: int) -> int:
+    """Return the most bytes that come within so many hours, at whichever hour of the day they begin."""
+    whole_days, rest = divmod(hours, HOURS_A_DAY)
+    by_hour = ingest.hour_bytes(0)
+    twice = (*by_hour, *by_hour)
+    most = max(sum(twice[first : first + rest]) for first in range(HOURS_A_DAY))
+    return whole_days * sum(by_hour) + most
+
+
+def _local_hour(time_ms: int, zone: ZoneInfo) -> int:
+    return datetime.fromtimestamp(time_ms // 1000, UTC).astimezone(zone).hour

@@ -1,0 +1,499 @@
+"""What would be deleted and why, what stays and why, what a person asks, and a second person's approval.
+
+Nothing here permits anything: :mod:`storage_engine.retention.proof.gate` decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from operator import lt
+from typing import Protocol, TypeVar
+
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.settings.policy import ApprovalPolicy
+from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentId, percent_rounded_up
+
+T = TypeVar("T")
+
+
+class Cause(StrEnum):
+    """Why a cleanup pass runs at all."""
+
+    TIME_UP = "time-up"
+    SPACE_FULL = "space-full"
+    MANUAL = "manual"
+
+
+class Urgency(StrEnum):
+    ORDINARY = "ordinary"
+    """Only what has expired goes."""
+    FORCED = "forced"
+    """Age is ignored."""
+
+
+class Reason(StrEnum):
+    """Why a segment goes, or why it stays."""
+
+    EXPIRED = "expired"
+    FORCED = "forced"
+    NO_CAUSE = "no-cause"
+    ACTIVE = "active"
+    NOT_EXPIRED = "not-expired"
+    BEHIND_KEPT = "behind-kept"
+    BATCH_FULL = "batch-full"
+    TARGET_REACHED = "target-reached"
+    NOT_DISPATCHED = "not-dispatched"
+    STORE_CRASHED = "store-crashed"
+    LAG_BLOCKED = "lag-blocked"
+    PENDING_BLOCKED = "pending-blocked"
+    MINIMUM_RETENTION = "minimum-retention"
+    REFUSED = "refused"
+    """A segment of its log is not as the plan needs it, so no segment of that log goes."""
+    UNKNOWN = "unknown"
+    """What decides on it isn't known, which never lets it go."""
+    UNLIMITED = "unlimited"
+    """No bound of age or size applies to its log."""
+    SIZE_NOT_REACHED = "size-not-reached"
+    """Size alone decides on its log, and what would stay without it is too little."""
+    FUTURE_TIMESTAMP = "future-timestamp"
+    """By its newest record it is of the future, and no age is reached before that."""
+    NOT_REPLICATED = "not-replicated"
+    """Not all replicas that count have it yet."""
+    COMPACTED = "compacted"
+    """The broker's cleaner alone takes records from its log."""
+    NOT_ARCHIVABLE = "not-archivable"
+    """It has expired, and may not be archived yet, as where a transaction is open in it."""
+    REPLICAS_ELSEWHERE = "replicas-elsewhere"
+    """Other nodes have replicas of its log, or may have, and it isn't known that they are stopped."""
+    NOT_HELD = "not-held"
+    """Where we delete beside a running broker: its log isn't held at this moment, or nobody leads it."""
+    REMOTE_STORAGE = "remote-storage"
+    """Its log is copied to remote storage, and the broker alone knows what is there."""
+
+
+DELETING = frozenset({Reason.EXPIRED, Reason.FORCED})
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What a caller asks beyond what the store's own settings say.
+
+    :param manual: a person (or ``clean --manual``) triggers the pass: the cause holds at any hour.
+    :param forced: a person asks to ignore age; only honoured where cleanFileForciblyEnable is true.
+    :param max_segments: at most so many segments in this pass; None: the broker's batch size.
+    :param target_used_percent: stop once the fullest known disk would be at or below this level.
+    :param dry_run: only plan, measure consumer lag and report: nothing is archived or deleted.
+    :param replicas_stopped: a person says that every other node with a replica is stopped, and how that is
+        known; "": nobody says so.
+    :param free_bytes: stop once each disk that segments go from has so many bytes free; None: no such bound.
+        Not every broker's plan knows it.
+    """
+
+    manual: bool = False
+    forced: bool = False
+    max_segments: int | None = None
+    target_used_percent: int | None = None
+    reason: str = ""
+    dry_run: bool = False
+    replicas_stopped: str = ""
+    free_bytes: int | None = None
+
+
+def wanted_bytes(disk: DiskUsage, request: PlanRequest) -> int | None:
+    """Return how much of a disk is to be free by a request; None: the disk's size isn't known."""
+    if disk.total_bytes is None:
+        return None
+    wanted = request.free_bytes or 0
+    if request.target_used_percent is None:
+        return wanted
+    return max(wanted, -(-disk.total_bytes * (100 - request.target_used_percent) // 100))
+
+
+class Release(Protocol):
+    """Deletes what a pass of a broker's rules may delete, in its place; what isn't proven stays."""
+
+    def __call__(self, request: PlanRequest) -> object: ...
+
+    def stop(self) -> None:
+        """Let what goes on end at its next step, and begin nothing more. Called by another thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """A cause that holds now for every log of the store, with the sentence that explains it.
+
+    :param at_once: of space: the level at which a broker deletes whatever its age, or refuses writes.
+    """
+
+    cause: Cause
+    urgency: Urgency
+    detail: str
+    at_once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The verdict on one segment; ``detail`` is a sentence with the figures behind it."""
+
+    segment: Segment
+    reason: Reason
+    detail: str
+
+    @property
+    def deletes(self) -> bool:
+        return self.reason in DELETING
+
+
+@dataclass(frozen=True, slots=True)
+class DependentFile:
+    """A file that points into the log only below the new min offset, so it goes after its segments.
+
+    :param kind: the broker's word for such files.
+    """
+
+    kind: str
+    facts: FileFacts
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    """The decisions on one log's segments, oldest first. What is deleted is a contiguous prefix."""
+
+    log: str
+    decisions: tuple[Decision, ...]
+
+    def __post_init__(self) -> None:
+        """
+        :raises ValueError: a decision is on another log's segment, or two are on one.
+        """
+        segments = [decision.segment for decision in self.decisions]
+        if not {segment.log for segment in segments} <= {self.log}:
+            raise ValueError(f"log {self.log}: expected decisions on its own segments, found another log's")
+        offsets = [segment.base_offset for segment in segments]
+        if not all(map(lt, offsets, offsets[1:])):
+            raise ValueError(f"log {self.log}: expected decisions by growing base offset, found {offsets}")
+
+    @property
+    def to_delete(self) -> tuple[Segment, ...]:
+        return tuple([decision.segment for decision in self.decisions if decision.reason in DELETING])
+
+    @property
+    def new_min_offset(self) -> int:
+        """The log's min offset once the plan is done."""
+        kept = [decision.segment.base_offset for decision in self.decisions if not decision.deletes]
+        if kept:
+            return min(kept)
+        return max((decision.segment.end_offset for decision in self.decisions), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """For each log of a store: a prefix to delete, and a reason for every segment.
+
+    :param logs: by name, each once. A decision on one log never rests on another log.
+    :param notices: sentences that a person should read and that change nothing (notice level reached, an
+        unknown disk level, a mtime in the future).
+    :param store_id: of the store; None: it has no identity yet, or the plan is older than this field.
+    :param lineage: of the store; None likewise.
+    :param log_lineages: by name, of the plan's logs that have one of their own.
+    """
+
+    store_root: str
+    decided_at_ms: int
+    triggers: tuple[Trigger, ...]
+    logs: tuple[LogPlan, ...]
+    notices: tuple[str, ...] = ()
+    store_id: str | None = None
+    lineage: int | None = None
+    log_lineages: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """
+        :raises ValueError: two plans are of one log.
+        """
+        if len({log.log for log in self.logs}) < len(self.logs):
+            raise ValueError(f"{self.store_root}: expected each log once, found one again")
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """The decisions on all logs, log by log."""
+        return tuple(decision for log in self.logs for decision in log.decisions)
+
+    @property
+    def to_delete(self) -> tuple[Segment, ...]:
+        """Return what would be deleted of all logs, log by log, oldest first in each."""
+        return tuple(decision.segment for decision in self.decisions if decision.deletes)
+
+    @property
+    def log_names(self) -> frozenset[str]:
+        return frozenset(log.log for log in self.logs)
+
+    @property
+    def new_min_offsets(self) -> dict[str, int]:
+        """By name, where each log begins once the plan is done, of the logs that lose a segment."""
+        return {log.log: log.new_min_offset for log in self.logs if log.to_delete}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over what would be deleted: store, logs, and every segment's facts.
+
+        A plan of one log at the store's lineage, whose segments are one file each with offsets that count
+        bytes, has the digest that it always had: approvals and waivers name it.
+        """
+        content: dict[str, object] = {"store_root": self.store_root}
+        plain = not any(segment.companions or segment.end is not None for segment in self.to_delete)
+        if len(self.logs) == 1 and plain and not self.log_lineages:
+            (log,) = self.logs
+            # Not asdict, which copies each value.
+            deleted = [[segment.base_offset, to_jsonable(segment.facts)] for segment in log.to_delete]
+            content |= {"log": log.log, "delete": deleted}
+        else:
+            content |= {
+                "version": 2,
+                "store_id": self.store_id,
+                "lineage": self.lineage,
+                "logs": {log.log: [_digested(segment) for segment in log.to_delete] for log in self.logs},
+            }
+            if self.log_lineages:
+                content["log_lineages"] = dict(self.log_lineages)
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def each_log(self, decide: Callable[[LogPlan], Sequence[Decision]]) -> Plan:
+        """Return the plan with each log's decisions replaced.
+
+        :param decide: given one log's plan and nothing of the others, returns its decisions.
+        """
+        return replace(self, logs=tuple(LogPlan(log.log, tuple(decide(log))) for log in self.logs))
+
+
+def of_only_log(by_log: Mapping[str, T]) -> T | None:
+    """Return the value of the only log; None where there are several logs, or none."""
+    return next(iter(by_log.values())) if len(by_log) == 1 else None
+
+
+def _digested(segment: Segment) -> tuple[object, ...]:
+    own = (segment.base_offset, *_listed(segment.facts))
+    if segment.end is None and not segment.companions:
+        return own
+    return (*own, segment.end, [_listed(companion) for companion in segment.companions])
+
+
+def _listed(facts: FileFacts) -> tuple[int | str, ...]:
+    times = (facts.mtime_ns, facts.ctime_ns)
+    return (facts.path, facts.device, facts.inode, facts.size_bytes, *times)
+
+
+def check_limits(request: PlanRequest) -> None:
+    """
+    :raises BadInputError: no such number of segments or level.
+    """
+    if request.max_segments is not None and request.max_segments < 0:
+        raise BadInputError(f"max_segments: expected 0 or more, found {request.max_segments}.")
+    target = request.target_used_percent
+    if target is not None and not 0 <= target <= 100:
+        raise BadInputError(f"target_used_percent: expected 0 to 100, found {target}.")
+
+
+def limited(
+    logs: Sequence[LogPlan], request: PlanRequest, disks: Sequence[DiskUsage], disk_name: str
+) -> tuple[LogPlan, ...]:
+    """Cut the plans of a store's logs to what a person asks for: of all logs together the oldest goes first.
+
+    :param disks: of the logs.
+    :param disk_name: what such a disk is called.
+    :raises BadInputError: as :func:`check_limits`.
+    """
+    check_limits(request)
+    if request.max_segments is None and request.target_used_percent is None:
+        return tuple(logs)
+    # Of each log its first one that isn't chosen yet: what goes of a log is a prefix.
+    waiting = [(of.to_delete[0].mtime_ns, number, 0) for number, of in enumerate(logs) if of.to_delete]
+    heapq.heapify(waiting)
+    going: list[Segment] = []
+    why = Reason.BATCH_FULL, f"at most, as asked, {request.max_segments} segments go in one pass"
+    while waiting and len(going) != request.max_segments:
+        reached = target_reached(disks, going, request.target_used_percent, disk_name)
+        if reached:
+            why = Reason.TARGET_REACHED, reached
+            break
+        _, number, place = heapq.heappop(waiting)
+        segments = logs[number].to_delete
+        going.append(segments[place])
+        if place + 1 < len(segments):
+            heapq.heappush(waiting, (segments[place + 1].mtime_ns, number, place + 1))
+    chosen = {segment.id for segment in going}
+    return tuple(LogPlan(of.log, tuple(_kept(one, chosen, why) for one in of.decisions)) for of in logs)
+
+
+def _kept(decision: Decision, chosen: set[SegmentId], why: tuple[Reason, str]) -> Decision:
+    goes = not decision.deletes or decision.segment.id in chosen
+    return decision if goes else Decision(decision.segment, *why)
+
+
+def target_reached(
+    disks: Sequence[DiskUsage], going: Sequence[Segment], target: int | None, disk_name: str
+) -> str:
+    """Return why the target holds once ``going`` is gone; empty when it does not, or there is none.
+
+    The fullest disk whose figures are known decides. With no known disk nobody can say that the target is not
+    reached, so it counts as reached.
+
+    :param disk_name: what disks of the log are called.
+    """
+    if target is None:
+        return ""
+    levels = []
+    for disk in disks:
+        if (
+            disk.used_percent is None
+            or not disk.total_bytes
+            or disk.usable_bytes is None
+            or disk.device is None
+        ):
+            continue
+        freed = sum(segment.facts.size_bytes for segment in going if segment.facts.device == disk.device)
+        used = max(disk.total_bytes - disk.usable_bytes - freed, 0)
+        levels.append((percent_rounded_up(used, disk.total_bytes), disk.path))
+    if not levels:
+        return f"no {disk_name}'s level is known, so nothing says that the target {target} % is not reached"
+    percent, path = max(levels)
+    if percent > target:
+        return ""
+    return (
+        f"{path}, the fullest {disk_name}, is at about {percent} % with {len(going)} segments gone: the "
+        f"target {target} % is reached"
+    )
+
+
+class Realm(StrEnum):
+    """What vouches for a person's name. Names from two of these can't be compared."""
+
+    SHELL = "shell"
+    """The operating system: the real user id of a process."""
+    AIRFLOW = "airflow"
+    """Airflow's auth manager."""
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """:param uid: real user id, of an account at a shell.
+    :param behind: who took the account by sudo, as its environment says; "": nobody, or not known.
+    :param host: the machine whose account it is.
+    :param user_id: of a user of Airflow.
+    """
+
+    realm: Realm
+    name: str
+    uid: int | None = None
+    behind: str = ""
+    host: str = ""
+    user_id: str = ""
+
+    @property
+    def text(self) -> str:
+        """Return who it is, for messages."""
+        if self.realm is Realm.AIRFLOW:
+            return f"{self.name} (Airflow)"
+        return f"{self.name} (uid {self.uid}{f', for {self.behind}' if self.behind else ''})"
+
+    def is_another(self, other: Person) -> bool:
+        """Return whether the two are certainly not one person; what can't be compared counts as one."""
+        if self.realm is not other.realm:
+            return False
+        names = [{name.casefold() for name in (one.name, one.behind) if name} for one in (self, other)]
+        return all(names) and not names[0] & names[1] and (self.uid is None or self.uid != other.uid)
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """Who began a run.
+
+    :param person: None: nobody did, as where a schedule or an asset begins a run of Airflow.
+    """
+
+    realm: Realm
+    person: Person | None
+
+
+class Said(StrEnum):
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    TIMED_OUT = "timed-out"
+    REFUSED = "refused"
+    """Approved by who may not: the starter, or a user who isn't on the list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What was answered about a plan.
+
+    :param person: None where nobody did.
+    :param at_ms: when, by the clock of the machine that took the answer.
+    :param detail: why an answer doesn't count.
+    """
+
+    digest: str
+    said: Said
+    person: Person | None
+    at_ms: int
+    detail: str = ""
+
+    @property
+    def approver(self) -> Person | None:
+        """Return who approved the plan; None: nobody did by this."""
+        return self.person if self.said is Said.APPROVED else None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanQuestion:
+    """What was asked, while nobody has answered.
+
+    :param why: why a second person has to approve the plan, as a clause.
+    :param until_ms: an answer from that moment on doesn't count; None: any time will do, as at a shell.
+    :param link: where to answer.
+    """
+
+    digest: str
+    why: str
+    asked_at_ms: int
+    until_ms: int | None = None
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPolicy:
+    """The most that a store's policy has asked for, until two persons lowered it.
+
+    :param minimum_retention_hours: the longest that it had meanwhile; a run with less counts as forced.
+    :param persons: who lowered it: who asked for it and who approved it.
+    :param at_ms: since when it holds: of what journal and stamp say, the later one counts.
+    :param kept_ms: the longest for which settings kept segments meanwhile, likewise; None: none was known.
+    """
+
+    approval: ApprovalPolicy
+    minimum_retention_hours: int | None = None
+    persons: tuple[Person, ...] = ()
+    at_ms: int = 0
+    kept_ms: int | None = None
+
+    def raised_by(
+        self, approval: ApprovalPolicy, minimum_hours: int | None, kept_ms: int | None = None
+    ) -> RecordedPolicy:
+        """Return what holds once settings say this: they may ask for more, never for less."""
+        hours = [one for one in (self.minimum_retention_hours, minimum_hours) if one is not None]
+        kept = [one for one in (self.kept_ms, kept_ms) if one is not None]
+        strictest = max(self.approval, approval, key=lambda one: one.rank)
+        if strictest is ApprovalPolicy.NONE:
+            return self
+        most = max(hours, default=None), self.persons, self.at_ms, max(kept, default=None)
+        return RecordedPolicy(strictest, *most)
+
+
+NOTHING_RECORDED = RecordedPolicy(ApprovalPolicy.NONE)

@@ -1,0 +1,600 @@
+"""What a store is at one moment: its logs, segments and disks, and when a disk is above a level.
+
+Broker-neutral, standard library only. A log's name stands in receipts, journals, reports, messages and file
+names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+from storage_engine.core.clock import DAY_MS
+from storage_engine.core.wording import reason_text
+from storage_engine.exceptions import StoreLayoutError
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDay:
+    """Messages of a topic whose store time is within a UTC day.
+
+    :param topic: "": of several, those that have no row of their own.
+    :param day: days since 1970-01-01.
+    :param size_bytes: as the broker stores them, with all that frames them.
+    """
+
+    topic: str
+    day: int
+    size_bytes: int
+    messages: int
+
+
+class OfLog(Protocol):
+    """Belongs to a log of a store."""
+
+    @property
+    def log(self) -> str:
+        """Return the log's name."""
+
+
+One = TypeVar("One", bound=OfLog)
+
+
+def by_log(items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log")) -> dict[str, list[One]]:
+    """Return what belongs to each log, in the order in which it came.
+
+    :param name_of: returns what the log of an item is called.
+    """
+    found: dict[str, list[One]] = {}
+    for item in items:
+        found.setdefault(name_of(item), []).append(item)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What the file system says of a file.
+
+    Two equal facts mean that nobody wrote to it in between, where the first one was taken of a settled file
+    and the file system's times can be trusted (:mod:`storage_engine.same_bytes`).
+    """
+
+    path: str
+    device: int
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> FileFacts:
+        """Read the facts of ``path``, of a symbolic link its own.
+
+        :raises OSError: when it can't be stat'ed.
+        """
+        return cls.of_stat(path, Path(path).lstat())
+
+    @classmethod
+    def of_stat(cls, path: str | os.PathLike[str], stat: os.stat_result) -> FileFacts:
+        """Take the facts of ``path`` from what stat has said of it."""
+        times = (stat.st_mtime_ns, stat.st_ctime_ns)
+        return cls(str(path), stat.st_dev, stat.st_ino, stat.st_size, *times)
+
+
+class SegmentId(NamedTuple):
+    """A segment within its store. A base offset alone names one in each log."""
+
+    log: str
+    base_offset: int
+
+
+class SegmentState(StrEnum):
+    SEALED = "sealed"
+    """Lies wholly before the logical end of the log; the broker writes to it no more."""
+    ACTIVE = "active"
+    """Holds the logical end of the log, or was preallocated behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file of a log, and what belongs to it. Covers the offsets [base_offset, end_offset).
+
+    :param original_mtime_ns: the file's mtime before a hold set it to another; None: none has.
+    :param end: offset behind its last; None: ``base_offset`` + size of the file, as offsets count bytes.
+    :param companions: further files of its directory, by name, that its broker can't make again. They are
+        proven with it and deleted with it.
+    """
+
+    log: str
+    base_offset: int
+    facts: FileFacts
+    state: SegmentState
+    original_mtime_ns: int | None = None
+    end: int | None = None
+    companions: tuple[FileFacts, ...] = ()
+
+    def __post_init__(self) -> None:
+        """
+        :raises StoreLayoutError: it ends before it begins, or companions aren't files beside it.
+        """
+        if self.end is not None and self.end < self.base_offset:
+            raise StoreLayoutError(
+                f"{self.facts.path}: expected a segment that ends at {self.base_offset} or behind, found one "
+                f"that ends at {self.end}. Nothing was changed. Mend its broker's package."
+            )
+        if self.companions:
+            object.__setattr__(self, "companions", _beside(self.facts, self.companions))
+
+    @property
+    def id(self) -> SegmentId:
+        return SegmentId(self.log, self.base_offset)
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.facts.size_bytes if self.end is None else self.end
+
+    @property
+    def files(self) -> tuple[FileFacts, ...]:
+        """All its files, its own first."""
+        return (self.facts, *self.companions)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Return what all its files take."""
+        return self.facts.size_bytes + sum([file.size_bytes for file in self.companions])
+
+    @property
+    def name(self) -> str:
+        return Path(self.facts.path).name
+
+    @property
+    def mtime_ns(self) -> int:
+        """Return when it was last written to, whatever a hold has made of the file's mtime."""
+        return self.facts.mtime_ns if self.original_mtime_ns is None else self.original_mtime_ns
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentContext:
+    """What a broker knows of a segment beside its files, when it is archived.
+
+    :param log_id: see ``Receipt``.
+    :param evidence: what the receipt says of it, as JSON.
+    :param codec: what the codec has to know to make rows of it; its own text.
+    """
+
+    log_id: str | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    codec: str = ""
+
+
+_path_of = attrgetter("path")
+
+
+def _beside(own: FileFacts, companions: Iterable[FileFacts]) -> tuple[FileFacts, ...]:
+    """Return companions by name.
+
+    :raises StoreLayoutError: one lies in another directory than the segment's own file, or is there twice.
+    """
+    ordered = tuple(sorted(companions, key=_path_of))
+    paths = [file.path for file in ordered]
+    directory = own.path.rpartition("/")[0]
+    # Plans of many logs make 100,000 segments, and a Path takes as long as a segment.
+    unlike = [path for path in paths if path.rpartition("/")[0] != directory or path.endswith(("/", "/."))]
+    wrong = [path for path in unlike if Path(path).parent != Path(own.path).parent]
+    if wrong or len({own.path, *paths}) <= len(paths):
+        raise StoreLayoutError(
+            f"{own.path}: expected companions in its directory, each once and none the segment's own file, "
+            f"found {', '.join(wrong or paths)}. Nothing was changed. Mend its broker's package."
+        )
+    return ordered
+
+
+@dataclass(frozen=True, slots=True)
+class LogSnapshot:
+    """A log's segments, oldest first and back to back.
+
+    ``max_offset`` is the logical end. Every message below ``dispatched_offset`` is in its consume
+    queue; a segment that ends above it must stay.
+
+    :param unread: why its active segment can't be read, as a clause: it ends at ``max_offset`` or behind.
+    :param confirmed_offset: behind it the log may be cut off and written again, as not all replicas that
+        count have it; None: no other broker decides on its bytes.
+    """
+
+    name: str
+    segments: tuple[Segment, ...]
+    max_offset: int
+    dispatched_offset: int
+    unread: str = ""
+    confirmed_offset: int | None = None
+
+    @property
+    def min_offset(self) -> int:
+        return self.segments[0].base_offset if self.segments else self.max_offset
+
+    @property
+    def sealed(self) -> tuple[Segment, ...]:
+        return tuple(s for s in self.segments if s.state is SegmentState.SEALED)
+
+    def is_confirmed(self, segment: Segment) -> bool:
+        """Return whether one of its segments stays as it is, whichever replica becomes the master."""
+        return self.confirmed_offset is None or segment.end_offset <= self.confirmed_offset
+
+
+def percent_rounded_up(part: int, whole: int) -> int:
+    """Whole percent that ``part`` is of ``whole``, rounded up, in integers so that no float rounds it down.
+
+    :param whole: > 0, same unit as ``part``.
+    """
+    return -(-part * 100 // whole)
+
+
+def room_below(percent: int, total_bytes: int, usable_bytes: int) -> int:
+    """Return how many bytes fit on a disk before it is above a level."""
+    return max(0, usable_bytes - total_bytes * (100 - percent) // 100)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """How full the disk under ``path`` is.
+
+    ``used_percent`` is a whole percent rounded up, as the broker computes it; None means unknown
+    (missing path, failed call), which is neither full nor empty; ``error`` then says why.
+    ``total_bytes`` is what the percentage is a share of: used and usable, without what the file system
+    keeps for root. ``device`` tells whether two paths share one disk.
+    """
+
+    path: str
+    used_percent: int | None
+    total_bytes: int | None = None
+    usable_bytes: int | None = None
+    error: str = ""
+    device: int | None = None
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> DiskUsage:
+        """Measure the disk under ``path``, which must exist itself: a parent may lie on another disk.
+
+        The level is the share of used in used and usable bytes. Never raises; see ``error``.
+        """
+        name = os.fspath(path)
+        try:
+            device = Path(name).stat().st_dev
+            counters = os.statvfs(name)
+        except (OSError, ValueError) as error:
+            return cls(path=name, used_percent=None, error=f"{name}: can't be measured: {reason_text(error)}")
+        used = (counters.f_blocks - counters.f_bfree) * counters.f_frsize
+        usable = counters.f_bavail * counters.f_frsize
+        if used + usable <= 0:
+            return cls(
+                path=name, used_percent=None, error=f"{name}: the file system reports a size of 0 bytes"
+            )
+        level = percent_rounded_up(used, used + usable)
+        return cls(name, level, used + usable, usable, device=device)
+
+
+def smallest_and_fullest(disks: Iterable[DiskUsage]) -> tuple[int | None, int | None]:
+    """Return the bytes of the smallest disk, and the level in percent of the fullest.
+
+    :return: None for what can't be measured.
+    """
+    known = tuple(disks)
+    sizes = [disk.total_bytes for disk in known if disk.total_bytes is not None]
+    levels = [disk.used_percent for disk in known if disk.used_percent is not None]
+    return min(sizes, default=None), max(levels, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSnapshot:
+    """Everything a plan is decided from, taken at one moment.
+
+    ``log_disks`` has one entry per configured commitlog path, ``dependents_disk`` is the consume
+    queue's disk. ``crashed``: the broker did not stop cleanly. ``used_bytes``: what the logs and their
+    dependents take together; None where it was not measured.
+    """
+
+    broker: str
+    root: str
+    taken_at_ms: int
+    logs: tuple[LogSnapshot, ...]
+    log_disks: tuple[DiskUsage, ...]
+    dependents_disk: DiskUsage
+    crashed: bool
+    used_bytes: int | None = None
+
+    @property
+    def disks(self) -> tuple[DiskUsage, ...]:
+        """Return the disks of all its directories, each directory's once."""
+        return tuple({disk.path: disk for disk in (*self.log_disks, self.dependents_disk)}.values())
+
+
+WENT: Final = "files of it went away while it was looked at: the next look knows"
+"""Why a broker keeps a log out of the lake of which it deletes just now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Archivable:
+    """What of a store may be archived by now.
+
+    :param segments: sealed ones, oldest first in each log.
+    :param kept_out: why other sealed segments of a log stay out, for now or for good, by the log's name.
+    :param refused: what is wrong with a log or not known of it, by name: nothing of it is archived until
+        somebody mends that.
+    :param is_all: whatever is sealed, as this broker never keeps anything out.
+    """
+
+    segments: tuple[Segment, ...]
+    kept_out: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    is_all: bool = False
+
+
+def room_of_disks(disks: Sequence[DiskUsage], percent: int) -> int | None:
+    """Return how many bytes fit before the disks are all above a level; None: that isn't known.
+
+    :param disks: those that are one device count once.
+    """
+    room = 0
+    for disk in {disk.device: disk for disk in disks}.values():
+        if disk.total_bytes is None or disk.usable_bytes is None:
+            return None
+        room += room_below(percent, disk.total_bytes, disk.usable_bytes)
+    return room if disks else None
+
+
+def fills_in_ms(
+    room_bytes: int,
+    grown_bytes: float,
+    within_ms: int = DAY_MS,
+    leaving: Sequence[tuple[int, int]] = (),
+    *,
+    goes_after_ms: int | None = None,
+) -> int | None:
+    """Return in how long a room has no byte left, as fast as bytes came lately; None: never.
+
+    :param grown_bytes: that came within ``within_ms``, less what went meanwhile and isn't in ``leaving``.
+    :param leaving: in how many ms how many bytes are known to go, by time.
+    :param goes_after_ms: what comes goes so long after it came: where there is room until then, there always
+        is. None: it stays.
+    """
+    if room_bytes <= 0:
+        return 0
+    if grown_bytes <= 0:
+        return None
+    for in_ms, size_bytes in leaving:
+        if grown_bytes * in_ms > room_bytes * within_ms:
+            break
+        room_bytes += size_bytes
+    fills_ms = int(room_bytes * within_ms // grown_bytes)
+    return None if goes_after_ms is not None and fills_ms >= goes_after_ms else fills_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Lineages:
+    """The lineage of each log: a number that rises when other bytes appear under its offsets.
+
+    :param whole: the store's, which each log has that has none of its own.
+    :param of_logs: by name, of logs that have got one since.
+    """
+
+    whole: int
+    of_logs: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def archived(cls, newest: Mapping[str, int], stamped: Lineages | None) -> Lineages:
+        """Return them as far as receipts and a stamp tell.
+
+        Receipts alone don't tell whether the newest lineage is one log's or the whole store's: then it is
+        taken for the store's, so that nothing which is over proves anything.
+
+        :param newest: the newest lineage of each log of which something is archived.
+        :param stamped: by the store's stamp; None: it has none.
+        """
+        if stamped is None:
+            return Lineages(max(newest.values(), default=1))
+        return _above(min(newest.values(), default=1), newest).merged(stamped)
+
+    def of(self, log: str) -> int:
+        """Return the lineage of a log."""
+        return self.of_logs.get(log, self.whole)
+
+    @property
+    def newest(self) -> int:
+        """The highest number that was given so far."""
+        return max((self.whole, *self.of_logs.values()))
+
+    def merged(self, other: Lineages) -> Lineages:
+        """Return the newest of each log that either knows: no log goes back to an older one."""
+        names = {*self.of_logs, *other.of_logs}
+        return _above(
+            max(self.whole, other.whole), {name: max(self.of(name), other.of(name)) for name in names}
+        )
+
+    def grouped(self, segments: Iterable[Segment]) -> Mapping[int, list[Segment]]:
+        """Return segments by the lineages of their logs, in their order."""
+        groups: dict[int, list[Segment]] = {}
+        for segment in segments:
+            groups.setdefault(self.of(segment.log), []).append(segment)
+        return groups
+
+
+def _above(whole: int, of_logs: Mapping[str, int]) -> Lineages:
+    return Lineages(whole, {log: lineage for log, lineage in sorted(of_logs.items()) if lineage > whole})
+
+
+MAX_NAME_BYTES = 260
+"""A name of 249 bytes, a hyphen and a number of 32 bits; in a file's name it is shortened, see
+:func:`in_file_name`."""
+
+_DIGITS = 32
+_SHORTENED = re.compile(f"~[0-9a-f]{{{_DIGITS}}}$")
+
+_SEPARATORS = frozenset("/\\")
+
+
+def log_name_fault(name: object) -> str:
+    """Return what is wrong with a log's name, in words; "" where it may be stored and printed."""
+    if type(name) is not str:
+        return f"text, found {type(name).__name__}"
+    if not name or name.isspace():
+        return "at least one character, found none"
+    if name in (".", ".."):
+        return "a name, found the way to a directory"
+    if not name.isprintable():
+        return "printable characters alone"
+    if not _SEPARATORS.isdisjoint(name):
+        return "no / and no \\"
+    # What is printable has no lone surrogate, so that it can be encoded.
+    if len(name.encode()) > MAX_NAME_BYTES:
+        return f"at most {MAX_NAME_BYTES} bytes in UTF-8, found {len(name.encode())}"
+    return ""
+
+
+def in_file_name(log: str, max_bytes: int) -> str:
+    """Return a log's name as a part of a file's name; a longer one is shortened, with a hash at its end.
+
+    No two logs get the same: a name that looks as if it had been shortened gets a hash of its own.
+
+    :param max_bytes: of the part, in UTF-8.
+    """
+    name = log.replace("/", "_")
+    data = name.encode()
+    if len(data) <= max_bytes and not _SHORTENED.search(name):
+        return name
+    begin = data[: max_bytes - 1 - _DIGITS].decode(errors="ignore")
+    return f"{begin}~{hashlib.sha256(log.encode()).hexdigest()[:_DIGITS]}"
+
+
+@dataclass(frozen=True, slots=True)
+class LogIdentity:
+    """Which log it is, whatever has its name.
+
+    :param log_id: as receipts have it; "": it can't be told.
+    :param told_at: how far the broker's own knowledge of its logs reached; an earlier state tells nothing.
+    """
+
+    log_id: str = ""
+    told_at: int = 0
+
+
+NAMED: Final = "named:"
+"""Begins an identity that is made of names alone, which change, and which other logs may have, too."""
+
+
+def is_unique(log_id: str) -> bool:
+    """Return whether an identity is of one log alone, for good."""
+    return bool(log_id) and not log_id.startswith(NAMED)
+
+
+def may_be_one(log_id: str, other_id: str) -> bool:
+    """Return whether two identities may be of one log; "" is of any."""
+    return log_id == other_id or not (is_unique(log_id) and is_unique(other_id))
+
+
+def log_label(log: str, log_id: str) -> str:
+    """Return what a log is called once another one has its name."""
+    return f"{log} ({log_id})"
+
+
+def name_in_label(called: str, log_id: str) -> str:
+    """Return a log's name from its name or its :func:`log_label`."""
+    return called.removesuffix(f" ({log_id})")
+
+
+class IdentifiedRange(Protocol):
+    """Belongs to a log, in one lineage of it."""
+
+    @property
+    def log(self) -> str:
+        """Return the log's name."""
+
+    @property
+    def lineage(self) -> int:
+        """Return its lineage; 0: it isn't known."""
+
+    @property
+    def log_id(self) -> str | None:
+        """Return which log it is, as receipts have it; None or "": it isn't known."""
+
+
+_NO_LOG = "none"
+"""Stands for the identity of a log of which nothing is known but that it has a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogNames:
+    """What each log is called where several have had one name: the present one by it, others by a label.
+
+    Two identities are matched here and nowhere else. What has none is of the log that its lineage's receipts
+    are of, else of whatever has its name.
+
+    :param present: by name, the identity of the log that has it, or had it last; "": it can't be told.
+    :param of_lineages: by name and lineage, the identity of what was archived in it.
+    :param ids: by what a log is called, its identity.
+    """
+
+    present: Mapping[str, str] = field(default_factory=dict)
+    of_lineages: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    ids: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def known(
+        cls,
+        present: Mapping[str, str],
+        archived: Iterable[IdentifiedRange],
+        gone: Iterable[IdentifiedRange] = (),
+        others: Iterable[IdentifiedRange] = (),
+    ) -> LogNames:
+        """Return them by what is known of logs.
+
+        :param present: by name, identities of the logs on disk. A name that none of them has is that of the
+            log that went last, else of the one that was archived last.
+        :param archived: oldest first.
+        :param gone: what went of logs, oldest first.
+        :param others: what went of logs whose names others have by now.
+        """
+        rows, went, replaced = ([row for row in ranges if row.log_id] for ranges in (archived, gone, others))
+        not_present = {(row.log, row.log_id) for row in replaced}
+        last = {
+            **{row.log: _NO_LOG for row in replaced},
+            **{
+                row.log: str(row.log_id) for row in (*rows, *went) if (row.log, row.log_id) not in not_present
+            },
+            **present,
+        }
+        of_lineages = {(row.log, row.lineage): str(row.log_id) for row in rows}
+        labels = {log_label(row.log, str(row.log_id)): str(row.log_id) for row in (*rows, *went, *replaced)}
+        told = {log: log_id for log, log_id in last.items() if log_id not in ("", _NO_LOG)}
+        return cls(last, of_lineages, labels | told)
+
+    def is_label(self, called: str) -> bool:
+        """Return whether a log is called by a label, as another one has its name."""
+        return called in self.ids and called not in self.present
+
+    def name_of(self, one: IdentifiedRange) -> str:
+        """Return what the log is called that something belongs to."""
+        log_id = one.log_id or self.of_lineages.get((one.log, one.lineage), "")
+        if may_be_one(log_id, self.present.get(one.log, "")):
+            return one.log
+        return log_label(one.log, log_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Why a log isn't here.
+
+    :param is_right: it was deleted, or belongs elsewhere by now.
+    :param why: a clause.
+    :param is_unknown: nobody can tell whether it should be here, or it may lie where it isn't served from.
+    """
+
+    is_right: bool
+    why: str
+    is_unknown: bool = False
