@@ -643,7 +643,7 @@ def open_room(settings: StoreSettings, memory: HoldMemory | None) -> RoomStore:
     :raises StoreBusyError: the node's own broker runs.
     """
     store = RoomStore(RoomNode(open_store(settings).node.root, live=settings.live, memory=memory))
-    if is_used_by_others(store):
+    if store.limit is None and is_used_by_others(store):
         raise StoreBusyError(
             f"{store.node.root}: expected a node that is stopped, found that a process has its log "
             "directories. Nothing was changed. Stop its broker; or let it run, and clean with --broker and "

@@ -23,7 +23,6 @@ from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.acts.act_files import read_held_stores, read_store_names
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.broker.broker_store import watch_of
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
 from storage_engine.model.keep.rules import Hold
@@ -40,6 +39,7 @@ from storage_engine.retention.quarantine.records import (
 )
 from storage_engine.retention.quarantine.tree import Contents, contents, has_manifest, remove
 from storage_engine.retention.replicas import replicas_prove
+from storage_engine.retention.store.broker_answers import take_watch
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.known_heads import holds_elsewhere, known_heads
 
@@ -147,7 +147,7 @@ def _empty_for_space(keeper: Keeper, context: Context, request: PlanRequest, now
 
 
 def _space_is_the_cause(context: Context, request: PlanRequest, now_ms: int) -> bool:
-    seen = watch_of(context.broker, now_ms)
+    seen = take_watch(context.broker, now_ms, context.store.broker)
     if any(trigger.cause is Cause.SPACE_FULL for trigger in seen.triggers):
         return True
     levels = [level.used_percent for level in seen.levels if level.used_percent is not None]
