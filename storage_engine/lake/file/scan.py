@@ -304,6 +304,29 @@ def plan_files(
     return list(_Planner(table.metadata, table.io, row_filter=where).plan_files(known))
 
 
+def count_rows(table: Table, store_id: str) -> int | None:
+    """Return how many rows a loaded table's files of a store have.
+
+    A manifest isn't opened that is known to be of that store alone, or to have none of it.
+
+    :return: None: rows of some file may count as deleted.
+    :raises Exception: whatever PyIceberg raises for a manifest that can't be read.
+    """
+    where = EqualTo("store_id", store_id)  # type: ignore[call-arg,arg-type]
+    ranges, count, unknown = known_ranges(table), 0, list[_KnownManifest]()
+    for manifest in filter(may_have(table, store_id, EVERYTHING), list_manifests(table)):
+        if manifest.content is ManifestContent.DELETES:
+            return None
+        stores = ranges.get(manifest_key(manifest), {})
+        added, existing = manifest.added_rows_count, manifest.existing_rows_count
+        if stores.keys() == {store_id} and added is not None and existing is not None:
+            count += added + existing
+        else:
+            unknown.append(_KnownManifest.of(table, manifest, EVERYTHING))
+    tasks = _Planner(table.metadata, table.io, row_filter=where).plan_files(unknown)
+    return count + sum(task.file.record_count for task in tasks)
+
+
 def may_have(table: Table, store_id: str, wanted: WantedFiles) -> Callable[[ManifestFile], bool]:
     """Return what tells whether a manifest of a loaded table can list files that somebody looks for."""
     ranges = known_ranges(table)

@@ -382,7 +382,9 @@ def lower_policy(
     kept_ms = known.kept_ms
     if kept_ms is not None:
         kept_ms = None if minimum_hours is None else min(kept_ms, minimum_hours * HOUR_MS)
-    if known.raised_by(approval, minimum_hours) != known or (
+    # Where it shortens the retention, a minimum that there wasn't before takes its place.
+    asks_more = known.raised_by(approval, minimum_hours if kept_ms == known.kept_ms else None) != known
+    if asks_more or (
         (approval, minimum_hours, kept_ms) == (known.approval, known.minimum_retention_hours, known.kept_ms)
     ):
         raise BadInputError(
