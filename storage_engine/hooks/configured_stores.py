@@ -118,10 +118,13 @@ def when_failed() -> Mapping[str, Any]:
     return found
 
 
-def stores_by_lake() -> Mapping[str, tuple[ConfiguredStore, ...]]:
-    """Return the configured stores by the name that they give their lake."""
+def stores_by_lake(option: str = "stores") -> Mapping[str, tuple[ConfiguredStore, ...]]:
+    """Return the configured stores by the name that they give their lake.
+
+    :param option: as of :func:`configured_stores`; a person's own DAG file may name another.
+    """
     found: dict[str, tuple[ConfiguredStore, ...]] = {}
-    for store in configured_stores():
+    for store in configured_stores(option):
         found[store.lake] = (*found.get(store.lake, ()), store)
     return found
 

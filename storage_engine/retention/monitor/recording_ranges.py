@@ -103,7 +103,15 @@ def hole_spans(
 def store_ranges(
     context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
 ) -> tuple[OffsetRange, ...]:
-    """Return where each byte is, between the first that is known of and the end of each log.
+    """Return the ranges of :func:`look_for_ranges`."""
+    return look_for_ranges(context, snapshot, measured)[0]
+
+
+def look_for_ranges(
+    context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
+) -> tuple[tuple[OffsetRange, ...], str]:
+    """Return where each byte is, between the first that is known of and the end of each log, and why a lake
+    can't be asked; "" where all could be.
 
     Of lakes and journal only that is read which came since the last look, where nothing contradicts it.
 
@@ -139,7 +147,7 @@ def store_ranges(
     names = names_of_logs(present, lakes.spans, gone)
     if measured is not None and (more := _of_replicas(context, measured, names, found_ranges)):
         found_ranges = ranges(replace(lakes, spans=(*lakes.spans, *more)))
-    return found_ranges
+    return found_ranges, lakes.unasked
 
 
 def _ending_at(decision: Decision, end: int | None) -> Decision:
