@@ -99,6 +99,7 @@ OF_STORE = f"/console/api/stores/{STORE}"
 OF_RUN = f"dag_id={DAG_ID}&run_id=r&store={STORE}"
 ASKED = {
     "/report": f"/report?{OF_RUN}",
+    "/keep": f"/keep?store={STORE}",
     "/console/": "/console/",
     "/console/static/{name:path}": "/console/static/icon.svg",
     "/console/api/dag": f"/console/api/dag?dag={DAG_ID}",
