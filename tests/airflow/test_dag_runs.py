@@ -28,7 +28,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.model.plan import PlanRequest
-from storage_engine.retention.housekeeping.keeping import read_forecasts
+from storage_engine.retention.housekeeping.kept_forecasts import read_forecasts
 from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.steps import make_plan, sense

@@ -50,7 +50,7 @@ def measures() -> list[Measure]:
     only_here = with_one_importer_beside(graph)
     lines = sum(source.count("\n") for source in sources.values())
     return [
-        Measure("files", len(paths), 564, 520),
+        Measure("files", len(paths), 565, 520),
         Measure("lines", lines, 138_647, 105_000),
         Measure("files in the largest folder", files, 18, 20, largest),
         Measure("modules in import circles", len(circular), 0, 0, ", ".join(circular[:3])),
