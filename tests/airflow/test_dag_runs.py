@@ -237,12 +237,13 @@ def test_policy_archive_off_deletes_without_a_lake(store_connection: Any, run: A
 @pytest.mark.again
 def test_a_held_store_is_left_alone_and_the_report_says_so(store_connection: Any, run: Any) -> None:
     from storage_engine.rocketmq.format.broker_config import load_broker_config
-    from storage_engine.rocketmq.store.store import RocketMQStore
+    from storage_engine.rocketmq.format.layout import resolve_layout
+    from storage_engine.rocketmq.store.store_lock import lock
 
     store = store_connection(STORE, deleteWhen=ALL_HOURS, cleanFileForciblyEnable="true")
     age(store.root, 1)
     before = content(store.root)
-    with RocketMQStore.open(load_broker_config(None, {}, root=store.root)).lock():
+    with lock(resolve_layout(load_broker_config(None, {}, root=store.root))):
         state, tasks = run("storage_forced_cleanup.py", {"reason": "a test", "segments": 1, "dry_run": False})
     assert state == "failed"
     assert (tasks["archive"], tasks["release"], tasks["report"]) == ("success", "failed", "failed")
