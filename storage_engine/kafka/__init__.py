@@ -162,11 +162,7 @@ class Kafka(Broker):
     aside = Aside.OUTSIDE
     rows = RowTraits(
         table="records",
-        task_modules=(
-            "storage_engine.kafka.codec.codec",
-            "storage_engine.kafka.codec.decode",
-            "storage_engine.kafka.codec.codec",
-        ),
+        task_modules=("storage_engine.kafka.codec.codec", "storage_engine.kafka.codec.decode"),
         offsets_count_bytes=False,
     )
     running = RunningKafka()

@@ -14,7 +14,7 @@ from storage_engine.pages.report import report_html
 from storage_engine.pages.story import of_any_release, tell
 from storage_engine.pages.summary import LakeForecast, keep_page
 from storage_engine.plugins.journals import journal_of
-from storage_engine.retention.housekeeping.keeping import read_forecasts
+from storage_engine.retention.housekeeping.kept_forecasts import read_forecasts
 
 _log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.model.plan import PlanRequest
-from storage_engine.retention.housekeeping.keeping import read_forecasts
+from storage_engine.retention.housekeeping.kept_forecasts import read_forecasts
 from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.steps import make_plan, sense
@@ -237,13 +237,13 @@ def test_policy_archive_off_deletes_without_a_lake(store_connection: Any, run: A
 @pytest.mark.again
 def test_a_held_store_is_left_alone_and_the_report_says_so(store_connection: Any, run: Any) -> None:
     from storage_engine.rocketmq.format.broker_config import load_broker_config
-    from storage_engine.rocketmq.store.store import RocketMQStore
+    from storage_engine.rocketmq.format.layout import resolve_layout
     from storage_engine.rocketmq.store.store_lock import lock
 
     store = store_connection(STORE, deleteWhen=ALL_HOURS, cleanFileForciblyEnable="true")
     age(store.root, 1)
     before = content(store.root)
-    with lock(RocketMQStore.open(load_broker_config(None, {}, root=store.root)).layout):
+    with lock(resolve_layout(load_broker_config(None, {}, root=store.root))):
         state, tasks = run("storage_forced_cleanup.py", {"reason": "a test", "segments": 1, "dry_run": False})
     assert state == "failed"
     assert (tasks["archive"], tasks["release"], tasks["report"]) == ("success", "failed", "failed")

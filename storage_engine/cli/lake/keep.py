@@ -205,10 +205,10 @@ def _keep(
     from storage_engine.retention.housekeeping.keeping import (
         check_archive_rule,
         forecast_lake,
-        keep_forecast,
         record_archive_rules,
         record_newest_act,
     )
+    from storage_engine.retention.housekeeping.kept_forecasts import keep_forecast
 
     lake = open_lake(config)
     if archive is not None:

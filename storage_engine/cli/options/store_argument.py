@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 DecoratedFunction = TypeVar("DecoratedFunction", bound=Callable[..., Any])
 
 _UNVERIFIED = "tls_unverified"
-
-
 _NAMES = tuple(one.name for one in STORE_SETTINGS if one.live)
 _FLAGGED = ("deletes", "hold")
 """Choices of two, whose option says the second one."""

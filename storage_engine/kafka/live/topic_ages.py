@@ -1,7 +1,6 @@
 """Topics of a running node: their settings, how old they are, how fast they grow, which can't be held.
 
-Reads the node's files and asks its cluster. Only :func:`change_topic_settings` and its like change
-anything.
+Reads the node's files and asks its cluster. Only :func:`change_settings` changes anything.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The five background tasks of a broker that runs, as its files tell, and its cluster where that is asked.
+"""The five background tasks of a broker (LogManager#startup): what they did, and what they left undone.
 
-They are its own: here is looked at what they did, and what they should have done by now.
+Of a broker that runs they are looked at alone, in its files, and at its cluster where that is asked.
 
-The five background tasks of a broker (LogManager#startup), of a node whose broker is stopped. A clean stop
-flushes all logs and writes all checkpoints (LogManager#shutdown), so of three there is only to verify that it
-did. The other two remove files, and what they left a cleanup may remove in their place.
+A clean stop flushes all logs and writes all checkpoints (LogManager#shutdown). So beside a stopped broker
+three tasks are only verified. The other two remove files: what they left a cleanup may remove in their place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Before a lake is written: it must be one that may be, and gets what an older version did not give it.
+"""Before a lake is written: its locks are taken, it may be written, and older ones get what they lack.
 
 A lake of version 1 is taken over once: it gets a UUID and marks, and its tables' major version is
 raised, so that an older release on another host refuses it. Killed at any instant and run again, that

@@ -121,7 +121,8 @@ class ProvenSegment(ProvenRows):
 
     :param staged_file: where the proven bytes lie until they are published under ``data_file``; equal
         to it when they are there already. Belongs to this attempt alone.
-    :param manifest_facts: what the manifest is to say of the data file; see ``manifest_entry``.
+    :param manifest_facts: what the manifest is to say of the data file; see
+        :func:`~storage_engine.lake.file.table_entries.packed_facts`.
     """
 
     staged_file: str

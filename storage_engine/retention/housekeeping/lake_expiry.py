@@ -52,7 +52,8 @@ from storage_engine.model.keep.expiry import (
 )
 from storage_engine.model.keep.rules import NO_POLICY, Hold, KeepPolicy, Stream, age_begins_ms
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile, with_rows
-from storage_engine.retention.housekeeping.keeping import forecast_lake, keep_forecast
+from storage_engine.retention.housekeeping.keeping import forecast_lake
+from storage_engine.retention.housekeeping.kept_forecasts import keep_forecast
 from storage_engine.retention.ranges.missing_logs import kept_logs
 from storage_engine.retention.store.known_heads import (
     KnownHeads,
