@@ -333,7 +333,8 @@ def _root(properties: Mapping[str, _Property], root: str | Path | None) -> str:
     if root is None:
         if not value:
             raise BrokerConfigError(
-                "No store root: expected storePathRootDir in broker.conf or a store directory, found neither."
+                "No store root: expected storePathRootDir in broker.conf or a store directory, found "
+                "neither. Nothing was changed. Name the store's directory."
             )
         return value
     if configured is not None and value and Path(value).resolve() != Path(root).resolve():
