@@ -262,7 +262,8 @@ def _read(path: Path) -> dict[str, _Property]:
         raise BrokerConfigError(f"broker.conf: {error}") from error
     except OSError as error:
         raise BrokerConfigError(
-            f"{path}: can't read broker.conf: {error.strerror}. Name the file the broker was started with."
+            f"{path}: can't read broker.conf: {error.strerror}. Name the file that the broker was started "
+            "with, and run as a user who may read it."
         ) from error
     properties = {}
     line = 1
