@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from storage_engine import cycle
-from storage_engine.cli.options.options import CLEAN, REPLICAS_STOPPED, check_store, json_option
+from storage_engine.cli.options.options import (
+    CLEAN,
+    REPLICAS_STOPPED,
+    check_lakes_of_new,
+    check_store,
+    json_option,
+)
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.lag import LagOfPlan, print_groups
 from storage_engine.cli.output.next_line import say_cleanup, say_next
@@ -26,10 +32,8 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import person
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import UNCHANGED, bytes_text, count_text
-from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.settings.policy import ArchiveMode
 
 if TYPE_CHECKING:
     from storage_engine.lake.archive.archive import SegmentJob
@@ -112,7 +116,7 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
     tell = silent if as_json else tell_on_stderr
     # Bad input leaves no trace, not even a run; the plan looks at all of this once more.
     preview(managed, request)
-    _check_lakes_of_new(managed)
+    check_lakes_of_new(managed)
     with opened(managed) as store:
         cleanup = cycle.Cleanup(store, run_key, request, archive_with=archive_with_progress)
         undone = undone_before(store, run_key)
@@ -132,28 +136,6 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
             tell(f"stopped; the plan is {planned.digest}; the report: {cycle.report(cleanup).report_text}")
             raise
         return _end(cleanup, as_json, told)
-
-
-def _check_lakes_of_new(managed: ManagedStore) -> None:
-    """Refuse lakes of another kind of broker before a store's first run is recorded beside them.
-
-    :raises BadInputError: a lake is for another broker's segments. What can't be read is the run's to tell.
-    """
-    from storage_engine.journal.journal import Journal
-    from storage_engine.lake.catalog.catalog import check_broker, open_lake
-
-    if managed.policy.archive is ArchiveMode.OFF:
-        return
-    with suppress(StorageEngineError):
-        journal = Journal(managed.journal_url, read_only=True)
-        if journal.find_store(managed.real_root, managed.host) is not None:
-            return
-    for config in managed.lakes:
-        try:
-            lake = open_lake(config)
-        except StorageEngineError:
-            continue
-        check_broker(lake, managed.broker)
 
 
 def make_plan(cleanup: cycle.Cleanup, run_key: str, tell: Tell) -> PlanResult:
