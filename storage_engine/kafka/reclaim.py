@@ -217,7 +217,7 @@ def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
 def way_of_log(
     log: PartitionLog, stopped: StoppedNode | Fault, word: LeadersWord | None, replicas_stopped: str
 ) -> Way | Fault:
-    """Return on what ground a log may lose its first segments, or why there is none. Reads small files."""
+    """Return on what ground a log's first segments may be deleted, or what forbids it. Reads small files."""
     if not isinstance(stopped, StoppedNode):
         return stopped
     topic_id = topic_or_fault(log, stopped)

@@ -295,10 +295,15 @@ def check_limits(request: PlanRequest) -> None:
     :raises BadInputError: no such number of segments or level.
     """
     if request.max_segments is not None and request.max_segments < 0:
-        raise BadInputError(f"max_segments: expected 0 or more, found {request.max_segments}.")
+        raise BadInputError(
+            f"max_segments: expected 0 or more, found {request.max_segments}. Nothing was "
+            "changed. Correct it."
+        )
     target = request.target_used_percent
     if target is not None and not 0 <= target <= 100:
-        raise BadInputError(f"target_used_percent: expected 0 to 100, found {target}.")
+        raise BadInputError(
+            f"target_used_percent: expected 0 to 100, found {target}. Nothing was changed. Correct it."
+        )
 
 
 def limited(
@@ -486,7 +491,7 @@ class RecordedPolicy:
     def raised_by(
         self, approval: ApprovalPolicy, minimum_hours: int | None, kept_ms: int | None = None
     ) -> RecordedPolicy:
-        """Return what holds once settings say this: they may ask for more, never for less."""
+        """Return the policy after a run with these settings: they may raise it, never lower it."""
         hours = [one for one in (self.minimum_retention_hours, minimum_hours) if one is not None]
         kept = [one for one in (self.kept_ms, kept_ms) if one is not None]
         strictest = max(self.approval, approval, key=lambda one: one.rank)

@@ -225,8 +225,8 @@ class _KnownManifest(ManifestFile):
 
 
 class _Planner(ManifestGroupPlanner):
-    """PyIceberg's, which works out once a partition, not once a file, what of a filter is left to check, and
-    looks at no file's bounds where every file is wanted."""
+    """PyIceberg's planner, made quicker: what of a filter is left to check is worked out once a partition,
+    not once a file, and no file's bounds are looked at where every file is wanted."""
 
     def _build_partition_evaluator(self, spec_id: int) -> Callable[[DataFile], bool]:
         return _is_wanted if self.row_filter == _EVERY else super()._build_partition_evaluator(spec_id)

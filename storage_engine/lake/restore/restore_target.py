@@ -61,10 +61,10 @@ class RestoreTarget:
         if existing != expected:
             strange += made
         if strange:
+            more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
             raise RestoreError(
                 f"{self._name}: expected an empty directory, or one that this restore was interrupted in; "
-                f"found {min(strange)} and {len(strange) - 1} more. Nothing was written. Restore into a new "
-                "directory."
+                f"found {min(strange)}{more}. Nothing was written. Restore into a new directory."
             )
         return existing
 

@@ -156,7 +156,7 @@ def _space_is_the_cause(context: Context, request: PlanRequest, now_ms: int) -> 
 
 
 def _there(keeper: Keeper) -> list[Quarantine]:
-    """Those that may be emptied: of one whose undo has begun a person wants the rest back."""
+    """Return the quarantines that may be emptied. One whose undo has begun may not: it is wanted back."""
     found = quarantines(keeper.journal, keeper.record.store_id)
     return [one for one in found if one.there and one.state is not QuarantineState.UNDOING]
 
@@ -234,7 +234,7 @@ def _reason_to_stay(keeper: Keeper, run: Run, one: Quarantine, lease: Lease) -> 
 
 
 def _held(keeper: Keeper) -> str:
-    """Return by whose word nothing of the store is removed now, or which lake can't say; "": by nobody's."""
+    """Return which hold keeps the store's files from removal, or which lake can't be asked; "": none does."""
     store_id, name = keeper.record.store_id, keeper.record.name or ""
     lakes: list[Lake] = []
     for config in keeper.lakes:

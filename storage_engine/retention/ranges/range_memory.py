@@ -273,7 +273,7 @@ class _Hash:
 def _settling(
     spans: Iterable[ArchivedSpan], first_offsets: Mapping[str, int], lineages: Lineages
 ) -> Iterator[ArchivedSpan]:
-    """Yield what is sound, lies before all that is on disk, and shares no offset with another."""
+    """Yield the sound spans that end before what is on disk begins, and share no offset with another span."""
     for (log, lineage), group in groupby(in_order(spans), key=lambda one: (one.log, one.lineage)):
         mine = [*group]
         first = first_offsets.get(log) if lineage == lineages.of(log) else None
@@ -287,7 +287,7 @@ def _settling(
 
 
 def _runs(spans: Iterable[ArchivedSpan]) -> Iterator[ArchivedSpan]:
-    """Yield what follows each other as one."""
+    """Yield spans with those that follow each other joined."""
     run: list[ArchivedSpan] = []
     for one in in_order(spans):
         if run and not _follows(run[-1], one):

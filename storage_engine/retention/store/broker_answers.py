@@ -449,7 +449,10 @@ def take_sealed_files(store: BrokerStore, broker: str) -> tuple[Segment, ...]:
     :raises StorageEngineError: as ``StoreShield.sealed_files`` does, or the store can have no shield.
     """
     if (shield := store.shield) is None:
-        raise BadInputError(f"broker {broker}: expected a store that can have a shield, found none.")
+        raise BadInputError(
+            f"broker {broker}: expected a store that can have a shield, found none. Nothing was "
+            "changed. Set shield to off."
+        )
     with package_errors(broker, "list its sealed files"):
         segments = shield.sealed_files()
         data_paths = store.data_paths
