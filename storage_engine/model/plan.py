@@ -475,7 +475,7 @@ class RecordedPolicy:
     :param persons: who lowered it: who asked for it and who approved it.
     :param at_ms: since when it holds: of what journal and stamp say, the later one counts.
     :param kept_ms: the longest for which settings kept segments meanwhile, likewise; None: none was known.
-    :param archived: nothing was deleted without proof meanwhile; a run with ``archive: off`` counts as forced.
+    :param archived: proof was required meanwhile; a run with ``archive: off`` counts as forced.
     """
 
     approval: ApprovalPolicy
