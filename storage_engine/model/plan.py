@@ -480,6 +480,7 @@ class RecordedPolicy:
     :param persons: who lowered it: who asked for it and who approved it.
     :param at_ms: since when it holds: of what journal and stamp say, the later one counts.
     :param kept_ms: the longest for which settings kept segments meanwhile, likewise; None: none was known.
+    :param archived: proof was required meanwhile; a run with ``archive: off`` counts as forced.
     """
 
     approval: ApprovalPolicy
@@ -487,9 +488,15 @@ class RecordedPolicy:
     persons: tuple[Person, ...] = ()
     at_ms: int = 0
     kept_ms: int | None = None
+    archived: bool = False
 
     def raised_by(
-        self, approval: ApprovalPolicy, minimum_hours: int | None, kept_ms: int | None = None
+        self,
+        approval: ApprovalPolicy,
+        minimum_hours: int | None,
+        kept_ms: int | None = None,
+        *,
+        archived: bool = False,
     ) -> RecordedPolicy:
         """Return the policy after a run with these settings: they may raise it, never lower it."""
         hours = [one for one in (self.minimum_retention_hours, minimum_hours) if one is not None]
@@ -498,7 +505,7 @@ class RecordedPolicy:
         if strictest is ApprovalPolicy.NONE:
             return self
         most = max(hours, default=None), self.persons, self.at_ms, max(kept, default=None)
-        return RecordedPolicy(strictest, *most)
+        return RecordedPolicy(strictest, *most, archived=self.archived or archived)
 
 
 NOTHING_RECORDED = RecordedPolicy(ApprovalPolicy.NONE)

@@ -349,6 +349,24 @@ def test_forced_asks_for_what_goes_by_a_shorter_retention_than_before(
     assert steps.release(shorter, "next").deleted
 
 
+def test_forced_asks_for_what_goes_without_the_proof_that_was_required(
+    archived: Make, refuses: Callable[..., str]
+) -> None:
+    store = archived(max_segments=1, policy=Policy(approval=FORCED))
+    unproven = with_policy(store, archive=ArchiveMode.OFF)
+    assert "archive was required, and is off" in refuses(unproven, NotApprovedError)
+    for person in (ANN, BOB):
+        lower_policy(*known(store), FORCED, None, person)
+    assert steps.release(unproven, "r").deleted
+    # Of a store that nobody archives nobody is asked.
+    add_run(unproven, "next", 2)
+    assert steps.release(unproven, "next").deleted
+    assert steps.make_plan(store, "later", PlanRequest(manual=True, max_segments=3)).delete_offsets
+    add_run(unproven, "last", 3)
+    with pytest.raises(NotApprovedError, match="archive was required"):
+        steps.release(unproven, "last")
+
+
 def test_a_shorter_retention_of_the_running_broker_itself_counts_after_three_days(
     archived: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
