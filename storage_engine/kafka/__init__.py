@@ -165,7 +165,6 @@ class Kafka(Broker):
         task_modules=(
             "storage_engine.kafka.codec.codec",
             "storage_engine.kafka.codec.decode",
-            "storage_engine.kafka.codec.codec",
         ),
         offsets_count_bytes=False,
     )
