@@ -233,7 +233,7 @@ def test_the_page_on_adding_a_broker_quotes_all_of_the_toy() -> None:
     quoted = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert all(block.rstrip("\n") in code for block in quoted), quoted
     lines = {line for block in quoted for line in block.splitlines()}
-    body = code[code.index("MARKER, SUFFIX") :].splitlines()
+    body = code[code.index("import fcntl") :].splitlines()
     assert [line for line in body if line.strip() and line not in lines] == []
 
 
