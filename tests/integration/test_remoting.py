@@ -23,6 +23,7 @@ from storage_engine.exceptions import (
 )
 from storage_engine.rocketmq.remoting.connection import Access, Connection
 from storage_engine.rocketmq.remoting.masters import NameServers
+from storage_engine.rocketmq.store.store_lock import lock
 from tests.integration.broker import Broker, BrokerStartError, name_server, start_broker
 from tests.integration.remoting import RemotingClient
 from tests.integration.stores import Truth, file_hashes, open_store, served, unpack
@@ -258,7 +259,7 @@ def test_running_broker_is_noticed_and_its_store_left_alone(untouched_broker: Br
     before = file_hashes(*log)
     # Twice: a refused attempt must not have loosened the broker's own lock.
     for _ in range(2):
-        with pytest.raises(StoreBusyError, match=str(untouched_broker.java.process.pid)), store.lock():
+        with pytest.raises(StoreBusyError, match=str(untouched_broker.java.process.pid)), lock(store.layout):
             pytest.fail("held a store that a broker runs on")
     assert file_hashes(*log) == before
     assert untouched_broker.client.runtime_info().commitlog_min_offset == 0
@@ -267,7 +268,7 @@ def test_running_broker_is_noticed_and_its_store_left_alone(untouched_broker: Br
 def test_broker_refuses_to_start_on_a_store_that_we_hold(tmp_path: Path, name_server_port: int) -> None:
     root = unpack("clean-stop", tmp_path / "store")
     before = file_hashes(root / "commitlog")
-    with open_store(root).lock():
+    with lock(open_store(root).layout):
         with pytest.raises(BrokerStartError, match="Lock failed"):
             start_broker(root, tmp_path, name_server_port)
         assert file_hashes(root / "commitlog") == before
