@@ -121,6 +121,15 @@ def store_around(path: Path) -> Path | None:
     return next((root for root in found if root is not None), None)
 
 
+def stores_in(directory: Path) -> tuple[Path, ...]:
+    """Return the files right in a directory that are stores by themselves, as one broker's settings are."""
+    try:
+        files = sorted(path for path in directory.resolve().iterdir() if path.is_file())
+    except OSError:
+        return ()
+    return tuple(path for path in files if store_around(path) == path)
+
+
 def _store_around(name: str, path: Path) -> Path | None:
     broker = find_broker(name)
     try:

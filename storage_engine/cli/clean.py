@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from storage_engine import cycle
-from storage_engine.cli.options.options import CLEAN, REPLICAS_STOPPED, check_store, json_option
+from storage_engine.cli.options.options import (
+    CLEAN,
+    REPLICAS_STOPPED,
+    check_lakes_of_new,
+    check_store,
+    json_option,
+)
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.lag import LagOfPlan, print_groups
 from storage_engine.cli.output.next_line import say_cleanup, say_next
@@ -110,6 +116,7 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
     tell = silent if as_json else tell_on_stderr
     # Bad input leaves no trace, not even a run; the plan looks at all of this once more.
     preview(managed, request)
+    check_lakes_of_new(managed)
     with opened(managed) as store:
         cleanup = cycle.Cleanup(store, run_key, request, archive_with=archive_with_progress)
         undone = undone_before(store, run_key)

@@ -88,7 +88,10 @@ def flush(managed: ManagedStore, as_json: bool) -> int:
     with closing(open_store(replace(managed, engine=True))) as store:
         found = None if store.process is None else store.process.flush_now()
     if found is None:
-        raise BadInputError(f"{managed.root}: expected a store that storage-engine writes, found another.")
+        raise BadInputError(
+            f"{managed.root}: expected a store that storage-engine writes, found another. "
+            "Nothing was changed. Name a store that storage-engine itself writes."
+        )
     if as_json:
         print_json("flush", found)
         return 0

@@ -384,7 +384,7 @@ def _lake_step(conn_id: str, hook: Any, lake_dir: Path | None, *, is_here: bool)
 
 
 def _try_steps(conn_id: str, hook: Any, lake_dir: Path | None, *, may_test: bool, is_here: bool) -> list[str]:
-    """Return how the store is tried; a test looks at its disk, and so does nothing where that isn't here."""
+    """Return the steps that try the store; the connection's test only where the store's disk is here."""
     named = shlex.quote(conn_id)
     forced = f"storage_forced_cleanup__{named}"
     off = (

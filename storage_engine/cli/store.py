@@ -246,7 +246,12 @@ def index_lookup(
         unindexed = () if index is None else index.unindexed(settings_of(managed))
     if matches is None:
         title = kind.words.title
-        raise BadInputError(f"{managed.root}: expected a broker with an index of keys, found {title}.")
+        raise BadInputError(
+            f"{managed.root}: expected a broker with an index of keys, found {title}. "
+            "Nothing was changed. Ask its lake for a key: ",
+            Command("export"),
+            ", with --key.",
+        )
     if as_json:
         answer = {"topic": topic, "key": key, "physical_offsets": matches.offsets, "unindexed": unindexed}
         print_json("index-lookup", {**answer, "unread": matches.unread})

@@ -184,7 +184,8 @@ def what_if(
     known = _known(reader, name, now_ms)
     if isinstance(known, str):
         raise BadInputError(
-            f"store {name}: expected one that can be simulated, found that it can't: {known}."
+            f"store {name}: expected one that can be simulated, found that it can't: {known}. Nothing was "
+            "changed."
         )
     values, start = _changed_values(known, asked), _changed_start(known.start, asked)
     horizon_ms = asked.days * DAY_MS

@@ -87,17 +87,24 @@ def configured_stores(option: str = "stores") -> tuple[ConfiguredStore, ...]:
             entries = json.loads(listed)
         except ValueError as error:
             raise BadInputError(
-                f"{where}: expected a JSON list of stores, found no JSON ({error})."
+                f"{where}: expected a JSON list of stores, found no JSON ({error}). Nothing was changed. "
+                'Write ids separated by commas, or a list such as [{"conn_id": "orders"}].'
             ) from None
         stores = [from_jsonable(ConfiguredStore, entry, f"{where}[{i}]") for i, entry in enumerate(entries)]
     else:
         stores = [ConfiguredStore(name.strip()) for name in listed.split(",") if name.strip()]
     for i, store in enumerate(stores):
         if not store.conn_id.strip():
-            raise BadInputError(f"{where}[{i}].conn_id: expected the id of a connection, found none.")
+            raise BadInputError(
+                f"{where}[{i}].conn_id: expected the id of a connection, found none. Nothing "
+                "was changed. Write the connection's id there."
+            )
     found = {store.conn_id: store for store in reversed(stores)}
     if len(found) < len(stores) and listed.lstrip().startswith("["):
-        raise BadInputError(f"{where}: expected each conn_id once, found one again.")
+        raise BadInputError(
+            f"{where}: expected each conn_id once, found one again. Nothing was "
+            "changed. Leave one of them out."
+        )
     return tuple(reversed(found.values()))
 
 
@@ -118,10 +125,13 @@ def when_failed() -> Mapping[str, Any]:
     return found
 
 
-def stores_by_lake() -> Mapping[str, tuple[ConfiguredStore, ...]]:
-    """Return the configured stores by the name that they give their lake."""
+def stores_by_lake(option: str = "stores") -> Mapping[str, tuple[ConfiguredStore, ...]]:
+    """Return the configured stores by the name that they give their lake.
+
+    :param option: as of :func:`configured_stores`; a person's own DAG file may name another.
+    """
     found: dict[str, tuple[ConfiguredStore, ...]] = {}
-    for store in configured_stores():
+    for store in configured_stores(option):
         found[store.lake] = (*found.get(store.lake, ()), store)
     return found
 

@@ -378,7 +378,12 @@ def _policy_object(source: str, extra: Mapping[str, Any], defaults: Defaults) ->
     try:
         policies = json.loads(defaults.policies or "{}")
     except ValueError as error:
-        raise BadInputError(f"[storage_engine] policies: expected a JSON object by name: {error}") from None
+        raise BadInputError(
+            f"[storage_engine] policies: expected a JSON object by name: {error}. Nothing was changed. "
+            "Correct "
+            "the option.",
+            page="retention",
+        ) from None
     if not isinstance(policies, dict) or not isinstance(policies.get(named.strip()), dict):
         there = ", ".join(sorted(policies)) if isinstance(policies, dict) else ""
         expected = f"a JSON object, or a name in [storage_engine] policies ({there})"

@@ -622,7 +622,7 @@ def _since_renewal(journal: Journal, record: StoreRecord) -> list[Event]:
 
 
 def _subject(drift: Drift) -> str:
-    """The same for the same thing, whatever was made out of it since."""
+    """Return a text that is equal for one drift whenever it is found, also once it was archived."""
     if drift.start_offset < 0:
         return f"{drift.kind.value}: {drift.detail}"
     return f"{drift.kind.value}: {drift.log} [{drift.start_offset}, {drift.end_offset})"

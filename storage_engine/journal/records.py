@@ -86,7 +86,7 @@ class StoreRecord:
         return self.lineages.of(log)
 
     def at_lineage(self, lineage: int, logs: Iterable[str]) -> StoreRecord:
-        """Return the record as it is where some logs are looked at in another lineage, as in an older one."""
+        """Return the record with another lineage for some logs, such as an older one that is to be read."""
         return replace(self, log_lineages={**self.log_lineages, **dict.fromkeys(logs, lineage)})
 
 

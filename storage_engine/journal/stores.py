@@ -154,7 +154,7 @@ T = TypeVar("T")
 def _store_at(connection: Connection, real_path: str, host: str | None = ANY_HOST) -> StoreRecord | None:
     """Return the store at a path of this machine.
 
-    A store that was recorded elsewhere is this one only where nothing says that this machine has its own.
+    A record of another machine is taken only where nothing says that this machine has a store of its own.
 
     :param host: where the store lies, by its settings: this machine, all (``ANY_HOST``), or nobody says.
     :raises StoreIdentityError: several machines have a store at this path, this one has none yet, and

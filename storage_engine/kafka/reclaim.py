@@ -217,7 +217,7 @@ def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
 def way_of_log(
     log: PartitionLog, stopped: StoppedNode | Fault, word: LeadersWord | None, replicas_stopped: str
 ) -> Way | Fault:
-    """Return on what ground a log may lose its first segments, or why there is none. Reads small files."""
+    """Return on what ground a log's first segments may be deleted, or what forbids it. Reads small files."""
     if not isinstance(stopped, StoppedNode):
         return stopped
     topic_id = topic_or_fault(log, stopped)
@@ -643,7 +643,7 @@ def open_room(settings: StoreSettings, memory: HoldMemory | None) -> RoomStore:
     :raises StoreBusyError: the node's own broker runs.
     """
     store = RoomStore(RoomNode(open_store(settings).node.root, live=settings.live, memory=memory))
-    if is_used_by_others(store):
+    if store.limit is None and is_used_by_others(store):
         raise StoreBusyError(
             f"{store.node.root}: expected a node that is stopped, found that a process has its log "
             "directories. Nothing was changed. Stop its broker; or let it run, and clean with --broker and "

@@ -180,8 +180,8 @@ def _check_places(name: PartitionDirectory, nodes: ServingNodes) -> None:
         if (path := nodes.logs.get((node_id, name.log))) is not None:
             raise RestoreError(
                 f"log {name.log}: expected node {node_id} to have no directory of it, found {path}. Nothing "
-                "was written. A broker doesn't start on two. Move that one out of log.dirs if all that it "
-                "has may go from the partition: archive before what isn't in the lake yet."
+                "was written. A broker doesn't start on two. Archive what it has that isn't in the lake yet, "
+                "and then move that one out of log.dirs."
             )
 
 

@@ -80,7 +80,7 @@ def read_transactions(partition: ArchivedPartition, pieces: Pieces) -> Transacti
 
 
 def _sections(ranges: Sequence[ArchivedRange]) -> list[list[ArchivedRange]]:
-    """Cut ranges at each hole: what ended in it, nobody knows. One that is refused is as good as a hole."""
+    """Cut ranges at each hole and each refused range: transactions that ended there aren't known."""
     sections: list[list[ArchivedRange]] = []
     for one in ranges:
         last = sections[-1][-1] if sections else None

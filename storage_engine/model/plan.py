@@ -295,10 +295,15 @@ def check_limits(request: PlanRequest) -> None:
     :raises BadInputError: no such number of segments or level.
     """
     if request.max_segments is not None and request.max_segments < 0:
-        raise BadInputError(f"max_segments: expected 0 or more, found {request.max_segments}.")
+        raise BadInputError(
+            f"max_segments: expected 0 or more, found {request.max_segments}. Nothing was "
+            "changed. Correct it."
+        )
     target = request.target_used_percent
     if target is not None and not 0 <= target <= 100:
-        raise BadInputError(f"target_used_percent: expected 0 to 100, found {target}.")
+        raise BadInputError(
+            f"target_used_percent: expected 0 to 100, found {target}. Nothing was changed. Correct it."
+        )
 
 
 def limited(
@@ -475,6 +480,7 @@ class RecordedPolicy:
     :param persons: who lowered it: who asked for it and who approved it.
     :param at_ms: since when it holds: of what journal and stamp say, the later one counts.
     :param kept_ms: the longest for which settings kept segments meanwhile, likewise; None: none was known.
+    :param archived: proof was required meanwhile; a run with ``archive: off`` counts as forced.
     """
 
     approval: ApprovalPolicy
@@ -482,18 +488,24 @@ class RecordedPolicy:
     persons: tuple[Person, ...] = ()
     at_ms: int = 0
     kept_ms: int | None = None
+    archived: bool = False
 
     def raised_by(
-        self, approval: ApprovalPolicy, minimum_hours: int | None, kept_ms: int | None = None
+        self,
+        approval: ApprovalPolicy,
+        minimum_hours: int | None,
+        kept_ms: int | None = None,
+        *,
+        archived: bool = False,
     ) -> RecordedPolicy:
-        """Return what holds once settings say this: they may ask for more, never for less."""
+        """Return the policy after a run with these settings: they may raise it, never lower it."""
         hours = [one for one in (self.minimum_retention_hours, minimum_hours) if one is not None]
         kept = [one for one in (self.kept_ms, kept_ms) if one is not None]
         strictest = max(self.approval, approval, key=lambda one: one.rank)
         if strictest is ApprovalPolicy.NONE:
             return self
         most = max(hours, default=None), self.persons, self.at_ms, max(kept, default=None)
-        return RecordedPolicy(strictest, *most)
+        return RecordedPolicy(strictest, *most, archived=self.archived or archived)
 
 
 NOTHING_RECORDED = RecordedPolicy(ApprovalPolicy.NONE)

@@ -459,7 +459,9 @@ def free_port(preferred: int = _PREFERRED_PORT) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise BadInputError("127.0.0.1: expected a free port, found none.")
+    raise BadInputError(
+        "127.0.0.1: expected a free port, found none. Nothing was started. End something that listens there."
+    )
 
 
 def _project(directory: Path) -> Project:

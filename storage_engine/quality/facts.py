@@ -607,7 +607,7 @@ def _journal(store: AnyStore) -> tuple[Journal, StoreRecord | None]:
 def _without_older(
     store: AnyStore, lakes: list[Lake], unreachable: dict[str, str]
 ) -> tuple[list[Lake], dict[str, str]]:
-    """The same without those that lack what they are known to have had."""
+    """Return the lakes without those that lack what they are known to have had, and why each is left out."""
     _, record = _journal(store)
     if record is None:
         return lakes, unreachable

@@ -588,7 +588,7 @@ def _of_trace_topic(config: BrokerConfig, start: CourseStart) -> list[Advice]:
 
 
 class RocketMQRules(BrokerRules):
-    """Those of CleanCommitLogService."""
+    """The rules of CleanCommitLogService."""
 
     @property
     def settings(self) -> tuple[RuleSetting, ...]:

@@ -377,7 +377,7 @@ def judged_hold(
         yield Finding(
             Severity.WARNING,
             "dead-hold",
-            f"a hold by {marker.host} ended {time_text(marker.ends_at_ms)} and was not put back"
+            f"a hold by {marker.host} ended {time_text(marker.ends_at_ms)}, and its changes were not put back"
             f"{_left(local)}",
             _END,
         )
@@ -395,7 +395,10 @@ def judged_hold(
         )
     elif marker is None and local is not None and (local.touched or local.changed_settings):
         yield Finding(
-            Severity.WARNING, "dead-hold", f"a hold without a marker was not put back{_left(local)}", _END
+            Severity.WARNING,
+            "dead-hold",
+            f"a hold has lost its marker, and its changes were not put back{_left(local)}",
+            _END,
         )
 
 

@@ -97,7 +97,7 @@ def lag_job(request: LagRequest) -> RocketMQLagJob:
 
 
 def _live(settings: StoreSettings, live: LiveBroker) -> tuple[RocketMQStore, Consumers, LagSource]:
-    """Return a running broker's store by the settings that work there, and who consumes from it."""
+    """Return a running broker's store, opened with the settings in force, and who consumes from it."""
     try:
         with reach(live) as admin:
             config = admin.config()

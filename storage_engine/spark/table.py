@@ -415,7 +415,7 @@ def _without_views(rows: pa.Table) -> pa.Table:
 
 
 def _released(scan: Scan, file: StoreFile) -> str:
-    """Return where the rows of a segment are that has left the store since.
+    """Return the data file with the rows of a segment that left the store after the scan began.
 
     :raises RowsMissingError: the lake hasn't got it.
     """

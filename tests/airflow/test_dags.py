@@ -14,7 +14,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import ParamValidationError
 
 from storage_engine.assets import archive_due, cleanup_due
-from storage_engine.hooks.configured_stores import in_dag_ids
+from storage_engine.hooks.configured_stores import configured_stores, in_dag_ids, stores_by_lake
 from storage_engine.project.init import init_project
 
 DAGS = Path(__file__).parents[2] / "dags"
@@ -81,6 +81,14 @@ def test_each_store_has_dags_of_its_own_with_its_schedule_queue_and_pool(
         if kind in ("retention", "archive"):
             due = cleanup_due if kind == "retention" else archive_due
             assert [dag.schedule for dag in (near, other)] == [[due("near")], [due("shop (eu)")]]
+
+
+def test_a_dag_file_of_ones_own_may_name_another_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the docs say, for more stores than one file is parsed for in time."""
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__MORE_STORES", LISTED)
+    assert [store.conn_id for store in configured_stores("more_stores")] == ["near", "far", "shop (eu)"]
+    found = {name: [one.conn_id for one in of] for name, of in stores_by_lake("more_stores").items()}
+    assert found == {"lake": ["near"], "orders": ["far", "shop (eu)"]}
 
 
 def test_the_tasks_of_a_store_with_an_executor_are_that_ones_and_look_where_its_disk_is(

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.bad_input import MIB, check_error, lake_itself, segment_of
+from tests.kafka_fixture import unpack
 
 
 def _missing(store: Path) -> tuple[object, ...]:
@@ -226,3 +227,20 @@ def test_a_store_that_a_process_holds_is_not_cleaned(cli, store_copy, expire, fi
         check_error(refused, 1, store / "lock", f"process {pid}")
         assert files(store, *lake_itself(lake)) == before
         assert "Held by python" in cli("inspect", store).out
+
+
+def test_a_lake_for_another_kind_of_broker_gets_no_run(cli, store_copy, files, tmp_path: Path) -> None:
+    store, lake = store_copy("clean-stop"), tmp_path / "of-kafka"
+    assert cli("init-lake", "--broker-type", "kafka", "--lake", lake).exit_code == 0
+    before = files(store, lake)
+    for words in (("clean", "--set", "deleteWhen=99"), ("archive",), ("clean", "--manual")):
+        refused = cli(words[0], store, "--lake", lake, *words[1:])
+        check_error(refused, 2, "expected a lake for segments of rocketmq, found one for those of kafka")
+        assert files(store, lake) == before
+
+
+def test_a_directory_with_a_nodes_settings_names_the_file(cli, tmp_path: Path) -> None:
+    node = unpack(tmp_path)
+    check_error(
+        cli("plan", node), 2, f"{node}: expected a store", f"Did you mean {node / 'server.properties'}?"
+    )

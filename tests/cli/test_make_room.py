@@ -6,14 +6,17 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from storage_engine.cli import kafka
 from tests.kafka.made_node import MadeNode
 from tests.kafka.stopped.test_stopped_release import KEPT
 from tests.kafka.stopped_nodes import files_of, make_node
+from tests.services.lock_holder import lock_held
 
 SHM = Path("/dev/shm")
 
@@ -69,6 +72,24 @@ def test_a_lake_on_a_disk_of_the_node_is_refused(cli: Any, node: MadeNode, tmp_p
     assert done.exit_code == 2
     assert "expected none of our files on a disk of the node" in done.err
     assert "Name a lake on another disk" in done.err
+
+
+def test_a_running_node_is_refused_and_so_is_one_that_starts_before_it_is_said_yes(
+    cli: Any, node: MadeNode, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, lock = files_of(node.directories[0] / "a-0"), node.directories[0] / ".lock"
+    with lock_held(lock):
+        done = cli("kafka", "make-room", node.properties, "--lake", lake, "--yes")
+        assert (done.exit_code, "expected a node that is stopped" in done.err) == (1, True), done.err
+        one = cli("kafka", "make-room", node.directories[0], "--broker-type", "kafka", "--lake", lake)
+        assert "Name the file as STORE." in one.err
+    with ExitStack() as running:
+        monkeypatch.setattr(kafka, "_confirm", lambda **_: running.enter_context(lock_held(lock)))
+        done = cli("kafka", "make-room", node.properties, "--lake", lake, "--yes")
+    assert done.exit_code == 1
+    assert "expected a store whose broker is stopped" in done.err
+    assert "archive" not in done.out
+    assert files_of(node.directories[0] / "a-0") == before
 
 
 def test_a_store_of_another_broker_is_refused(cli: Any, store: Path, lake: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,32 @@ def test_a_deletion_that_wasn_t_done_is_not_recorded(
         assert _recorded(planned) == set()
     assert len(steps.release(planned, "r").deleted) == len(ALL)
     assert _recorded(planned) == ALL
+
+
+class Lost(LockedStore):
+    """A lock that somebody else has by now."""
+
+    def check(self) -> None:
+        raise ChangedUnderUsError("the lock is lost")
+
+
+def test_nothing_is_deleted_once_the_lock_is_lost(
+    planned: ManagedStore, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package needn't look at it by itself: what its lock gives is asked."""
+    with monkeypatch.context() as patch:
+        patch.setattr(module.ToyStore, "lock", lambda _: nullcontext(Lost()))
+        with pytest.raises(ChangedUnderUsError, match="the lock is lost"):
+            steps.release(planned, "r")
+    assert _recorded(planned) == set()
+    assert len(steps.release(planned, "r").deleted) == len(ALL)
+    indexes = sorted(Path(planned.root).rglob("*.index"))
+    with monkeypatch.context() as patch:
+        patch.setattr(module.ToyStore, "lock", lambda _: nullcontext(Lost()))
+        with pytest.raises(ChangedUnderUsError, match="the lock is lost"):
+            steps.clean_dependents(planned, "r")
+    assert sorted(Path(planned.root).rglob("*.index")) == indexes
+    assert sum(steps.clean_dependents(planned, "r").deleted.values()) == len(ALL)
 
 
 def test_a_deletion_that_fails_midway_is_found_out_by_the_next_run(

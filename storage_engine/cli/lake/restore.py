@@ -276,7 +276,10 @@ def _choose_store(lake: Lake, store_id: str | None) -> str:
 
     stores = {row.store_id: row for row in list_stores(lake)}
     if not stores:
-        raise RestoreError(f"lake {lake.location}: expected archived segments, found none.")
+        raise RestoreError(
+            f"lake {lake.location}: expected archived segments, found none. Nothing was "
+            "written. Name another lake, or archive the store first."
+        )
     if store_id is None and len(stores) > 1:
         listed = "; ".join(
             f"{row.store_id} ({store_called(row.store_name, row.broker, row.store_root)}, {row.store_root}, "

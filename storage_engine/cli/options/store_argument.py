@@ -314,12 +314,17 @@ def managed_store(
 
     A person at a shell names what they see there, so any host will do.
     """
-    from storage_engine.brokers import broker_of, store_called
+    from storage_engine.brokers import broker_of, store_around, store_called, stores_in
     from storage_engine.retention.store.managed_store import ManagedStore
 
     if mode and live is not None:
         raise click.UsageError("--engine: expected no running broker with it, found one.")
     base = (lake_dir or Path()).absolute()
+    if broker_type is None and store_around(store.absolute()) is None and (inside := stores_in(store)):
+        raise BadInputError(
+            f"{store}: expected a store, found a directory that has one in it. Nothing was changed. "
+            f"Did you mean {' or '.join(map(str, inside))}?"
+        )
     broker = broker_type or broker_of(store)
     _check_settings(broker, overrides)
     return ManagedStore(

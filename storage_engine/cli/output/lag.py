@@ -73,7 +73,9 @@ def groups_at_risk(tables: Iterable[pa.Table]) -> tuple[GroupAtRisk, ...]:
 
 
 class LagOfPlan:
-    """Measures who is behind where a plan is only shown, and holds back of it what a run's lag policy would.
+    """For a plan that is only shown: measures who is behind, and keeps the segments that a run would keep.
+
+    What a run would keep is up to the store's lag policy.
 
     :ivar groups: those that are behind or unknown, with what they lose by the plan.
     :ivar source: where their positions are from.

@@ -415,5 +415,6 @@ class Cluster:
             self.admin.poll(0)
             more = f" ({self._trouble})" if self._trouble else ""
             raise BrokerUnavailableError(
-                f"{self.address}: asked for {what}, expected an answer of the cluster, found: {said}{more}"
+                f"{self.address}: asked for {what}, expected an answer of the cluster, found: {said}{more}. "
+                "Check the address, and that a broker runs there."
             ) from error

@@ -101,7 +101,10 @@ def read_server_properties(path: Path) -> ServerProperties:
     directories = tuple(dict.fromkeys(Path(name.strip()) for name in listed.split(",") if name.strip()))
     metadata = Path(values.get("metadata.log.dir") or next(iter(directories), Path()))
     if fault := _directories_fault(dict.fromkeys((*directories, metadata)) if directories else ()):
-        raise BadInputError(f"{path}: log.dirs: expected absolute directories, found {fault}")
+        raise BadInputError(
+            f"{path}: log.dirs: expected absolute directories, found {fault}. Nothing was "
+            "changed. Name a copy of the file that has them."
+        )
     return ServerProperties(path, values, directories, metadata)
 
 

@@ -70,9 +70,9 @@ class TopicAge:
 
 
 def needed(key: str, logs: Collection[LogAge], now_ms: int, kept_ms: int) -> int:
-    """Return the smallest value that keeps all that is there for ``kept_ms``, as fast as the logs grow.
+    """Return the smallest value of a setting that keeps what logs have now for another ``kept_ms``.
 
-    Of the size twice the growth is counted, and two segments, as nobody knows what comes.
+    For ``retention.bytes``, twice the growth until now is allowed for, and two segments more.
     """
     if key == RETENTION_MS:
         oldest = [log.oldest_ms for log in logs if log.oldest_ms is not None]

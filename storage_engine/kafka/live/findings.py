@@ -48,13 +48,13 @@ def _partition(name: str, known: LivePartition, node_id: int | None) -> Iterator
         )
     behind = [one for one in known.replicas if one not in known.in_sync]
     if behind and known.leader is not None:
-        nodes = ", ".join(map(str, behind))
+        nodes = ("node " if len(behind) == 1 else "nodes ") + ", ".join(map(str, behind))
         yield Finding(
             Severity.WARNING,
             "not-in-sync",
-            f"log {name}: of its replicas {nodes} doesn't follow the leader {known.leader}: the high "
+            f"log {name}: its replica on {nodes} isn't in sync with leader {known.leader}: the high "
             "watermark may be left behind, and nothing above it is deleted",
-            "look for what ails that node",
+            f"look at the broker of {nodes}: is it running, and does it reach the leader?",
         )
     if node_id is not None and node_id not in known.replicas:
         yield Finding(
@@ -85,7 +85,7 @@ def offline_directories(node: Node) -> Iterator[Path]:
 
 
 def offline_findings(node: Node) -> Iterator[Finding]:
-    """Yield the same as what a person should look at."""
+    """Yield a finding for each log directory of which the broker serves nothing."""
     for path in offline_directories(node):
         yield Finding(
             Severity.URGENT,

@@ -121,7 +121,10 @@ def memory_of(store: LiveNode) -> HoldMemory:
     if store.memory is None:
         raise GateRefusedError(f"{store.root}: expected a journal that remembers a hold, found none.")
     if store.live.hold_hours < 1:
-        raise BadInputError(f"hold_hours: expected at least 1, found {store.live.hold_hours}")
+        raise BadInputError(
+            f"hold_hours: expected at least 1, found {store.live.hold_hours}. Nothing was changed. "
+            "Correct it: 24 is usual."
+        )
     return store.memory
 
 

@@ -112,7 +112,7 @@ def below_start(store: LiveNode, segments: Sequence[Segment]) -> frozenset[Segme
     """Return which of these segments lie wholly below where their leaders begin: they are deleted, wherever
     their files are.
 
-    What we never had cut isn't deleted by us, whatever its leader doesn't tell.
+    Of a log that we never had cut, nothing counts as deleted where its leader doesn't answer.
 
     :raises BrokerError: the cluster can't be asked, or doesn't tell of a log that we have had cut.
     """

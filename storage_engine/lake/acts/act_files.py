@@ -284,7 +284,7 @@ def read_expiries(lake: Lake, acts: Iterable[str]) -> Mapping[str, str]:
 
 
 def merged_expiries(ended: Iterable[tuple[Lake, Iterable[Receipt]]]) -> Mapping[str, str]:
-    """Return the same of receipts that may be of several lakes, each with a lake to look their acts up in."""
+    """Return the texts of expiries for receipts of several lakes, each with the lake of its acts."""
     found: dict[str, str] = {}
     for lake, rows in ended:
         found |= read_expiries(lake, (row.act_sha256 for row in rows))
@@ -347,7 +347,7 @@ def read_held_stores(lake: Lake) -> HeldStores:
 
 
 def held_stores(lake: Lake, acts: Acts) -> HeldStores:
-    """The same by acts that were read.
+    """Return which stores of a lake are held now, by acts that were read already.
 
     :raises LakeUnavailableError: the receipts can't be read.
     """

@@ -155,7 +155,7 @@ def segment_jobs(
     :param store_name: for the receipts; None: they don't say.
     :param store_host: likewise, the machine on which the store lies.
     :param contexts: what their broker knows of them beside their files; None: nothing.
-    :param permits: by which rows of some topics stay out of the lake, where a log has several.
+    :param permits: archive rules; they leave rows of some topics out where a log has several topics.
     :raises BadInputError: the lake has another broker's segments.
     :raises StoreLayoutError: a segment is empty, or its companions are too long.
     :raises LakeUnavailableError: when the lake can't be read.
@@ -280,10 +280,10 @@ def _attempts(
     lineage: int,
     known: Sequence[Receipt],
 ) -> dict[tuple[str, int], str]:
-    """Return parts of data file names, by log and base offset.
+    """Return the part of a data file's name that tells attempts apart, by log and base offset.
 
-    Of the file that the table has, where its receipt is sound as far as the table tells; else a new one where
-    the table had one once. The file of a segment that expired is to be removed: it is never used again.
+    It is that of the file in the table, while its receipt is sound as far as the table tells; else a new one
+    where the segment had a receipt. So the file of an expired segment, to be removed, is never used again.
 
     :param known: the receipts that count.
     """

@@ -515,7 +515,8 @@ def _commit_batch(
     settled: Mapping[SegmentIdentity, Receipt],
     leaving: Leaving,
 ) -> dict[SegmentIdentity, Receipt]:
-    """
+    """Commit data files and then receipts, and look whether they hold; again where others were quicker.
+
     :param settled: receipts that held when the tables were asked.
     :return: a receipt that holds for each segment.
     """

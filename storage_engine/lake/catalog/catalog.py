@@ -319,7 +319,8 @@ def _load_catalog(config: LakeConfig) -> Catalog:
     if isinstance(catalog, SqlCatalog):
         if "uri" not in config.properties:
             raise BadInputError(
-                f"lake {config.location}: expected the property uri of its catalog, found none"
+                f"lake {config.location}: expected the property uri of its catalog, found none. Nothing was "
+                "changed. Name its database or server by uri, or by airflow.catalog-conn-id."
             )
         catalog.engine.dispose()
         catalog.engine = sql_engine(sql_url(config.properties["uri"]))

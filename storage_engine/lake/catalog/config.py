@@ -186,14 +186,20 @@ def _described(path: Path) -> LakeConfig:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise BadInputError(
-            f"{path}: expected a JSON object of catalog properties: {reason_text(error)}"
+            f"{path}: expected a JSON object of catalog properties: {reason_text(error)}. Nothing was "
+            "changed. "
+            "Correct the file."
         ) from None
     if not isinstance(found, dict):
         raise BadInputError(
-            f"{path}: expected a JSON object of catalog properties, found {type(found).__name__}"
+            f"{path}: expected a JSON object of catalog properties, found {type(found).__name__}. "
+            "Nothing was changed. Correct the file."
         )
     if odd := sorted(key for key, value in found.items() if value is None or isinstance(value, list | dict)):
-        raise BadInputError(f"{path}: expected a text for {odd[0]}, found {type(found[odd[0]]).__name__}")
+        raise BadInputError(
+            f"{path}: expected a text for {odd[0]}, found {type(found[odd[0]]).__name__}. "
+            "Nothing was changed. Put the value in quotes."
+        )
     config = LakeConfig("storage_engine", {str(key): str(value) for key, value in found.items()})
     if config.secrets and path.stat().st_mode & 0o077:
         raise BadInputError(

@@ -129,7 +129,7 @@ def catalog_identity(config: LakeConfig, catalog: Catalog) -> str:
 
 
 def sqlite_identity(config: LakeConfig, file: str) -> str:
-    """The same of a catalog in a SQLite file, which need not be there yet."""
+    """Return the identity of a catalog in a SQLite file, which need not be there yet."""
     return f"sqlite:{os.path.realpath(file)} {config.name} {config.namespace}"
 
 
@@ -244,7 +244,7 @@ def check_containment(config: LakeConfig, table: Table) -> None:
 
 
 def check_below_warehouse(config: LakeConfig, name: str, location: str) -> None:
-    """The same for a table, or a metadata file of it, that isn't opened yet.
+    """Make sure that a table, or a metadata file of it, that isn't opened yet lies below the warehouse.
 
     :raises LakeIdentityError: it lies elsewhere.
     """

@@ -79,7 +79,7 @@ def is_catalog_there(config: LakeConfig) -> bool:
 
 
 def check_any_catalog_file(configs: Iterable[LakeConfig]) -> None:
-    """The same for a store's lakes, of which one is enough.
+    """Make sure that at least one of a store's lakes has its catalog file.
 
     :raises LakeMissingError: none is there; one of which that can't be told is not missing.
     """

@@ -201,7 +201,7 @@ def has_trees(properties: Mapping[str, str]) -> bool:
 
 
 def version_to_write(properties: Mapping[str, str]) -> str:
-    """Return the schema version of a table once it was written to: never a lower one, nor trees. Pure."""
+    """Return the schema version that a write gives a table: never a lower one, nor trees. Pure."""
     return SCHEMA_VERSION if has_trees(properties) else VERSION_WITHOUT_TREES
 
 
@@ -369,7 +369,7 @@ def check_version(table: Table) -> None:
 
 
 def check_version_of(location: str, properties: Mapping[str, str]) -> None:
-    """The same of a table that isn't loaded.
+    """Make sure that this code knows the schema version of a table that isn't loaded.
 
     :raises BadInputError: the table's schema has a major version that this code doesn't know.
     """

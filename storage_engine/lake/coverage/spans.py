@@ -18,7 +18,7 @@ from storage_engine.lake.acts.act_files import read_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.coverage import LocalSpan
 from storage_engine.lake.coverage.verify_turns import History, standing_fault
-from storage_engine.lake.file.scan import all_equal, plan_files, read_files
+from storage_engine.lake.file.scan import all_equal, count_rows, plan_files, read_files
 from storage_engine.lake.file.staging import sha256_of
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.model.proof.receipt import MAX_COMPANION_BYTES, Companion, Receipt, act_sha256, end_text
@@ -239,6 +239,21 @@ def receipt_spans(lake: Lake, store_id: str, first_sequence: int) -> tuple[Recei
             for sequence, log, lineage, base, size, row_hash, end, log_id, state, act in rows
         )
     )
+
+
+def has_those_before(lake: Lake, store_id: str, rows: Sequence[ReceiptSpan]) -> bool:
+    """Return whether a lake has as many receipts of a store as the last one's number says: another engine may
+    have deleted some. No file of them is read.
+
+    :param rows: the store's last ones, in their order.
+    :raises LakeUnavailableError: the table can't be read.
+    """
+    if not rows:
+        return True
+    table = lake.segments()
+    with metadata_errors(table.location(), "count receipts"):
+        count = count_rows(table, store_id)
+    return count is not None and count > rows[-1].sequence
 
 
 def archived_spans(rows: Iterable[ReceiptSpan], history: History) -> tuple[ArchivedSpan, ...]:

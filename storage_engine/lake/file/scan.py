@@ -225,8 +225,8 @@ class _KnownManifest(ManifestFile):
 
 
 class _Planner(ManifestGroupPlanner):
-    """PyIceberg's, which works out once a partition, not once a file, what of a filter is left to check, and
-    looks at no file's bounds where every file is wanted."""
+    """PyIceberg's planner, made quicker: what of a filter is left to check is worked out once a partition,
+    not once a file, and no file's bounds are looked at where every file is wanted."""
 
     def _build_partition_evaluator(self, spec_id: int) -> Callable[[DataFile], bool]:
         return _is_wanted if self.row_filter == _EVERY else super()._build_partition_evaluator(spec_id)
@@ -302,6 +302,29 @@ def plan_files(
         manifests = filter(may_have(table, store_id, wanted), manifests)
     known = [_KnownManifest.of(table, manifest, wanted) for manifest in manifests]
     return list(_Planner(table.metadata, table.io, row_filter=where).plan_files(known))
+
+
+def count_rows(table: Table, store_id: str) -> int | None:
+    """Return how many rows a loaded table's files of a store have.
+
+    A manifest isn't opened that is known to be of that store alone, or to have none of it.
+
+    :return: None: rows of some file may count as deleted.
+    :raises Exception: whatever PyIceberg raises for a manifest that can't be read.
+    """
+    where = EqualTo("store_id", store_id)  # type: ignore[call-arg,arg-type]
+    ranges, count, unknown = known_ranges(table), 0, list[_KnownManifest]()
+    for manifest in filter(may_have(table, store_id, EVERYTHING), list_manifests(table)):
+        if manifest.content is ManifestContent.DELETES:
+            return None
+        stores = ranges.get(manifest_key(manifest), {})
+        added, existing = manifest.added_rows_count, manifest.existing_rows_count
+        if stores.keys() == {store_id} and added is not None and existing is not None:
+            count += added + existing
+        else:
+            unknown.append(_KnownManifest.of(table, manifest, EVERYTHING))
+    tasks = _Planner(table.metadata, table.io, row_filter=where).plan_files(unknown)
+    return count + sum(task.file.record_count for task in tasks)
 
 
 def may_have(table: Table, store_id: str, wanted: WantedFiles) -> Callable[[ManifestFile], bool]:

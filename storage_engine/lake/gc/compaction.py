@@ -417,7 +417,11 @@ def _write_sound(table: Table, group: Sequence[SmallFile]) -> tuple[LargerFile |
                 faults.append(Text(damage))
         if not faults:
             return None, [fault]
-    return (_write(table, sound) if len(sound) >= COMPACTED_LEAST_FILES else None), faults
+    if len(sound) < COMPACTED_LEAST_FILES:
+        return None, faults
+    # These may differ in what no single one shows, such as their columns.
+    larger, more = _write_sound(table, sound)
+    return larger, [*faults, *more]
 
 
 def _check(table: Table, file: SmallFile) -> None:

@@ -255,7 +255,7 @@ def _slots_in(messages: Table, location: str) -> list[tuple[str, str]]:
 
 
 def _batches(expiry: RecordedExpiry) -> Iterator[Sequence[SegmentIdentity]]:
-    """Yield the segments of an act by store, those of a batch near each other."""
+    """Yield the segments of an act in batches: of one store each, those of one data file in one batch."""
     decision = expiry.recorded.act.decision
     sharing: dict[object, list[SegmentIdentity]] = {}
     files: Sequence[object] = decision.files if _shares(expiry) else decision.taken
@@ -647,7 +647,7 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
 
 
 def _last_sound(lake: Lake, expiry: RecordedExpiry, files: Collection[StoredFile]) -> set[StoredFile]:
-    """Return those files that have rows which stay, and which no file that was read back now has instead."""
+    """Return the files that are still needed: they have rows that stay, and no sound new file has these."""
     decision = expiry.recorded.act.decision
     by_segment = [*zip(decision.segments, decision.files, strict=False)]
     by_segment += [(it.segment, it.file) for it in decision.thinned]

@@ -186,7 +186,7 @@ def _verdict(candidate: Candidate, kept: str, hidden_by: str) -> Verdict:
 
 
 def _with_damage(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
-    """The same, where a file without a byte that others name can't be read: they do so once it is whole."""
+    """Yield the candidates; one that is empty and that metadata names counts as damaged, not as garbage."""
     named = {key for candidate in candidates if candidate.contents for key in candidate.contents.names}
     for candidate in candidates:
         if candidate.contents and candidate.contents.empty and candidate.key in named:

@@ -294,7 +294,7 @@ def refuse_around(config: LakeConfig) -> None:
 
 
 def _check_only(lake: Lake, table: Table, *, is_new: bool) -> None:
-    """The same for a location that was known only once its table was there.
+    """Make sure that no other lake lies at a location that was known only once its table was there.
 
     :param is_new: the table was made a moment ago, here.
     :raises LakeIdentityError: another lake lies there; a new table that nobody wrote to was dropped again.

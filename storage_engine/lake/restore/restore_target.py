@@ -61,10 +61,10 @@ class RestoreTarget:
         if existing != expected:
             strange += made
         if strange:
+            more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
             raise RestoreError(
                 f"{self._name}: expected an empty directory, or one that this restore was interrupted in; "
-                f"found {min(strange)} and {len(strange) - 1} more. Nothing was written. Restore into a new "
-                "directory."
+                f"found {min(strange)}{more}. Nothing was written. Restore into a new directory."
             )
         return existing
 
@@ -77,7 +77,7 @@ class RestoreTarget:
     def sha256(self, paths: Sequence[Path]) -> list[str]:
         """Flush files that are there to disk, with their names, and return their SHA-256, in hex.
 
-        :param paths: of so few that they can be hashed side by side.
+        :param paths: at least one, and so few that they can be hashed side by side.
         """
         with ExitStack() as opened:
             files = []
@@ -88,8 +88,10 @@ class RestoreTarget:
                     files.append(opened.enter_context(io.FileIO(fd)))
                     os.fsync(fd)
                     os.fsync(directory)
-            with target_errors(", ".join(str(self._name / path) for path in paths)):
+            with target_errors(self._name / paths[0]), suppress(*[OSError] * (len(paths) > 1)):
                 return sha256_of_files(files)
+        # Which of them can't be read shows where each is read alone.
+        return [found for path in paths for found in self.sha256([path])]
 
     @contextmanager
     def new_file(self, path: Path) -> Iterator[NewFile]:
@@ -145,7 +147,7 @@ def restore_target(path: Path) -> Iterator[RestoreTarget]:
 
 
 @contextmanager
-def target_errors(path: Path | str) -> Iterator[None]:
+def target_errors(path: Path) -> Iterator[None]:
     """Turn what the target's own file system says into one of our errors."""
     try:
         yield

@@ -119,7 +119,7 @@ def of_one_table(found: MetadataFiles, mark: Mark | None, pointer: str | None) -
 
 
 def ends_of(tables: Iterable[PlacedTable]) -> list[PlacedTable]:
-    """Return those that no other came after."""
+    """Return the newest states: those that no other state's metadata log names as older."""
     tables = list(tables)
     listed = {
         entry.metadata_file.rpartition("/")[2] for table in tables for entry in table.metadata.metadata_log

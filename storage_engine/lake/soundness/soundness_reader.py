@@ -59,6 +59,8 @@ from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredF
 
 Chunk = Callable[[int, memoryview], None]
 
+_per_thread = threading.local()
+
 _segment_of = attrgetter("store_id", "lineage", "log", "base_offset")
 
 # Which columns have statistics is the writer's to choose, and a column without any is no news.
@@ -109,7 +111,6 @@ class Reader:
         self._sha256 = cache(self._read_sha256)
         self._differences: dict[int, str] = {}
         self._expected: dict[str, _Expected | None] = {}
-        self._per_thread = threading.local()
 
     def faulty(
         self, rows: Sequence[Receipt], faults: Mapping[int, str] | None = None
@@ -247,7 +248,7 @@ class Reader:
                 # The root that its rows reach is over this SHA-256.
                 return replace(seen, undecoded=fault, rows_sha256=None if fault else receipt.sha256)
             untouched = frozenset(file.location for file in seen.own if not file.has_deletes)
-            read = partial(read_segment, self._table, receipt, untouched=untouched, memory=self._memory())
+            read = partial(read_segment, self._table, receipt, untouched=untouched, memory=_window_memory())
             for position, data in read(tree=leaves):
                 if leaves is None:
                     digest.update(data)
@@ -270,13 +271,6 @@ class Reader:
         # Of rows that are others than were proven, nobody asks for the tree.
         is_same = digest.hexdigest() == receipt.sha256
         return replace(seen, rows_sha256=digest.hexdigest(), tree=wrong if is_same else "")
-
-    def _memory(self) -> WindowMemory:
-        """Return memory that serves one segment of this thread after the other."""
-        if not hasattr(self._per_thread, "windows"):
-            self._per_thread.windows = WindowMemory()
-        windows: WindowMemory = self._per_thread.windows
-        return windows
 
     def _difference(self, listed: LiveFile) -> str:
         """Return what of an entry isn't as in the file's footer, which is read once however many share it."""
@@ -397,6 +391,14 @@ def _column(schema: Schema, name: str) -> tuple[int, PrimitiveType]:
     field = schema.find_field(name)
     assert isinstance(field.field_type, PrimitiveType)
     return field.field_id, field.field_type
+
+
+def _window_memory() -> WindowMemory:
+    """Return memory that serves one segment of this thread after the other, of whichever store."""
+    if not hasattr(_per_thread, "windows"):
+        _per_thread.windows = WindowMemory()
+    windows: WindowMemory = _per_thread.windows
+    return windows
 
 
 def _undecoded(error: Exception) -> str:

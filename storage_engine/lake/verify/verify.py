@@ -556,7 +556,7 @@ class _Turn:
                 pool.shutdown(cancel_futures=True)
 
     def take(self, look: SegmentLook) -> list[Check]:
-        """Keep what a look found; return what is to be remembered of it."""
+        """Take over the result of a look; return the checks that the journal is to remember."""
         receipt, level = look.receipt, look.level
         self._looks[receipt.identity] = look
         if self._span(receipt) is not None:

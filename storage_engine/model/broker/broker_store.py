@@ -390,10 +390,10 @@ class StoreCourse:
         return {}
 
     def kept_ms(self) -> int | None:
-        """Return for how long the settings in force keep segments for their age, in milliseconds.
+        """Return from which age on the settings in force let segments expire, in ms; None: not known.
 
-        Asked where somebody may name such a setting beside the store (:attr:`SettingNames.of_age`). None: not
-        known.
+        Asked of kinds for which a person may give such a setting beside the store's files
+        (:attr:`SettingNames.of_age`).
         """
         return None
 
@@ -444,8 +444,9 @@ ALWAYS: Final = Trigger(Cause.TIME_UP, Urgency.ORDINARY, "what has expired goes 
 
 
 class StoreProcess:
-    """The broker's process, who has the store, and how far it is with what it writes. Without it that isn't
-    known, as this class itself answers.
+    """Tells of the broker's process: which one has the store, and how far it is with what it writes.
+
+    This class itself answers as where none of that is known.
     """
 
     __slots__ = ()

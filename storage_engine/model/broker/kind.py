@@ -124,7 +124,7 @@ class RunningKind(ABC):
         """
 
     def watch_fence(self, settings: StoreSettings) -> FenceWatch | None:
-        """Watch what a hold on a store rests on; None: on nothing. The store needn't be there yet."""
+        """Return a watch of what a hold rests on; None: on no files. The store needn't be there yet."""
         return None
 
     def watch_store(self, settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch | None:
@@ -381,8 +381,8 @@ class Broker(Contract):
         """
         if serving:
             raise BadInputError(
-                f"{serving[0]}: expected no store to restore for, as any broker of {self.words.title} serves "
-                "what is restored. Nothing was written. Leave it out."
+                f"{serving[0]}: expected no store named beside a restore, since any broker of "
+                f"{self.words.title} serves what is restored. Nothing was written. Leave it out."
             )
         return None
 

@@ -30,7 +30,7 @@ _LONGEST_NAME_BYTES: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a further file, but for what is in it.
+    """A further file of a segment by its name, size, hash and times, without its content.
 
     :param name: within the segment's directory.
     """

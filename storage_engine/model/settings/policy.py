@@ -148,7 +148,7 @@ class Policy:
     approval: ApprovalPolicy = setting(
         ApprovalPolicy.NONE,
         "Which plans a second person has to approve before anything is deleted; forced: those that ignore "
-        "age, go by a shorter retention than the store had, or go by a waiver.",
+        "age, go by a shorter retention than the store had, or go by a waiver or without required proof.",
     )
     undo_window_hours: int | None = setting(
         None,

@@ -32,6 +32,11 @@ from storage_engine.model.report.diagnosis import (
 )
 from storage_engine.model.settings.spark_from import in_spark
 from storage_engine.model.store import Segment
+from storage_engine.retention.doctor.journal_findings import (
+    refused_by_last_archive,
+    refused_findings,
+    usage_findings,
+)
 from storage_engine.retention.doctor.left_behind import (
     hold_end_findings,
     hold_findings,
@@ -46,13 +51,7 @@ from storage_engine.retention.doctor.next_step import (
     next_step,
     unknown_proof_finding,
 )
-from storage_engine.retention.doctor.pipeline_findings import (
-    PipelineFacts,
-    pipeline_findings,
-    refused_by_last_archive,
-    refused_findings,
-    usage_findings,
-)
+from storage_engine.retention.doctor.pipeline_findings import PipelineFacts, pipeline_findings
 from storage_engine.retention.doctor.space_and_time import (
     Figures,
     consumer_findings,

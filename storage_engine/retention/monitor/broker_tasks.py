@@ -91,10 +91,9 @@ def open_removals(context: Context, tasks: Collection[str]) -> tuple[Event, ...]
 
 
 def settle_removals(context: Context, run: Run, tasks: Collection[str], lease: Lease) -> Notes:
-    """Record, durably, that files are gone which an open removal meant to remove.
+    """Record as done, durably, open removals whose files are gone; who removed them is unknown.
 
-    The store is held meanwhile. Who removed the files is unknown. A removal stays open where it can't be made
-    certain on disk that they are gone.
+    The store is held meanwhile. A removal stays open where it isn't certain on disk that they are gone.
 
     :param run: the run that records it. Of a removal that another run left open, a note says so.
     """

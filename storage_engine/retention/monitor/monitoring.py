@@ -32,7 +32,7 @@ from storage_engine.retention.hold.hold_text import drift_text, due_alarms
 from storage_engine.retention.hold.holding import alarms_of, hold
 from storage_engine.retention.hold.leaving_unproven import end_alarms, expiry_alarms
 from storage_engine.retention.lag.consumer_lag import measure_groups
-from storage_engine.retention.monitor.recording_ranges import store_ranges
+from storage_engine.retention.monitor.recording_ranges import look_for_ranges
 from storage_engine.retention.plan.due import SenseResult, sense
 from storage_engine.retention.proof.approvals import open_questions, question_alarms
 from storage_engine.retention.ranges.drift import loss_alarms, recorded_gone
@@ -99,8 +99,9 @@ def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[s
     if snapshot is None:
         return {"page_errors": errors}
     _told(errors, "which logs there are", lambda: _remember(context, snapshot))
-    ranges = _told(errors, "where bytes are", lambda: store_ranges(context, snapshot, measured))
-    lost = _lost(ranges)
+    found = _told(errors, "where bytes are", lambda: look_for_ranges(context, snapshot, measured))
+    ranges, unasked = found or (None, "")
+    lost = _lost(ranges, unasked)
     return {
         "start": _told(
             errors, "what a simulation starts from", lambda: record_rules(context, snapshot, clock_ms())
@@ -138,10 +139,14 @@ def _due(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
     }
 
 
-def _lost(ranges: Sequence[OffsetRange] | None) -> list[OffsetRange] | None:
-    """Return which offsets are nowhere, as far as no person has accepted it; None: nobody knows."""
+def _lost(ranges: Sequence[OffsetRange] | None, unasked: str) -> list[OffsetRange] | None:
+    """Return which offsets are nowhere, as far as no person has accepted it; None: nobody knows.
+
+    :param unasked: why a lake can't be asked, also where nothing that is known of the store rests on it: what
+        is on disk and due is told as that.
+    """
     lost = [one for one in ranges or () if one.where is Place.LOST and one.is_missing]
-    is_unknown = ranges is None or any(one.where is Place.UNKNOWN for one in ranges)
+    is_unknown = ranges is None or unasked or any(one.where is Place.UNKNOWN for one in ranges)
     return None if is_unknown and not lost else lost
 
 

@@ -16,7 +16,7 @@ from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.run_rows import deletions_after, journal_ends
 from storage_engine.lake.coverage.coverage import ReleasedSpan, names_of_logs
-from storage_engine.lake.coverage.spans import ArchivedSpan, receipt_spans
+from storage_engine.lake.coverage.spans import ArchivedSpan, has_those_before, receipt_spans
 from storage_engine.lake.coverage.verify_turns import History, by_receipt, standing_fault
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.plan import Decision, PlanRequest
@@ -103,7 +103,15 @@ def hole_spans(
 def store_ranges(
     context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
 ) -> tuple[OffsetRange, ...]:
-    """Return where each byte is, between the first that is known of and the end of each log.
+    """Return the ranges of :func:`look_for_ranges`."""
+    return look_for_ranges(context, snapshot, measured)[0]
+
+
+def look_for_ranges(
+    context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
+) -> tuple[tuple[OffsetRange, ...], str]:
+    """Return where each byte is, between the first that is known of and the end of each log, and why a lake
+    can't be asked; "" where all could be.
 
     Of lakes and journal only that is read which came since the last look, where nothing contradicts it.
 
@@ -139,7 +147,7 @@ def store_ranges(
     names = names_of_logs(present, lakes.spans, gone)
     if measured is not None and (more := _of_replicas(context, measured, names, found_ranges)):
         found_ranges = ranges(replace(lakes, spans=(*lakes.spans, *more)))
-    return found_ranges
+    return found_ranges, lakes.unasked
 
 
 def _ending_at(decision: Decision, end: int | None) -> Decision:
@@ -230,7 +238,8 @@ def _archived(
         rows = receipt_spans(proven.lake, context.record.store_id, first_sequence)
         # Of these nothing is archived, as far as is known at this moment.
         hidden = ((one.log, one.lineage, one.base_offset) for one in proven.faults)
-        return LakeLook(rows, history, frozenset(hidden))
+        whole = has_those_before(proven.lake, context.record.store_id, rows)
+        return LakeLook(rows, history, frozenset(hidden), whole)
 
     first_offsets = {log.name: log.min_offset for log in snapshot.logs if log.segments}
     found, spans = look_at_lakes(known, sorted(by_id), read, first_offsets, context.record.lineages)

@@ -198,7 +198,10 @@ def with_disk_levels(snapshot: StoreSnapshot, used_percents: Mapping[str, int]) 
                 f"disk level of {path}: expected one of the store's paths {', '.join(known)}, found another."
             )
         if not 0 <= percent <= 100:
-            raise BadInputError(f"disk level of {path}: expected 0 to 100 percent, found {percent}.")
+            raise BadInputError(
+                f"disk level of {path}: expected 0 to 100 percent, found {percent}. Nothing was "
+                "changed. Correct it."
+            )
 
     def at_level(disk: DiskUsage) -> DiskUsage:
         percent = levels.get(os.path.normpath(disk.path))

@@ -97,7 +97,8 @@ def simulate(store: ManagedStore, change: Change, days: int, now_ms: int) -> Sim
     rules = find_broker(store.broker).rules
     if rules is None:
         raise BadInputError(
-            f"{store.root}: expected a broker with rules that can be simulated, found {store.broker}."
+            f"{store.root}: expected a broker with rules that can be simulated, found {store.broker}. "
+            "Nothing was changed. Its plan says what is deleted now."
         )
     for name in change.settings:
         known = [setting.name for setting in rules.settings]
@@ -166,7 +167,10 @@ def _start(
         config = course_of(opened).rule_config()
         why = rules.unsupported(config)
         if why:
-            raise BadInputError(f"{store.root}: expected a store that can be simulated, but {why}.")
+            raise BadInputError(
+                f"{store.root}: expected a store that can be simulated, found that it can't be: {why}. "
+                "Nothing was changed."
+            )
         snapshot = take_glance(opened, now_ms, store.broker)
         start = course_of(opened).start(snapshot)
         if start is None:

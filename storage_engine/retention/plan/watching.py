@@ -12,8 +12,8 @@ from storage_engine.core.host import check_host, may_have_come
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.tables.database import missing_sqlite_file
-from storage_engine.model.broker.broker_store import Watch, watch_of
-from storage_engine.retention.store.broker_answers import ask
+from storage_engine.model.broker.broker_store import Watch
+from storage_engine.retention.store.broker_answers import ask, take_watch
 from storage_engine.retention.store.brokers import fence_watch, open_store, settings_of
 from storage_engine.retention.store.managed_store import ManagedStore
 
@@ -70,4 +70,4 @@ def watch(store: ManagedStore, now_ms: int | None = None) -> Watch:
         if (seen := ask(store.broker, "look at clock and disks", look)) is not None:
             return seen
     with closing(open_store(store)) as opened:
-        return watch_of(opened, at_ms)
+        return take_watch(opened, at_ms, store.broker)

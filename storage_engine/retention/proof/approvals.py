@@ -33,7 +33,7 @@ from storage_engine.model.plan import (
     Trigger,
     Urgency,
 )
-from storage_engine.model.settings.policy import ApprovalPolicy
+from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode
 from storage_engine.retention.proof.gate import (
     Consent,
     asks_for_approval,
@@ -85,7 +85,8 @@ def record_policy(context: Context, run: Run) -> RecordedPolicy:
     stamped = stamp.policy if stamp is not None else None
     standing = max((known, stamped or NOTHING_RECORDED), key=lambda one: one.at_ms)
     kept_ms = _kept_ms(context)
-    raised = standing.raised_by(policy.approval, policy.minimum_retention_hours, kept_ms)
+    archived = policy.archive is not ArchiveMode.OFF
+    raised = standing.raised_by(policy.approval, policy.minimum_retention_hours, kept_ms, archived=archived)
     if raised.approval is not ApprovalPolicy.NONE and _has_stood(context, run, kept_ms):
         raised = replace(raised, kept_ms=kept_ms)
     if raised != standing:
@@ -370,7 +371,8 @@ def lower_policy(
     """Ask for a lower policy, or approve what another person has asked for.
 
     The store's settings have to say the same: they raise it again otherwise. So does the retention of its
-    broker's settings, which the minimum takes the place of; without one the next run's is recorded.
+    broker's settings, which the minimum takes the place of; without one the next run's is recorded. Whether
+    proof is required is recorded by the next run, too.
 
     :return: what is on record from now on; None: another person has to say the same.
     :raises BadInputError: it would be no lower, or root says so, who may be anybody.
@@ -382,9 +384,10 @@ def lower_policy(
     kept_ms = known.kept_ms
     if kept_ms is not None:
         kept_ms = None if minimum_hours is None else min(kept_ms, minimum_hours * HOUR_MS)
-    if known.raised_by(approval, minimum_hours) != known or (
-        (approval, minimum_hours, kept_ms) == (known.approval, known.minimum_retention_hours, known.kept_ms)
-    ):
+    # Where it shortens the retention, a minimum that there wasn't before takes its place.
+    asks_more = known.raised_by(approval, minimum_hours if kept_ms == known.kept_ms else None) != known
+    same = RecordedPolicy(approval, minimum_hours, known.persons, known.at_ms, kept_ms)
+    if asks_more or same == known:
         raise BadInputError(
             f"{store.real_path}: expected less than approval: {known.approval.value} with "
             f"minimum_retention_hours {known.minimum_retention_hours or 'none'}, which is on record, found "

@@ -242,6 +242,8 @@ def asks_for_approval(
         return f"{said}, and a person asked to ignore age"
     if waiver is not None:
         return f"{said}, and {waiver.person} waived its receipts"
+    if recorded.archived and policy.archive is ArchiveMode.OFF:
+        return f"{said}, and archive was required, and is off"
     if any(decision.reason is Reason.FORCED for decision in decisions):
         return f"{said}, and segments would go that have not expired"
     if least is not None and (hours is None or hours < least):

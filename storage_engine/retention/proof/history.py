@@ -111,7 +111,7 @@ def open_releases(journal: Journal, store_id: str) -> dict[str, dict[str, Segmen
 
 
 def still_proves(receipt: Receipt, release: SegmentRelease) -> bool:
-    """Return whether a receipt that holds now is of what a deletion took."""
+    """Return whether a receipt that holds now proves the bytes and files that were deleted."""
     return receipt.sha256 == release.sha256 and not files_fault_of(release.segment, receipt)
 
 

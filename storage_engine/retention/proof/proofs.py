@@ -157,7 +157,7 @@ class Proofs:
         return tuple(notice for notice in self.notices if notice not in wrong)
 
     def unproven(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Those that no valid receipt of the very same file proves, and that no rule leaves out."""
+        """Return the segments that no valid receipt of the same file proves, and that no rule leaves out."""
         unarchived = self.permits.unarchived(segments)
         return [
             segment
@@ -171,7 +171,7 @@ class Proofs:
         ]
 
     def left_out(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Those that no valid receipt of the very same file proves, as a rule leaves them out."""
+        """Return the segments that no valid receipt of the same file proves, as a rule leaves them out."""
         logs = self.permits.unarchived(segments)
         of_rules = [segment for segment in segments if segment.log in logs]
         return replace(self, permits=NO_PERMITS).unproven(of_rules) if of_rules else []
@@ -498,7 +498,7 @@ def read_store_permits(store: ManagedStore, journal: Journal, record: StoreRecor
 
 
 def look_up_permits(place: AnyStore) -> ArchivePermits:
-    """Return the same of any store. Nothing is changed; what can't be told permits nothing."""
+    """Return the archive rules of any store. Nothing is changed; what can't be told permits nothing."""
     store = managed_of(place)
     if not may_leave_out(store.broker):
         return NO_PERMITS

@@ -23,7 +23,6 @@ from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.acts.act_files import read_held_stores, read_store_names
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.broker.broker_store import watch_of
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
 from storage_engine.model.keep.rules import Hold
@@ -40,6 +39,7 @@ from storage_engine.retention.quarantine.records import (
 )
 from storage_engine.retention.quarantine.tree import Contents, contents, has_manifest, remove
 from storage_engine.retention.replicas import replicas_prove
+from storage_engine.retention.store.broker_answers import take_watch
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.known_heads import holds_elsewhere, known_heads
 
@@ -147,7 +147,7 @@ def _empty_for_space(keeper: Keeper, context: Context, request: PlanRequest, now
 
 
 def _space_is_the_cause(context: Context, request: PlanRequest, now_ms: int) -> bool:
-    seen = watch_of(context.broker, now_ms)
+    seen = take_watch(context.broker, now_ms, context.store.broker)
     if any(trigger.cause is Cause.SPACE_FULL for trigger in seen.triggers):
         return True
     levels = [level.used_percent for level in seen.levels if level.used_percent is not None]
@@ -156,7 +156,7 @@ def _space_is_the_cause(context: Context, request: PlanRequest, now_ms: int) -> 
 
 
 def _there(keeper: Keeper) -> list[Quarantine]:
-    """Those that may be emptied: of one whose undo has begun a person wants the rest back."""
+    """Return the quarantines that may be emptied. One whose undo has begun may not: it is wanted back."""
     found = quarantines(keeper.journal, keeper.record.store_id)
     return [one for one in found if one.there and one.state is not QuarantineState.UNDOING]
 
@@ -234,7 +234,7 @@ def _reason_to_stay(keeper: Keeper, run: Run, one: Quarantine, lease: Lease) -> 
 
 
 def _held(keeper: Keeper) -> str:
-    """Return by whose word nothing of the store is removed now, or which lake can't say; "": by nobody's."""
+    """Return which hold keeps the store's files from removal, or which lake can't be asked; "": none does."""
     store_id, name = keeper.record.store_id, keeper.record.name or ""
     lakes: list[Lake] = []
     for config in keeper.lakes:

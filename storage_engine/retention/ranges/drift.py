@@ -223,7 +223,7 @@ def gone_ranges(
 
 
 def span_of_missing(one: Missing) -> ReleasedSpan:
-    """Return what is missing as what went from its log."""
+    """Return a missing range as a span that left its log."""
     return ReleasedSpan(
         one.log,
         one.start_offset,

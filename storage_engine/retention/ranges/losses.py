@@ -47,7 +47,7 @@ def accepted_losses(journal: Journal, record: StoreRecord) -> tuple[AcceptedLoss
 
 
 def accepted_gaps(losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:
-    """Yield what is gone by nothing but a gap, and accepted: no journal has it among what went."""
+    """Yield accepted losses that only a gap shows: no journal has them among its deletions."""
     for loss in losses:
         if loss.gap:
             span = ReleasedSpan(

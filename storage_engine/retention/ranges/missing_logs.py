@@ -146,7 +146,7 @@ def missing_logs(
 def missing_spans(
     journal: Journal, record: StoreRecord, found: Iterable[Missing]
 ) -> tuple[ReleasedSpan, ...]:
-    """Return what is missing as what went from its logs; what a person has accepted as lost is excused."""
+    """Return missing ranges as spans that left their logs; what a person has accepted as lost is excused."""
     accepted = accepted_losses(journal, record)
     return tuple(part for one in found for part in excused_parts(span_of_missing(one), accepted))
 
@@ -161,7 +161,7 @@ def present_logs(broker: BrokerStore, snapshot: StoreSnapshot) -> dict[str, str]
 
 
 def _known(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[SeenLog, ...]:
-    """Return what is remembered; of before anything was, what the last plan had."""
+    """Return the logs that the journal remembers; where it remembers none yet, those of the last plan."""
     kept = kept_logs(store.journal_url, record.store_id)
     if kept is not None:
         return kept

@@ -129,21 +129,23 @@ class LakeLook:
     :param rows: its receipts from the last known one on, in their order.
     :param history: what verifying remembers of its receipts of this store.
     :param hidden: segments on disk whose receipts are not sound at this moment.
+    :param has_those_before: none of those before ``rows`` was deleted, as far as their number tells.
     """
 
     rows: Sequence[ReceiptSpan]
     history: History
     hidden: frozenset[Slot] = frozenset()
+    has_those_before: bool = True
 
 
 def known_spans(
-    known: RangeMemory, lake_ids: Sequence[str], read: Callable[[str, int], Sequence[ReceiptSpan]]
+    known: RangeMemory, lake_ids: Sequence[str], read: Callable[[str, int], LakeLook]
 ) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
     """Return what lakes have receipts of, by what is kept and the rows that came since.
 
     No offset is among it that no receipt is of. Of a segment that was archived twice one may be left out.
 
-    :param read: reads a lake's receipts from one on.
+    :param read: looks at a lake's receipts from one on.
     :return: None: what is kept of a lake isn't the beginning of its chain, or nothing is kept.
     """
     memory = known.of(lake_ids)
@@ -151,11 +153,10 @@ def known_spans(
         return None
     rows: list[ReceiptSpan | ArchivedSpan] = [*memory.settled]
     for mark in memory.marks:
-        new = read(mark.lake_id, max(0, mark.sequence))
-        last = (mark.sequence, mark.row_hash)
-        if mark.sequence >= 0 and not any((one.sequence, one.row_hash) == last for one in new):
+        look = read(mark.lake_id, max(0, mark.sequence))
+        if not _goes_on(mark, look):
             return None
-        rows += (*mark.open, *new)
+        rows += (*mark.open, *look.rows)
     return tuple(rows)
 
 
@@ -230,8 +231,7 @@ def _is_contradicted(
         return False
     new = [_new_rows(mark, look) for mark, look in zip(memory.marks, looks, strict=True)]
     for mark, look, rows in zip(memory.marks, looks, new, strict=True):
-        last = next((row for row in look.rows if row.sequence == mark.sequence), None)
-        if mark.sequence >= 0 and (last is None or last.row_hash != mark.row_hash):
+        if not _goes_on(mark, look):
             return True
         told = {*mark.faulty, *(row.row_hash for row in (*mark.open, *rows))}
         if not _faulty(look.history) <= told:
@@ -246,6 +246,13 @@ def _is_contradicted(
         runs[log, lineages.of(log)] and first < runs[log, lineages.of(log)][-1].end_offset
         for log, first in first_offsets.items()
     )
+
+
+def _goes_on(mark: LakeMark, look: LakeLook) -> bool:
+    """Return whether what is known of a lake's chain is still its beginning."""
+    last = next((row for row in look.rows if row.sequence == mark.sequence), None)
+    is_same = last is not None and last.row_hash == mark.row_hash and look.has_those_before
+    return mark.sequence < 0 or is_same
 
 
 def _overlaps(runs: Sequence[ArchivedSpan], row: ReceiptSpan) -> bool:
@@ -266,7 +273,7 @@ class _Hash:
 def _settling(
     spans: Iterable[ArchivedSpan], first_offsets: Mapping[str, int], lineages: Lineages
 ) -> Iterator[ArchivedSpan]:
-    """Yield what is sound, lies before all that is on disk, and shares no offset with another."""
+    """Yield the sound spans that end before what is on disk begins, and share no offset with another span."""
     for (log, lineage), group in groupby(in_order(spans), key=lambda one: (one.log, one.lineage)):
         mine = [*group]
         first = first_offsets.get(log) if lineage == lineages.of(log) else None
@@ -280,7 +287,7 @@ def _settling(
 
 
 def _runs(spans: Iterable[ArchivedSpan]) -> Iterator[ArchivedSpan]:
-    """Yield what follows each other as one."""
+    """Yield spans with those that follow each other joined."""
     run: list[ArchivedSpan] = []
     for one in in_order(spans):
         if run and not _follows(run[-1], one):

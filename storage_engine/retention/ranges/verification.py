@@ -487,6 +487,6 @@ def _renew(lake: Lake, store_id: str) -> int:
 
 
 def _holding(lake: Lake, rows: Sequence[Receipt]) -> list[Receipt]:
-    """Return the receipts that hold, with those of segments that expired."""
+    """Return the receipts that hold; those of segments that expired are among them."""
     broken = losses(find_faults(lake, whole(rows)))
     return [row for row in rows if row.identity not in broken]

@@ -109,6 +109,7 @@ def _clean(context: Context, run: Run, logs: Collection[str]) -> DependentsResul
         intend_dependents(context, run, files, held.lease)
         facts = [file.facts for file in files]
         remove = remover(context, run, facts, held.lease, clock_ms(), begin=False)
+        held.store.check()
         with package_errors(context.store.broker, "delete what depends on segments", MAY_BE_DONE):
             if (dependents := context.broker.dependents) is not None:
                 dependents.delete(files, lambda: context.journal.renew(held.lease), remove)

@@ -565,6 +565,7 @@ def _delete(
     def is_replicated() -> bool:
         return has_archived_replicas(context.broker, context.record, proofs, segments)
 
+    held.store.check()
     held.store.check_deletable(is_replicated)
     entries = [_entry(verdict, proofs, log_ids, context.record) for verdict in verdicts]
     said = [(entry.subject, to_jsonable(entry)) for entry in entries]

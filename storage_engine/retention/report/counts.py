@@ -82,11 +82,9 @@ def released_segments(store: AnyStore, run_key: str) -> tuple[SegmentRelease, ..
 
 
 def deleted_counts(store: AnyStore, run_key: str) -> Counts | None:
-    """Return the figures of what a run deleted, without those that only a lake knows where none can be read.
+    """Return the figures of what a run deleted; where no lake can be read, without those of lakes.
 
-    What went is followed up whatever became of the lakes meanwhile.
-
-    :return: None: nothing went.
+    :return: None: nothing was deleted.
     :raises RunStateError: there is no such run.
     """
     context = open_context(store)

@@ -36,8 +36,10 @@ from storage_engine.model.broker.broker_store import (
     StoreProcess,
     StoreReplicas,
     StoreShield,
+    Watch,
     process_of,
     refuse_former_members,
+    watch_of,
 )
 from storage_engine.model.broker.broker_tasks import BackgroundTasks
 from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason, Trigger
@@ -380,11 +382,17 @@ def asked(store: BrokerStore, broker: str) -> BrokerStore:
 def asked_lock(held: object, broker: str) -> LockedStore:
     """Return a store that is locked, whose answers come likewise.
 
-    :raises BrokerPackageError: it is something else.
+    :raises BrokerPackageError: it is something else, or has what can't be.
     """
+    where = f"broker {broker}: lock"
     if not isinstance(held, LockedStore):
-        refuse(f"broker {broker}: lock", f"type {LockedStore.__name__}", f"{held!r:.400}")
-    return cast(LockedStore, _Asked(held, broker, "lock."))
+        refuse(where, f"type {LockedStore.__name__}", f"{held!r:.400}")
+    locked = cast(LockedStore, _Asked(held, broker, "lock."))
+    _check_said((), locked.notices, where)
+    size = locked.max_delete_batch
+    if size is not None and (type(size) is not int or size < 1):
+        refuse(f"{where}: max_delete_batch", "a number from 1 on, or None", f"{size!r:.400}")
+    return locked
 
 
 def answer_for_left(
@@ -441,7 +449,10 @@ def take_sealed_files(store: BrokerStore, broker: str) -> tuple[Segment, ...]:
     :raises StorageEngineError: as ``StoreShield.sealed_files`` does, or the store can have no shield.
     """
     if (shield := store.shield) is None:
-        raise BadInputError(f"broker {broker}: expected a store that can have a shield, found none.")
+        raise BadInputError(
+            f"broker {broker}: expected a store that can have a shield, found none. Nothing was "
+            "changed. Set shield to off."
+        )
     with package_errors(broker, "list its sealed files"):
         segments = shield.sealed_files()
         data_paths = store.data_paths
@@ -572,6 +583,15 @@ def take_triggers(
         triggers, notices = causes.triggers(snapshot, now_ms, request)
     _check_said(triggers, notices, f"broker {snapshot.broker}: {snapshot.root}")
     return triggers, notices
+
+
+def take_watch(store: BrokerStore, now_ms: int, broker: str) -> Watch:
+    """Return the causes that hold for a store by clock and disks alone.
+
+    :raises BrokerPackageError: its package doesn't tell.
+    """
+    with package_errors(broker, "look at clock and disks", _ASKED):
+        return watch_of(store, now_ms)
 
 
 def _check_said(triggers: object, notices: object, where: str) -> None:

@@ -253,7 +253,8 @@ def check_undo_settings(store: ManagedStore) -> None:
         found = "undo_directories alone" if directories else f"undo_window_hours {hours} alone"
         raise BadInputError(
             f"store {store.name}: expected undo_window_hours together with undo_directories, as "
-            f"{broker.words.title} bears no quarantine among its files, found {found}. Nothing was changed. "
+            f"a quarantine of {broker.words.title} lies outside the store, found {found}. Nothing was "
+            "changed. "
             "Give both, --undo-window-hours and --undo-directory at a shell, or neither."
         )
 

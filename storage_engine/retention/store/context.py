@@ -35,7 +35,6 @@ from storage_engine.model.broker.broker_store import (
     check_manageable,
     course_of,
     process_of,
-    watch_of,
 )
 from storage_engine.model.hold import BrokerProgress, HoldMemory
 from storage_engine.model.lag import ArchiveLag
@@ -48,6 +47,7 @@ from storage_engine.retention.store.broker_answers import (
     asked_lock,
     package_errors,
     take_snapshot,
+    take_watch,
 )
 from storage_engine.retention.store.broker_disks import checked_data_paths
 from storage_engine.retention.store.brokers import open_store
@@ -64,16 +64,15 @@ RAN = "ran"
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """A store that is ours to change, as it was when it became so."""
+    """A store that is ours to change, as it was when it became so.
+
+    :param notices: what could not be checked.
+    """
 
     snapshot: StoreSnapshot
     lease: Lease
     store: LockedStore
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Return what could not be checked."""
-        return self.store.notices
+    notices: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +129,9 @@ class Context:
     def bytes_per_second(self) -> int | None:
         """Return how fast segments may be read now; None: without a limit, as in an emergency."""
         beside = self.broker.is_live or bool(self.broker.limit and process_of(self.broker).user())
-        emergency = beside and any(trigger.at_once for trigger in watch_of(self.broker, clock_ms()).triggers)
+        emergency = beside and any(
+            trigger.at_once for trigger in take_watch(self.broker, clock_ms(), self.store.broker).triggers
+        )
         return archive_limit(self.store.policy, beside=beside, emergency=emergency)
 
     def sample(
@@ -224,7 +225,7 @@ class Context:
                     recover,
                     ".",
                 )
-            yield Locked(snapshot, lease, held)
+            yield Locked(snapshot, lease, held, held.notices)
 
 
 AnyStore = ManagedStore | Context

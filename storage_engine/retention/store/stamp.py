@@ -314,7 +314,7 @@ def _heads(known: Iterable[LakeHead], heads: Iterable[LakeHead], path: Path) -> 
 
 
 def _later(one: RunDigest | None, other: RunDigest | None) -> RunDigest | None:
-    """Return that of the later run; of one run, that of more events."""
+    """Return the digest of the later run; of one run, the digest of more events."""
     return max((one, other), key=lambda it: (-1, -1) if it is None else (it.begun_at_ms, it.event_id))
 
 
@@ -366,7 +366,7 @@ def update_stamp(
 
 
 def _in(places: Iterable[StampPlace], root: str) -> Iterator[Stamp | None]:
-    """Yield what lies at each place now."""
+    """Yield the stamp that each place has now; None: it has none."""
     found = _read_all(root)
     yield from (found.get(place.path) for place in places)
 

@@ -103,7 +103,7 @@ class ServedStore(RocketMQBrokerStore):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedDependents(QueuesAndIndex):
-    """Those that go through the process that serves the store, if one does."""
+    """Consume queues and index, deleted by the process that serves the store, if one does."""
 
     session: EngineSession | None
 

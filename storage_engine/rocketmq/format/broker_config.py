@@ -262,7 +262,8 @@ def _read(path: Path) -> dict[str, _Property]:
         raise BrokerConfigError(f"broker.conf: {error}") from error
     except OSError as error:
         raise BrokerConfigError(
-            f"{path}: can't read broker.conf: {error.strerror}. Name the file the broker was started with."
+            f"{path}: can't read broker.conf: {error.strerror}. Name the file that the broker was started "
+            "with, and run as a user who may read it."
         ) from error
     properties = {}
     line = 1
@@ -333,7 +334,8 @@ def _root(properties: Mapping[str, _Property], root: str | Path | None) -> str:
     if root is None:
         if not value:
             raise BrokerConfigError(
-                "No store root: expected storePathRootDir in broker.conf or a store directory, found neither."
+                "No store root: expected storePathRootDir in broker.conf or a store directory, found "
+                "neither. Nothing was changed. Name the store's directory."
             )
         return value
     if configured is not None and value and Path(value).resolve() != Path(root).resolve():

@@ -122,7 +122,10 @@ def _list_directory(directory: Path, *, refuse_links: bool = True) -> list[tuple
                 if size is not None:
                     found.append((Path(entry.path), size))
             return found
-    raise StoreBusyError(f"{directory}: files went away each time that it was listed: somebody deletes them.")
+    raise StoreBusyError(
+        f"{directory}: expected its files to stay while they are listed, found that they went away each "
+        "time. Find out who deletes them, and run again."
+    )
 
 
 def size_bytes_of(entry: os.DirEntry[str]) -> int | None:
@@ -229,7 +232,9 @@ def mapped(path: Path, *, scattered: bool = False) -> Iterator[memoryview]:
         try:
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError as error:
-            raise StoreBusyError(f"{path}: expected bytes, found none: somebody changes the file.") from error
+            raise StoreBusyError(
+                f"{path}: expected bytes, found none: somebody changes the file. Find out who, and run again."
+            ) from error
     if scattered:
         mapping.madvise(mmap.MADV_RANDOM)
     view = memoryview(mapping)

@@ -225,5 +225,5 @@ _LETTERS = {2: "h", 4: "i", 8: "q"}
 
 @cache
 def _struct(dtype: np.dtype[Any]) -> struct.Struct:
-    """The same fields; several times as quick for a single entry."""
+    """Return a struct of the dtype's fields: several times as quick as NumPy for a single entry."""
     return struct.Struct(">" + "".join(_LETTERS[dtype[name].itemsize] for name in dtype.names or ()))

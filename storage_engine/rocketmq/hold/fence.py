@@ -145,7 +145,7 @@ def _has_lease(state: HoldState, file: SeenFile) -> bool:
 
 
 LOWEST_HOURS: Final = 24 * 365
-"""A negative fileReservedTime is made up for so far; file systems end somewhere."""
+"""Down to this, times in the future make up for a negative fileReservedTime; a file system has a last one."""
 
 MARGIN_PERCENT: Final = 5
 """So far below the force level a hold is refused, where the broker may delete by force above it."""
@@ -165,7 +165,7 @@ def reserved_hours(found: Observed, root: str) -> int:
         return hours
     raise GateRefusedError(
         f"{root}: expected {RESERVED} of 0 hours or more, found {value!r} at broker {found.address}: no "
-        "segment can be young enough for it, so nothing can be held. Nothing was changed. Set "
+        "time of a segment holds such a broker back, so nothing can be held. Nothing was changed. Set "
         f"{RESERVED} to 48 or so, by mqadmin updateBrokerConfig or in broker.conf."
     )
 
@@ -188,8 +188,7 @@ def with_force_ended(state: HoldState, found: str) -> HoldState:
 
 
 def check_force_is_far(found: Observed, config: BrokerConfig, disks: Sequence[DiskUsage], root: str) -> str:
-    """Return whether a store can be held though its broker may delete by force, since its disks are far from
-    that.
+    """Make sure that disks are far below the force level of a broker that may delete by force.
 
     Above the force level the broker ignores mtimes (CleanCommitLogService#isSpaceToDelete).
 

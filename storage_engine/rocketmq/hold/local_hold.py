@@ -216,7 +216,9 @@ def settled(root: Path, *, wait_seconds: float = WAIT_SECONDS) -> Iterator[int]:
 
 
 def read_local(root: Path) -> HoldState | None:
-    """Return the hold that lies with a store; None: there is none, or a damaged one: the journal's counts.
+    """Return the hold that a store's own directory has.
+
+    None: there is none, or a damaged one; then the hold in the journal counts.
 
     :raises GateRefusedError: there is one that may not be read, or that this release can't read.
     """
@@ -358,7 +360,7 @@ def with_fenced_since(saved: HoldState, local: HoldState) -> HoldState:
 
 
 def left_behind(root: Path) -> HoldState | None:
-    """Return what a hold that no journal knows any more has left of itself: the segments that it still keeps.
+    """Return what is left of a hold that no journal knows any more: the segments that still have its times.
 
     :raises GateRefusedError: it can't be read.
     """

@@ -30,9 +30,9 @@ def dispatched_offset(
 ) -> int:
     """Return the offset below which every message is in its consume queue.
 
-    Asks the consume queue of the first message behind the sealed segments; without an answer the ends of
-    all queues, until one proves it; behind the highest entry a segment without messages for a consume
-    queue counts as dispatched too.
+    The consume queue of the first message behind the sealed segments is asked first. If it has no answer, the
+    ends of all queues are, until one proves it. Behind the highest entry, a segment without messages for a
+    consume queue counts as dispatched, too.
 
     :param segments: the commitlog's files, oldest first.
     :param sealed_end: where the active segment begins; more than that needs no proof.

@@ -92,7 +92,7 @@ def _table(
     offsets: Longs,
     row: int,
 ) -> tuple[int, int, int]:
-    """One of the two tables; ends behind its brace."""
+    """Read one of the two tables; ends behind its closing brace."""
     at = _token(data, at, _OPEN)
     more = 0
     while at >= 0:

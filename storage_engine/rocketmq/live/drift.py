@@ -61,7 +61,7 @@ def new_drift(state: HoldState, found: Observed) -> tuple[Drift, ...]:
 
 
 def all_drift(state: HoldState, found: Observed) -> tuple[Drift, ...]:
-    """Return what isn't as it was left, also where it was reported already."""
+    """Return the whole drift of a held store, also what was reported already."""
     return new_drift(replace(state, reported=()), found)
 
 
@@ -168,7 +168,7 @@ def _lapsed(state: HoldState, found: Observed) -> Iterator[Drift]:
 
 
 def _gone(state: HoldState, found: Observed) -> Iterator[Drift]:
-    """One a range that is gone, as far as its segments are neighbours."""
+    """Yield a drift for each range of neighbouring segments that is gone."""
     if not state.segments:
         return  # the first look was cut short before it remembered any
     there = {file.base_offset for file in found.files}
@@ -201,7 +201,7 @@ def _range_gone(start: int, end: int) -> Drift:
 
 
 def _touched(state: HoldState, found: Observed) -> Iterator[Drift]:
-    """One for all whose times were changed, and one for all that are other files."""
+    """Yield a drift for files whose times were changed, and one for those that other files replaced."""
     there = [(touched, found.file_at(touched.base_offset)) for touched in state.touched]
     seen = [(touched, file) for touched, file in there if file is not None]
     others = [(touched, file) for touched, file in seen if file.inode != touched.inode]

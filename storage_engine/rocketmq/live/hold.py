@@ -165,7 +165,10 @@ def _renew(store: LiveParts, now_ms: int, replicas: Replicas) -> HoldStatus:
     if memory is None:
         raise GateRefusedError(f"{root_of(store)}: expected a journal that remembers a hold, found none.")
     if store.live.hold_hours < 1:
-        raise BadInputError(f"hold_hours: expected at least 1, found {store.live.hold_hours}")
+        raise BadInputError(
+            f"hold_hours: expected at least 1, found {store.live.hold_hours}. Nothing was changed. "
+            "Correct it: 24 is usual."
+        )
     # What an earlier hold has left still keeps the store, though no journal knows it.
     begins = load_state(memory) is None and left_behind(root_of(store)) is None
     try:

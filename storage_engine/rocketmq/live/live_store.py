@@ -216,7 +216,7 @@ def _look(parts: LiveParts, look: Callable[[], StoreSnapshot]) -> StoreSnapshot:
 
 
 class LiveCourse(FileCourse):
-    """The same beside a running broker, which deletes meanwhile."""
+    """The course of a store whose broker runs, and deletes meanwhile."""
 
     __slots__ = ()
 
@@ -286,7 +286,7 @@ class LiveShield(StoreShield):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveDependents(QueuesAndIndex):
-    """Those that a running broker deletes itself, once its log begins later; it may be at it."""
+    """Consume queues and index, which a running broker deletes itself once its log begins later."""
 
     admin: BrokerAdmin
 

@@ -306,17 +306,17 @@ def _ask(store: LiveParts, state: HoldState, patience: Patience) -> RuntimeInfo:
     if info.boot_timestamp_ms != state.boot_timestamp_ms:
         raise BrokerUnavailableError(
             f"{store.admin.address}: expected the broker that was told to delete, started at "
-            f"{state.boot_timestamp_ms} ms, found one started at {info.boot_timestamp_ms} ms. What was to "
-            "stay stays. Run the same again, which looks at the new one and goes on.",
+            f"{state.boot_timestamp_ms} ms, found one started at {info.boot_timestamp_ms} ms. The fence "
+            "still keeps what is to stay. Run the same again, which looks at the new one and goes on.",
             may_have_acted=True,
         )
     return info
 
 
 def _left(prefix: Prefix) -> list[Path]:
-    """Files of the prefix that are there.
+    """Return the files of the prefix that are still there.
 
-    :raises StoreNotFoundError: a directory isn't the one that it was, so nobody can say.
+    :raises StoreNotFoundError: a directory was replaced or is gone, so that what is left isn't known.
     """
     left = [Path(s.facts.path) for s in prefix.segments if Path(s.facts.path).exists()]
     for directory, identity in prefix.directories.items():

@@ -47,7 +47,7 @@ def look(store: LiveParts, now_ms: int) -> HoldStatus:
 def drift_of(
     store: LiveParts, state: HoldState | None, found: Observed
 ) -> tuple[tuple[Drift, ...], tuple[Drift, ...]]:
-    """Return all that there are, and those among them that weren't reported before."""
+    """Return the whole drift of a held store, and the part of it that wasn't reported before."""
     if state is None:
         return (), ()
     lasting = all_drift(state, found)

@@ -99,7 +99,10 @@ def split_address(address: str) -> tuple[str, int]:
     host, _, port = address.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
-        raise BadInputError(f"Address {address!r}: expected host:port, as in 10.0.0.1:10911.")
+        raise BadInputError(
+            f"Address {address!r}: expected host:port, as in 10.0.0.1:10911. Nothing was asked or "
+            "changed. Correct it."
+        )
     return host, int(port)
 
 

@@ -45,7 +45,10 @@ class NameServers:
     def __init__(self, addresses: str, access: Access | None = None) -> None:
         self.addresses = tuple(filter(None, map(str.strip, addresses.split(SEPARATOR))))
         if not self.addresses:
-            raise BadInputError("Name servers: expected host:port, several separated by ';', found none.")
+            raise BadInputError(
+                "Name servers: expected host:port, several separated by ';', found none. Nothing was "
+                "asked or changed."
+            )
         for address in self.addresses:
             split_address(address)
         self._access = access

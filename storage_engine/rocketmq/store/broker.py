@@ -399,9 +399,9 @@ def cut_log(log: LogSnapshot, end: int, dispatched: int) -> LogSnapshot:
 
 
 def open_files(settings: StoreSettings) -> RocketMQBrokerStore:
-    """A stopped broker's store, or the files of any.
+    """Open a stopped broker's store, or any broker's files.
 
-    :raises UnsupportedLayoutError: one that can't be cleaned.
+    :raises UnsupportedLayoutError: it can't be cleaned.
     """
     store = open_any(settings)
     store.files.layout.check_cleanable()
@@ -409,7 +409,7 @@ def open_files(settings: StoreSettings) -> RocketMQBrokerStore:
 
 
 def open_any(settings: StoreSettings) -> RocketMQBrokerStore:
-    """The same, also of which nothing but its log can be read: that is archived, and nothing is deleted."""
+    """Open a store's files, also where only the log can be read: that is archived, and nothing is deleted."""
     config = load_broker_config(settings.broker_conf, settings.overrides, root=settings.root)
     files = RocketMQStore.open(config, to_archive=True)
     return RocketMQBrokerStore(files, config, zone_of(settings.time_zone), settings)

@@ -194,7 +194,13 @@ def read_whole(path: Path, size_bytes: int) -> bytearray:
                 position += count
             found = position if position < size_bytes else size_bytes + len(file.read(1))
     except FileNotFoundError as error:
-        raise StoreBusyError(f"{path}: went away: somebody else changes the store.") from error
+        raise StoreBusyError(
+            f"{path}: expected the file, found that it went away: somebody else changes the "
+            "store. Find out who, and run again."
+        ) from error
     if found != size_bytes:
-        raise StoreBusyError(f"{path}: expected {size_bytes} bytes, found {found}: somebody else changes it.")
+        raise StoreBusyError(
+            f"{path}: expected {size_bytes} bytes, found {found}: somebody else changes it. "
+            "Find out who, and run again."
+        )
     return data

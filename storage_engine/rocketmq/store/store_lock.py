@@ -182,7 +182,10 @@ def _take(fd: int, layout: StoreLayout) -> None:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EAGAIN):
-            raise StoreBusyError(f"{path}: can't be locked: {error.strerror}.") from error
+            raise StoreBusyError(
+                f"{path}: expected a file that can be locked, found {error.strerror}. Nothing was changed. "
+                "Run on the host that has the disk."
+            ) from error
         pid = _locking_pid(fd)
         if pid is not None and _is_run(layout, pid):
             raise TurnTakenError(
@@ -197,7 +200,9 @@ def _take(fd: int, layout: StoreLayout) -> None:
         ) from error
     here, there = os.fstat(fd), path.lstat()
     if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
-        raise StoreBusyError(f"{path}: was replaced while it was being locked; try again.")
+        raise StoreBusyError(
+            f"{path}: was replaced while it was being locked. Nothing was changed. Try again."
+        )
 
 
 def _engine_text(layout: StoreLayout) -> str:

@@ -19,14 +19,14 @@ from tests.rounds import later
 
 KILLED_UPGRADE = """
 import os, sys
-from storage_engine.journal.tables import database
+from storage_engine.journal.tables.migrations import MIGRATIONS
 from storage_engine.journal.journal import Journal
-last = max(database.MIGRATIONS)
-migrate = database.MIGRATIONS[last]
+last = max(MIGRATIONS)
+migrate = MIGRATIONS[last]
 def killed(connection):
     migrate(connection)
     os._exit(9)
-database.MIGRATIONS[last] = killed
+MIGRATIONS[last] = killed
 Journal(sys.argv[1])
 """
 

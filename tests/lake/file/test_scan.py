@@ -14,7 +14,7 @@ from storage_engine.lake.archive import receipt_commit
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.coverage.spans import receipt_spans
-from storage_engine.lake.file.scan import RANGES_NAME, between, live_data_files
+from storage_engine.lake.file.scan import RANGES_NAME, between, count_rows, live_data_files
 from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
 from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.rebuilding import rebuild
@@ -52,6 +52,7 @@ def check(lake: Lake) -> None:
         small = [it.file_path for it in files if it.record_count < receipt_commit.FULL_FILE_ROWS]
         merged = receipt_commit._files(lake.segments(), store)
         assert sorted(task.file.file_path for task in merged) == sorted(small)
+        assert count_rows(lake.segments(), store) == len(rows)
         head = check_links(lake.segments(), store, whole=True)
         assert head.sequence == len(rows) - 1
         assert check_links_on(lake.segments(), store) == head

@@ -13,9 +13,16 @@ from types import ModuleType
 
 import pytest
 from pyiceberg.io import FileIO
+from pyiceberg.table import Table
 
 from storage_engine.core.clock import DAY_MS, clock_ms
-from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError, ReceiptError
+from storage_engine.exceptions import (
+    BadInputError,
+    LakeIdentityError,
+    LakeUnavailableError,
+    ProofError,
+    ReceiptError,
+)
 from storage_engine.lake.acts import act_files
 from storage_engine.lake.acts.act_files import read_acts, read_store_names, record_act
 from storage_engine.lake.archive import archive as archiving
@@ -406,6 +413,28 @@ def test_what_is_wrong_with_one_store_ends_no_other_store(
         assert len({row.data_file for row in receipts(small, other)}) == 1
     assert len([one for one in live(small) if one != named]) == stores
     assert all(Path(data_file_of(small.messages(), row)[7:]).exists() for row in receipts(small, STORE))
+
+
+def test_small_files_that_become_no_larger_one_without_the_lost_end_no_other_store(
+    small: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in segments:
+        archive_all(small, make_jobs(small, path, store_id="store-2"))
+    lost = data_file_of(small.messages(), receipts(small, STORE)[1])
+    Path(lost.removeprefix("file://")).unlink()
+    write = compaction._write
+
+    def differ(table: Table, group: Sequence[SmallFile]) -> LargerFile:
+        if group[0].receipts[0].store_id == STORE and lost not in [file.location for file in group]:
+            raise ProofError("expected the columns of one, found others")
+        return write(table, group)
+
+    monkeypatch.setattr(compaction, "_write", differ)
+    done = compact_lake(small)
+    assert (done.files, done.larger_files) == (3, 1)
+    lost_one, differing = done.faults
+    assert lost in lost_one
+    assert "found others" in differing
 
 
 def test_a_lake_that_can_not_be_read_is_no_fault_of_one_store(

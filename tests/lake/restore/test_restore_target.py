@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.restore import restore as restoring
+from storage_engine.lake.restore import restore_target
 from storage_engine.lake.restore.restore import restore, segment_path
 from storage_engine.model.proof.receipt import Receipt
 
@@ -45,6 +49,27 @@ def archived(
         path.write_bytes(sample_segments[path.name])
     lake = make_lake(LakeConfig.local(base / "lake"))
     return Archived(lake, base / "lake", segments, archive_all(lake, make_jobs(lake, *segments)))
+
+
+@pytest.mark.slow
+def test_of_files_that_are_read_side_by_side_the_one_that_can_not_be_read_is_named(
+    archived: Archived, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "restored"
+    restored = restore(archived.lake, "store-1", target)
+    broken = Path(restored[1].path)
+    number, hashes = broken.stat().st_ino, restore_target.sha256_of_files
+
+    def read(files: Sequence[FileIO]) -> list[str]:
+        if number in {os.fstat(file.fileno()).st_ino for file in files}:
+            raise OSError(errno.EIO, "Input/output error")
+        return hashes(files)
+
+    monkeypatch.setattr(restore_target, "sha256_of_files", read)
+    monkeypatch.setattr(restoring, "reading_threads", lambda _: 1)
+    with pytest.raises(RestoreError, match=r"Input/output error") as refused:
+        restore(archived.lake, "store-1", target)
+    assert [Path(one.path).name in str(refused.value) for one in restored] == [False, True, False]
 
 
 @pytest.mark.slow

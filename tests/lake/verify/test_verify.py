@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +16,8 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.coverage.coverage import ReleasedSpan
 from storage_engine.lake.coverage.spans import local_spans
+from storage_engine.lake.file.data_file import WindowMemory
+from storage_engine.lake.soundness import soundness_reader
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.verify.verify import StoreVerification, VerifyLevel, verify
 from storage_engine.model.proof.receipt import Receipt
@@ -85,6 +88,26 @@ def test_bytes_of_several_stores_and_lineages_are_told_apart(
         first, second = verify(lake, level)
         assert (first.overall, first.receipt_count, second.overall) == (Status.OK, 5, Status.OK)
         assert [(row.start_offset, row.end_offset) for row in first.ranges] == [(0, 3 * MIB)]
+
+
+@pytest.mark.slow
+def test_memory_of_segments_is_held_once_a_thread_however_many_stores_there_are(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window may have a quarter of a gigabyte."""
+    made: list[int] = []
+
+    class Counted(WindowMemory):
+        def __init__(self) -> None:
+            made.append(threading.get_ident())
+            super().__init__()
+
+    monkeypatch.setattr(soundness_reader, "WindowMemory", Counted)
+    for number in range(2, 6):
+        archive_all(lake, make_jobs(lake, segments[0], store_id=f"store-{number}"))
+    assert {found.overall for found in verify(lake, VerifyLevel.BYTES)} == {Status.OK}
+    assert made
+    assert len(made) == len(set(made))
 
 
 @pytest.mark.slow

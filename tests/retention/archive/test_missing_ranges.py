@@ -35,13 +35,16 @@ from storage_engine.model.store import (
 from storage_engine.retention.archive import missing_ranges as missing_ranges_module
 from storage_engine.retention.archive.archivable import Listed
 from storage_engine.retention.archive.missing_ranges import LogLooks, missing_ranges
-from storage_engine.retention.archive.sealed import archive_sealed
+from storage_engine.retention.archive.sealed import archive_sealed, measure_lag
 from storage_engine.retention.housekeeping.maintaining import maintain_store
+from storage_engine.retention.monitor.recording_ranges import store_ranges
 from storage_engine.retention.ranges.drift import recorded_gone
+from storage_engine.retention.ranges.offset_ranges import Place
 from storage_engine.retention.ranges.range_memory import keep_ranges, kept_ranges
 from storage_engine.retention.ranges.seen_logs import SeenLog
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.steps import monitor
+from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.made_node import MadeNode, batch_of
 from tests.kafka.stopped_nodes import OLD_MS, empty_snapshot, make_node, managed
@@ -236,6 +239,26 @@ def test_what_the_monitor_s_look_kept_of_lakes_is_not_read_again(
     assert read[3:] == [len(rows) - 1, 0]
     (drift,) = recorded(store)
     assert (drift.start_offset, drift.end_offset) == (max(row.end for row in rows), 40)
+
+
+@pytest.mark.parametrize("deleted", [22, 24], ids=["kept in a run", "kept as a receipt"])
+def test_what_the_last_look_kept_is_none_where_another_engine_deletes_receipts(
+    store: ManagedStore, node: MadeNode, deleted: int
+) -> None:
+    for first in (20, 24):
+        go_on(node, first)
+        archive_sealed(store, f"from-{first}", archive_here)
+    monitor(store, "look")
+    open_lake(store.lake).segments().delete(f"base_offset == {deleted}")
+    go_on(node, 28)
+    with opened(store) as context:
+        measured = measure_lag(context)
+        shown = store_ranges(context, measured.snapshot, measured)
+    archived = [(one.start_offset, one.end_offset) for one in shown if one.where is Place.ARCHIVED]
+    assert archived == [(20, deleted), (deleted + 2, 28)]
+    archive_sealed(store, "later", archive_here)
+    (drift,) = recorded(store)
+    assert (drift.start_offset, drift.end_offset) == (deleted, deleted + 2)
 
 
 def test_maintaining_brings_in_what_no_run_could_write(

@@ -7,6 +7,8 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from storage_engine.core.clock import clock_ms
 from storage_engine.cycle import archive_here
 from storage_engine.journal.reading.queries import JournalReader, Moment, read_moments
@@ -42,9 +44,13 @@ def test_each_look_is_one_sample_with_the_archive_lag(managed: Managed) -> None:
     assert [one.archive_lag_bytes for one in looks(store)] == 2 * [first.archive_lag_bytes]
 
 
-def test_a_look_without_one_of_the_lakes_does_not_know_what_is_lost(managed: Managed, tmp_path: Path) -> None:
+@pytest.mark.parametrize("hours", ["99", ";".join(map(str, range(24)))], ids=["not due", "due"])
+def test_a_look_without_one_of_the_lakes_does_not_know_what_is_lost(
+    managed: Managed, tmp_path: Path, hours: str
+) -> None:
+    """Also where all that is on disk is due, as on a disk that fills."""
     second = LakeConfig.local(tmp_path / "second")
-    store = replace(managed(overrides={"deleteWhen": "99"}), second_lake=second)
+    store = replace(managed(overrides={"deleteWhen": hours}), second_lake=second)
     make_lake(second, "rocketmq")
     monitor(store, "with it")
     (tmp_path / "second" / "warehouse").rename(tmp_path / "away")

@@ -292,6 +292,22 @@ def test_what_is_no_lower_policy_is_refused(archived: Make) -> None:
             lower_policy(journal, record, approval, hours, ANN)
 
 
+def test_two_persons_put_a_minimum_in_the_place_of_a_longer_retention(archived: Make) -> None:
+    store = archived(max_segments=1, policy=Policy(approval=FORCED))
+    journal, record = known(store)
+    for approval, hours in ((ALWAYS, 24), (FORCED, 73)):
+        with pytest.raises(BadInputError, match="expected less than approval: forced"):
+            lower_policy(journal, record, approval, hours, ANN)
+    for person in (ANN, BOB):
+        lowered = lower_policy(journal, record, FORCED, 24, person)
+    assert lowered is not None
+    assert (lowered.minimum_retention_hours, lowered.kept_ms) == (24, 24 * HOUR_MS)
+    day = {**store.overrides, "fileReservedTime": "24"}
+    shorter = with_policy(replace(store, overrides=day), minimum_retention_hours=24)
+    add_run(shorter, "day", 1)
+    assert steps.release(shorter, "day").deleted
+
+
 def test_forced_asks_for_what_goes_below_the_minimum_or_on_a_waiver(
     archived: Make, refuses: Callable[..., str]
 ) -> None:
@@ -331,6 +347,24 @@ def test_forced_asks_for_what_goes_by_a_shorter_retention_than_before(
     for person in (ANN, BOB):
         lower_policy(*known(store), FORCED, None, person)
     assert steps.release(shorter, "next").deleted
+
+
+def test_forced_asks_for_what_goes_without_the_proof_that_was_required(
+    archived: Make, refuses: Callable[..., str]
+) -> None:
+    store = archived(max_segments=1, policy=Policy(approval=FORCED))
+    unproven = with_policy(store, archive=ArchiveMode.OFF)
+    assert "archive was required, and is off" in refuses(unproven, NotApprovedError)
+    for person in (ANN, BOB):
+        lower_policy(*known(store), FORCED, None, person)
+    assert steps.release(unproven, "r").deleted
+    # Of a store that nobody archives nobody is asked.
+    add_run(unproven, "next", 2)
+    assert steps.release(unproven, "next").deleted
+    assert steps.make_plan(store, "later", PlanRequest(manual=True, max_segments=3)).delete_offsets
+    add_run(unproven, "last", 3)
+    with pytest.raises(NotApprovedError, match="archive was required"):
+        steps.release(unproven, "last")
 
 
 def test_a_shorter_retention_of_the_running_broker_itself_counts_after_three_days(

@@ -447,6 +447,7 @@ NONE, FORCED, ALWAYS = ApprovalPolicy
         (FORCED, RecordedPolicy(FORCED, 24), 12, Reason.EXPIRED, PlanRequest(), None, "was 24, and is 12"),
         (NONE, RecordedPolicy(FORCED, 24), None, Reason.EXPIRED, PlanRequest(), None, "was 24, and is none"),
         (FORCED, RecordedPolicy(FORCED, 24), 24, Reason.EXPIRED, PlanRequest(), None, ""),
+        (FORCED, RecordedPolicy(FORCED, archived=True), None, Reason.EXPIRED, PlanRequest(), None, ""),
         (
             FORCED,
             RecordedPolicy(FORCED, kept_ms=2),

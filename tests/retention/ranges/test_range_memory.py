@@ -107,6 +107,9 @@ class World:
                 del rows[len(rows) // 2 :]
                 self.lakes[lake].add(log, self.lineages.of(log), number, extra=1)
 
+    def look(self, lake: str, first_sequence: int) -> LakeLook:
+        return self.lakes[lake].look(first_sequence, frozenset())
+
     def hidden(self, lake: str) -> frozenset[Slot]:
         """Segments on disk whose data file was found to be away at this moment."""
         if lake == "a":
@@ -214,7 +217,7 @@ def test_what_came_since_gives_what_reading_all_gives(
     for happened, asked in past:
         for step in happened:
             world.do(step)
-        found = known_spans(world.known, asked, lambda lake, first: world.lakes[lake].rows[first:])
+        found = known_spans(world.known, asked, world.look)
         if found is not None:
             all_of = [row for lake in asked for row in world.lakes[lake].rows]
             assert all(

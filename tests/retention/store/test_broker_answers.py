@@ -26,6 +26,7 @@ from storage_engine.retention.store.broker_answers import (
     take_sealed_files,
     take_snapshot,
     take_triggers,
+    take_watch,
 )
 
 NOW_MS = 1_700_000_000_000
@@ -387,7 +388,9 @@ def _saying(root: Path, question: str, error: Exception) -> tuple[Any, str]:
     of = type("Part", (ALL_PARTS[part],), {name: say, "__init__": lambda _: None})
     of.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
     if part == "lock":
-        return asked_lock(of(), "says"), name
+        locked: Any = asked_lock(LockedStore(), "says")
+        locked._asked = of()
+        return locked, name
     setattr(says, part, of())
     return getattr(asked(says, "says"), part), name  # type: ignore[arg-type]
 
@@ -406,6 +409,28 @@ def test_what_a_lock_gives_is_of_the_contract() -> None:
     """A package of an older one gives what has notices alone, and is asked nothing before a deletion."""
     with pytest.raises(BrokerPackageError, match="lock: expected type LockedStore, found"):
         asked_lock(_Says(Path("/x"), notices=()), "says")
+
+
+@pytest.mark.parametrize("size", [0, -1, True, "2", 2.0])
+def test_how_many_go_at_once_is_a_number_or_any(size: Any) -> None:
+    """By 0 all would go, and by less than that no batch would ever end."""
+    assert asked_lock(LockedStore(max_delete_batch=1), "says").max_delete_batch == 1
+    with pytest.raises(BrokerPackageError, match="max_delete_batch: expected a number from 1 on, or None"):
+        asked_lock(LockedStore(max_delete_batch=size), "says")
+
+
+def test_what_a_lock_could_not_check_is_told_before_anything_goes() -> None:
+    wrong: Any = None
+    with pytest.raises(BrokerPackageError, match="notices: expected a tuple of str, found None"):
+        asked_lock(LockedStore(wrong), "says")
+
+
+@pytest.mark.parametrize("found", [None, "text"])
+def test_a_look_at_what_is_no_snapshot_is_the_same_error(root: Path, found: Any) -> None:
+    says: Any = _Says(root, snapshot=found)
+    says.causes = None
+    with pytest.raises(BrokerPackageError, match="expected its package to look at clock and disks"):
+        take_watch(asked(says, "says"), 0, "says")
 
 
 def _class_with(member: str, value: object) -> type:

@@ -1,0 +1,139 @@
+"""Migrations of the journal: each makes what a version lacks of a journal that an older release wrote.
+
+Each runs once, in the one transaction that brings a journal up to this version, while foreign keys are not
+enforced. Tables that a version lacks have been made by then. A release that wrote an older journal refuses a
+newer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sqlalchemy import Column, Connection, inspect
+
+from storage_engine.journal.tables.rows import project_all
+from storage_engine.journal.tables.schema import (
+    events_incidents,
+    events_of_segments,
+    lineages,
+    reports,
+    runs_by_store,
+    samples,
+    samples_measured,
+    stores,
+    stores_by_name,
+)
+
+Migration = Callable[[Connection], None]
+
+
+def remember_hosts(connection: Connection) -> None:
+    """1 to 2: where a store was first seen, archive lag, and readings of the clock."""
+    _add(connection, stores.c.host)
+    _add(connection, samples.c.archive_lag)
+    _add(connection, samples.c.clock)
+
+
+def sample_progress(connection: Connection) -> None:
+    """2 to 3: how far a running broker is with its own work."""
+    _add(connection, samples.c.progress)
+
+
+def store_plans_once(connection: Connection) -> None:
+    """3 to 4: a table for decisions that several runs share."""
+
+
+def plan_several_logs(connection: Connection) -> None:
+    """4 to 5: plans may have several logs, which an older release can't read."""
+
+
+def tell_hosts_apart(connection: Connection) -> None:
+    """5 to 6: two machines may each have a store at one path."""
+    if connection.dialect.name == "sqlite":
+        _rebuild_stores(connection)
+        return
+    for unique in inspect(connection).get_unique_constraints(stores.name):
+        if unique["column_names"] == [stores.c.real_path.name]:
+            connection.exec_driver_sql(f'ALTER TABLE {stores.name} DROP CONSTRAINT "{unique["name"]}"')
+    columns = f"{stores.c.host.name}, {stores.c.real_path.name}"
+    connection.exec_driver_sql(f"ALTER TABLE {stores.name} ADD UNIQUE ({columns})")
+
+
+def name_stores(connection: Connection) -> None:
+    """6 to 7: a name for each store, which it gets when it is managed next, and lineages of single logs."""
+    _add(connection, stores.c.name)
+    stores_by_name.create(connection, checkfirst=True)
+    _add(connection, lineages.c.log)
+
+
+def answer_without_scans(connection: Connection) -> None:
+    """7 to 8: measures in plain columns from now on, the lakes' last receipts; reports and findings.
+
+    Samples that are there stay as they are: to move 90 days of them would keep everybody out for a minute.
+    """
+    project_all(connection)
+    for column in (
+        samples.c.min_offset,
+        samples.c.max_offset,
+        samples.c.oldest_message_ms,
+        samples.c.archive_lag_bytes,
+    ):
+        _add(connection, column)
+    samples_measured.create(connection, checkfirst=True)
+
+
+def find_events_by_kind(connection: Connection) -> None:
+    """8 to 9: incidents and segments by an index each, and a table of topics and days."""
+    for index in (events_incidents, events_of_segments):
+        index.create(connection, checkfirst=True)
+
+
+def show_rules_and_verdicts(connection: Connection) -> None:
+    """9 to 10: a table for the brokers' rules, and the verdicts of validations in columns from now on.
+
+    Reports that are there stay as they are: to unpack 90 days of them would keep everybody out for a minute.
+    """
+    _add(connection, reports.c.validation)
+    _add(connection, reports.c.lost_ranges)
+    runs_by_store.create(connection, checkfirst=True)
+
+
+def lease_clusters(connection: Connection) -> None:
+    """10 to 11: a table for who changes what all stores of a cluster share."""
+
+
+MIGRATIONS: Mapping[int, Migration] = {
+    1: remember_hosts,
+    2: sample_progress,
+    3: store_plans_once,
+    4: plan_several_logs,
+    5: tell_hosts_apart,
+    6: name_stores,
+    7: answer_without_scans,
+    8: find_events_by_kind,
+    9: show_rules_and_verdicts,
+    10: lease_clusters,
+}
+"""By the version that they take."""
+
+
+def _add(connection: Connection, column: Column[Any]) -> None:
+    """Add a column, unless its table has been made with it just now."""
+    if column.name in {one["name"] for one in inspect(connection).get_columns(column.table.name)}:
+        return
+    kind = column.type.compile(connection.dialect)
+    connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}")
+
+
+def _rebuild_stores(connection: Connection) -> None:
+    """Copy the table into one of version 6: SQLite drops no constraint. Other tables go on naming it."""
+    new, names = f"{stores.name}_new", "store_id, real_path, broker, lineage, created_at_ms, host"
+    connection.exec_driver_sql(
+        f"CREATE TABLE {new} (store_id VARCHAR(36) NOT NULL, real_path TEXT NOT NULL, "
+        "broker VARCHAR(64) NOT NULL, lineage INTEGER NOT NULL, created_at_ms BIGINT NOT NULL, host TEXT, "
+        "PRIMARY KEY (store_id), UNIQUE (host, real_path))"
+    )
+    connection.exec_driver_sql(f"INSERT INTO {new} ({names}) SELECT {names} FROM {stores.name}")
+    connection.exec_driver_sql(f"DROP TABLE {stores.name}")
+    connection.exec_driver_sql(f"ALTER TABLE {new} RENAME TO {stores.name}")
