@@ -182,17 +182,20 @@ def test_each_task_tells_its_story_in_at_most_five_lines(
     assert len(lines) == 2 + len(cycle.CLEANUP)
     assert {kind: said for kind, said in lines.items() if len(said) > 5 and said is not flush} == {}
     assert len(flush) <= 2 * 5
-    assert lines["PlanOperator"][1:] == [
+    assert lines["PlanOperator"][-2:] == [
         "2 segments go, 2.0 MiB: commitlog up to 2097152",
         "6 segments stay: 5 not-expired, 1 active",
     ]
-    assert lines["ConsumerLagOperator"][0].startswith("5 groups, ")
-    assert lines["ArchiveOperator"][1].startswith("2 segments archived and proven, 2.0 MiB, ")
-    assert lines["ReleaseOperator"][0] == "2 segments deleted, 2.0 MiB freed; commitlog begins at 2097152"
-    assert "files deleted" in lines["CleanDependentsOperator"][0]
-    assert flush[0].endswith("flushed; the checkpoint was read, not changed.")
-    assert lines["ValidateOperator"][0].startswith("OK: checks ")
-    assert lines["ReportOperator"][0].startswith("done; report: ")
+    for kind, told in {
+        "ConsumerLagOperator": "5 groups, ",
+        "ArchiveOperator": "2 segments archived and proven, 2.0 MiB, ",
+        "ReleaseOperator": "2 segments deleted, 2.0 MiB freed; commitlog begins at 2097152",
+        "CleanDependentsOperator": "files deleted",
+        "FlushCheckpointOperator": "flushed; the checkpoint was read, not changed.",
+        "ValidateOperator": "OK: checks ",
+        "ReportOperator": "done; report: ",
+    }.items():
+        assert any(told in line for line in lines[kind]), lines[kind]
 
 
 @pytest.mark.again

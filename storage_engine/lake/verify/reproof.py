@@ -16,6 +16,7 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of, relative_name
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.file.scan import live_data_files, read_files, segment_rows
+from storage_engine.lake.soundness.chain import check_links
 from storage_engine.lake.soundness.receipts import receipts_in
 from storage_engine.lake.soundness.segment_reader import (
     partial_fault,
@@ -48,6 +49,8 @@ def reprove(
     :raises LakeUnavailableError: the lake can't be read or written.
     """
     moved = moved_receipts(lake, rows)
+    if moved:
+        check_links(lake.segments(), store_id, whole=True)
     renewed: list[Receipt] = []
     for start in range(0, len(moved), _TOGETHER):
         proven = _prove_all(lake.messages(), moved[start : start + _TOGETHER], advance)
