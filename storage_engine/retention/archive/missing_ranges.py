@@ -11,7 +11,7 @@ from itertools import chain
 from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.coverage import Interval, ReleasedSpan, merge_intervals, subtract_intervals
-from storage_engine.lake.coverage.spans import ArchivedSpan, ReceiptSpan, has_those_before, receipt_spans
+from storage_engine.lake.coverage.spans import ArchivedSpan, ReceiptSpan, receipt_spans
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.proof.receipt import NOT_ARCHIVED
 from storage_engine.model.store import WENT, FileFacts, Lineages, LogNames, log_label, may_be_one
@@ -20,7 +20,7 @@ from storage_engine.retention.proof.history import compared_receipts, open_relea
 from storage_engine.retention.proof.proofs import reachable_lakes
 from storage_engine.retention.proof.shielding import shielded_spans
 from storage_engine.retention.ranges.drift import all_gone_spans, spans_in_unasked_lakes
-from storage_engine.retention.ranges.range_memory import LakeLook, kept_ranges, known_spans
+from storage_engine.retention.ranges.range_memory import LakeLook, kept_ranges, known_spans, look_at_receipts
 from storage_engine.retention.ranges.seen_logs import SeenLog
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.known_heads import known_heads
@@ -207,9 +207,7 @@ def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan |
     known = kept_ranges(context.store.journal_url, store_id)
 
     def read(lake_id: str, first_sequence: int) -> LakeLook:
-        rows = receipt_spans(by_id[lake_id], store_id, first_sequence)
-        whole = has_those_before(by_id[lake_id], store_id, rows)
-        return LakeLook(rows, {}, has_those_before=whole)
+        return look_at_receipts(by_id[lake_id], store_id, first_sequence, {})
 
     return known_spans(known, sorted(by_id), read)
 

@@ -16,7 +16,7 @@ from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.run_rows import deletions_after, journal_ends
 from storage_engine.lake.coverage.coverage import ReleasedSpan, names_of_logs
-from storage_engine.lake.coverage.spans import ArchivedSpan, has_those_before, receipt_spans
+from storage_engine.lake.coverage.spans import ArchivedSpan
 from storage_engine.lake.coverage.verify_turns import History, by_receipt, standing_fault
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.plan import Decision, PlanRequest
@@ -47,6 +47,7 @@ from storage_engine.retention.ranges.range_memory import (
     keep_ranges,
     kept_ranges,
     look_at_lakes,
+    look_at_receipts,
 )
 from storage_engine.retention.store.broker_answers import propose, take_archivable
 from storage_engine.retention.store.context import Context
@@ -235,11 +236,9 @@ def _archived(
 
     def read(lake_id: str, first_sequence: int) -> LakeLook:
         proven, history = by_id[lake_id]
-        rows = receipt_spans(proven.lake, context.record.store_id, first_sequence)
         # Of these nothing is archived, as far as is known at this moment.
         hidden = ((one.log, one.lineage, one.base_offset) for one in proven.faults)
-        whole = has_those_before(proven.lake, context.record.store_id, rows)
-        return LakeLook(rows, history, frozenset(hidden), whole)
+        return look_at_receipts(proven.lake, context.record.store_id, first_sequence, history, hidden)
 
     first_offsets = {log.name: log.min_offset for log in snapshot.logs if log.segments}
     found, spans = look_at_lakes(known, sorted(by_id), read, first_offsets, context.record.lineages)

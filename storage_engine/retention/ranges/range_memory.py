@@ -19,8 +19,16 @@ from itertools import groupby
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.untrusted import MALFORMED
 from storage_engine.exceptions import BadInputError
+from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.coverage import ReleasedSpan, merge_intervals
-from storage_engine.lake.coverage.spans import ArchivedSpan, ReceiptSpan, archived_spans, in_order
+from storage_engine.lake.coverage.spans import (
+    ArchivedSpan,
+    ReceiptSpan,
+    archived_spans,
+    has_those_before,
+    in_order,
+    receipt_spans,
+)
 from storage_engine.lake.coverage.verify_turns import History, standing_fault
 from storage_engine.model.store import Lineages
 from storage_engine.retention.proof.verification_memory import KeptRows
@@ -134,8 +142,20 @@ class LakeLook:
 
     rows: Sequence[ReceiptSpan]
     history: History
-    hidden: frozenset[Slot] = frozenset()
-    has_those_before: bool = True
+    hidden: frozenset[Slot]
+    has_those_before: bool
+
+
+def look_at_receipts(
+    lake: Lake, store_id: str, first_sequence: int, history: History, hidden: Iterable[Slot] = ()
+) -> LakeLook:
+    """Read a store's receipts in a lake from one on, and count those before it.
+
+    :param history: as of :class:`LakeLook`, like ``hidden``.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    rows = receipt_spans(lake, store_id, first_sequence)
+    return LakeLook(rows, history, frozenset(hidden), has_those_before(lake, store_id, rows))
 
 
 def known_spans(

@@ -38,6 +38,7 @@ from storage_engine.retention.archive.missing_ranges import LogLooks, missing_ra
 from storage_engine.retention.archive.sealed import archive_sealed, measure_lag
 from storage_engine.retention.housekeeping.maintaining import maintain_store
 from storage_engine.retention.monitor.recording_ranges import store_ranges
+from storage_engine.retention.ranges import range_memory
 from storage_engine.retention.ranges.drift import recorded_gone
 from storage_engine.retention.ranges.offset_ranges import Place
 from storage_engine.retention.ranges.range_memory import keep_ranges, kept_ranges
@@ -220,7 +221,8 @@ def test_what_the_monitor_s_look_kept_of_lakes_is_not_read_again(
         read.append(first_sequence)
         return receipt_spans(lake, store_id, first_sequence)
 
-    monkeypatch.setattr(missing_ranges_module, "receipt_spans", spied)
+    for module in (missing_ranges_module, range_memory):
+        monkeypatch.setattr(module, "receipt_spans", spied)
     assert archive_sealed(store, "second", archive_here).notices == ()
     assert read == [len(rows) - 1]
     # A chain that isn't the one of the last look is read from its beginning.

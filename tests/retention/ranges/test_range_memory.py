@@ -57,7 +57,7 @@ class Lake:
         rows = self.rows[first_sequence:]
         self.read_rows += len(rows)
         checks = (Check("s", 1, "one", 0, one, VerifyLevel.FILES, 5, "torn") for one in sorted(self.faults))
-        return LakeLook(rows, by_receipt(checks), hidden)
+        return LakeLook(rows, by_receipt(checks), hidden, has_those_before=True)
 
 
 @dataclass
