@@ -76,7 +76,7 @@ from storage_engine.lake.file.jobs import (
     slot_prefix,
     split_data_file_name,
 )
-from storage_engine.lake.file.scan import LiveFile, live_data_files
+from storage_engine.lake.file.scan import LiveFile, live_data_files, offsets_of
 from storage_engine.lake.file.segment_tree import NOTHING_GONE, SegmentTree, new_leaf_keys, tree_of_file
 from storage_engine.lake.file.source_file import (
     Source,
@@ -172,7 +172,7 @@ def segment_jobs(
         check_size(segment.facts, segment.companions)
     messages, trees = lake.messages(), has_trees(lake.segments().properties)
     known = _known(lake, segments, store_id, lineage) if segments else ()
-    live = live_data_files(messages, store_id, _span(segments)) if segments else ()
+    live = live_data_files(messages, store_id, offsets_of(segments)) if segments else ()
     attempts = _attempts(messages, live, segments, store_id, lineage, known)
     wanted = [SegmentIdentity(store_id, lineage, it.log, it.base_offset, "") for it in segments]
     parts = _without_receipts(messages, live, wanted, known)
@@ -226,12 +226,7 @@ def _end_by_size(segment: Segment) -> int:
 
 def _known(lake: Lake, segments: Sequence[Segment], store_id: str, lineage: int) -> tuple[Receipt, ...]:
     """Return the receipts that count of segments, and of others among them."""
-    return receipts(lake, store_id, lineage=lineage, base_offsets=_span(segments), with_ended=True)
-
-
-def _span(segments: Sequence[Segment]) -> tuple[int, int]:
-    offsets = [segment.base_offset for segment in segments]
-    return min(offsets), max(offsets)
+    return receipts(lake, store_id, lineage=lineage, base_offsets=offsets_of(segments), with_ended=True)
 
 
 def topic_of(broker: str, log: str) -> str | None:

@@ -50,7 +50,14 @@ from storage_engine.lake.file.jobs import (
     slot_prefix,
     split_data_file_name,
 )
-from storage_engine.lake.file.scan import LiveFile, live_data_files, plan_files, read_files, segment_rows
+from storage_engine.lake.file.scan import (
+    LiveFile,
+    live_data_files,
+    offsets_of,
+    plan_files,
+    read_files,
+    segment_rows,
+)
 from storage_engine.lake.file.staging import publish, sweep
 from storage_engine.lake.file.table_entries import iceberg_data_file, packed_facts, record_count
 from storage_engine.lake.soundness.chain import check_links_on, row_fault
@@ -576,7 +583,7 @@ def _look(
     others: list[Receipt] = []
     for store_id, of_store in _by_store(proven).items():
         check_links_on(segments, store_id)
-        span = _span(of_store)
+        span = offsets_of(of_store)
         rows = receipts_in(segments, store_id, base_offsets=span, with_ended=True)
         by_slot = {slot_prefix(row.identity): row for row in rows}
         reader = Reader(messages, live_data_files(messages, store_id, span) if rows else ())
@@ -623,7 +630,7 @@ def _next_step(lake: Lake, proven: Sequence[ProvenSegment], leaving: Leaving) ->
     missing: list[MissingSegment] = []
     for store_id, of_store in _by_store(unsettled).items():
         receipts_of = partial(receipts_in, table, store_id, with_ended=True)
-        missing += missing_data(messages, store_id, of_store, _span(of_store), receipts_of, leaving)
+        missing += missing_data(messages, store_id, of_store, offsets_of(of_store), receipts_of, leaving)
     _check_shared(proven, missing)
     for item in missing:
         if item.other_sha256 is not None:
@@ -654,11 +661,6 @@ def _by_store(proven: Sequence[ProvenSegment]) -> dict[str, list[ProvenSegment]]
     for segment in proven:
         by_store.setdefault(segment.store_id, []).append(segment)
     return by_store
-
-
-def _span(segments: Sequence[ProvenSegment]) -> tuple[int, int]:
-    offsets = [segment.base_offset for segment in segments]
-    return min(offsets), max(offsets)
 
 
 def _file_of(segment: ProvenSegment) -> StoredFile:

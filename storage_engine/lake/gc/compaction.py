@@ -64,7 +64,7 @@ from storage_engine.lake.file.data_file import (
     write_groups,
 )
 from storage_engine.lake.file.jobs import file_name, is_shared_name, shared_file_name, slot_prefix
-from storage_engine.lake.file.scan import LiveFile, live_data_files
+from storage_engine.lake.file.scan import LiveFile, live_data_files, offsets_of
 from storage_engine.lake.file.staging import staged_location
 from storage_engine.lake.gc.expiry import data_step, is_there, receipts_step
 from storage_engine.lake.gc.thinning import discard_files
@@ -609,8 +609,7 @@ def _discard_changed(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile
 
 
 def _span(files: Sequence[LargerFile]) -> tuple[int, int]:
-    offsets = [row.base_offset for file in files for row in file.old]
-    return min(offsets), max(offsets)
+    return offsets_of(row for file in files for row in file.old)
 
 
 def _rows(segments: Table, files: Sequence[LargerFile]) -> dict[SegmentIdentity, Receipt]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
 from typing import Any, Final, cast
 
 import numpy as np
@@ -41,7 +39,7 @@ from storage_engine.lake.file.data_file import (
     rows_of_segment,
     segment_bytes,
 )
-from storage_engine.lake.file.scan import live_data_files, plan_whole_entries, segment_rows
+from storage_engine.lake.file.scan import live_files_of, plan_whole_entries, segment_rows
 from storage_engine.lake.file.segment_tree import SegmentTree
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
 from storage_engine.model.broker.codec import Columns, SegmentCodec
@@ -236,12 +234,7 @@ def untouched_files(table: Table, rows: Sequence[Receipt]) -> frozenset[str]:
     :param table: that of rows, as loaded.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    found: set[str] = set()
-    for store_id, of_store in groupby(sorted(rows, key=attrgetter("store_id")), attrgetter("store_id")):
-        offsets = [row.base_offset for row in of_store]
-        files = live_data_files(table, store_id, (min(offsets), max(offsets)))
-        found.update(file.location for file in files if not file.has_deletes)
-    return frozenset(found)
+    return frozenset(file.location for file in live_files_of(table, rows) if not file.has_deletes)
 
 
 def expired_files(table: Table, rows: Iterable[Receipt]) -> frozenset[str]:

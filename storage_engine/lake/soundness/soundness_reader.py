@@ -32,7 +32,7 @@ from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import WindowMemory
 from storage_engine.lake.file.jobs import data_file_name, file_name
-from storage_engine.lake.file.scan import LiveFile, live_data_files
+from storage_engine.lake.file.scan import LiveFile, live_files_of
 from storage_engine.lake.soundness.chain import row_fault, row_faults
 from storage_engine.lake.soundness.segment_reader import (
     partial_fault,
@@ -376,11 +376,7 @@ def statistics_difference(table: Table, listed: DataFile) -> str:
 
 
 def _reader(table: Table, rows: Sequence[Receipt]) -> Reader:
-    live: list[LiveFile] = []
-    for store_id in {row.store_id for row in rows}:
-        offsets = [row.base_offset for row in rows if row.store_id == store_id]
-        live += live_data_files(table, store_id, (min(offsets), max(offsets)))
-    return Reader(table, live)
+    return Reader(table, live_files_of(table, rows))
 
 
 def _judged(receipt: Receipt, seen: Seen) -> Look:

@@ -15,7 +15,7 @@ from storage_engine.lake.archive.commit import append_receipts
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of, relative_name
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
-from storage_engine.lake.file.scan import live_data_files, read_files, segment_rows
+from storage_engine.lake.file.scan import live_data_files, offsets_of, read_files, segment_rows
 from storage_engine.lake.soundness.chain import check_links
 from storage_engine.lake.soundness.receipts import receipts_in
 from storage_engine.lake.soundness.segment_reader import (
@@ -110,8 +110,7 @@ def _commit(lake: Lake, store_id: str, proven: dict[str, Receipt]) -> list[Recei
     """:param proven: by ``row_hash`` of the receipt that each supersedes."""
     if not proven:
         return []
-    offsets = [row.base_offset for row in proven.values()]
-    span = (min(offsets), max(offsets))
+    span = offsets_of(proven.values())
 
     def missing(segments: Table) -> list[Receipt]:
         # One that was superseded meanwhile is not the last one any more, and neither is what we committed.
