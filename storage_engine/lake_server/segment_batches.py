@@ -35,12 +35,12 @@ from storage_engine.kafka.format import batch_header as header
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.file.data_file import (
     SegmentRows,
-    WindowMemory,
     column_statistics,
     opened_rows,
     plan_windows,
     read_window,
     rows_of_segment,
+    window_memory,
 )
 from storage_engine.lake.soundness.segment_reader import narrow_rows, origin_of, read_segment, untouched_files
 from storage_engine.model.proof.receipt import Receipt
@@ -163,20 +163,6 @@ def has_zstd(batches: Batches) -> bool:
             return True
         at += header.LENGTH_OVERHEAD + int.from_bytes(head[header.LENGTH_AT : header.LEADER_EPOCH_AT], "big")
     return False
-
-
-class _ThreadMemory(threading.local):
-    """What a thread puts windows together in, one after the other."""
-
-    def __init__(self) -> None:
-        self._windows = WindowMemory()
-
-    def buffer(self, size_bytes: int) -> memoryview:
-        """Return memory that is valid until the thread asks again."""
-        return next(self._windows.buffers(size_bytes))[:size_bytes]
-
-
-_MEMORY = _ThreadMemory()
 
 
 @dataclass(frozen=True, eq=False)
@@ -350,7 +336,7 @@ class SegmentInLake:
         else:
             first, end = self._span(number)
             name += f", row group {self._windows[number].first_row_group}"
-        data = _MEMORY.buffer(end - first)
+        data = window_memory().take(end - first)
         self._scratch.read_into(data, first)
         return Piece.of(
             lambda begin, stop: self._scratch.kept(first + begin, first + stop),
@@ -415,7 +401,7 @@ class SegmentInLake:
             if number in self._decoded:
                 return
             window = self._windows[number]
-            data = _MEMORY.buffer(window.end_position - window.start_position)
+            data = window_memory().take(window.end_position - window.start_position)
             with self._rows() as rows:
                 read_window(rows, CODEC, window, data, self._location)
             self._scratch.write(window.start_position - self._windows[0].start_position, data)

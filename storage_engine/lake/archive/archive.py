@@ -6,7 +6,6 @@ proven, but counts only once :func:`storage_engine.lake.archive.commit.commit_se
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections import Counter
@@ -49,7 +48,6 @@ from storage_engine.lake.file.data_file import (
     RowCounter,
     SegmentPart,
     SegmentRows,
-    WindowMemory,
     check_disjoint,
     check_tiled,
     decoded_ranges,
@@ -61,6 +59,7 @@ from storage_engine.lake.file.data_file import (
     segment_bytes,
     segments_in,
     together,
+    window_memory,
     write_data_file,
     write_groups,
 )
@@ -125,8 +124,6 @@ SHARED_FILE_SEGMENTS = 1000
 
 SHARED_GROUP_BYTES = 1 << 20
 """Of segments in a row group that several share: who reads one of them reads so much."""
-
-_per_thread = threading.local()
 
 Progress = Callable[[int], None]
 """Called with the number of segment bytes that are done since the last call."""
@@ -697,7 +694,7 @@ def _prove_rows(
     facts: _StoredFacts,
     row_groups: str | None = None,
 ) -> ProvenSegment:
-    counter, memory, origin = RowCounter(codec.columns), _window_memory(), codec.origin(job.base_offset)
+    counter, memory, origin = RowCounter(codec.columns), window_memory(), codec.origin(job.base_offset)
     leaves = tree_of_file(parquet, codec.columns, data_file, trees=job.trees)
     left_out, size_bytes = _LeftOutStreams(), len(source.data)
     if job.permits is not None and leaves is not None and _row_bytes(parquet) < size_bytes:
@@ -827,7 +824,7 @@ def _prove_others(
         order = check_disjoint(at, lengths, origin, end, job.path)
         first = int(at.min())
         size_bytes = int((at + lengths).max()) - first
-        out = next(_window_memory().buffers(size_bytes))[:size_bytes]
+        out = window_memory().take(size_bytes)
         np.frombuffer(out, np.uint8).fill(0)
         encode_rows(codec, rows, out, first, job.path)
         compare(first, out, at[order], lengths[order])
@@ -861,14 +858,6 @@ def _compare(job: SegmentJob, data_file: str, position: int, source: memoryview,
         f"has 0x{expected[at]:02x}, the lake 0x{actual[at]:02x}. Nothing was committed or deleted. This is a "
         "damaged disk or a fault of the codec: keep the segment and report it."
     )
-
-
-def _window_memory() -> WindowMemory:
-    """This thread's memory for what is read back."""
-    memory: WindowMemory | None = getattr(_per_thread, "windows", None)
-    if memory is None:
-        memory = _per_thread.windows = WindowMemory()
-    return memory
 
 
 @contextmanager

@@ -45,6 +45,8 @@ Interval = tuple[int, int]
 
 
 class HasOffsets(Protocol):
+    """Offsets [start_offset, end_offset) of a log."""
+
     @property
     def start_offset(self) -> int: ...
     @property

@@ -7,6 +7,7 @@ groups whose rows together cover one run of bytes, so memory follows the chunk, 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ _MOST_KEPT_BYTES = 64 << 20
 
 _VIEW = np.dtype("V16")
 """Arrow's view of some bytes: their length, and where they are."""
+
+_per_thread = threading.local()
 
 CompareRows = Callable[[int, memoryview, np.ndarray[Any, Any], np.ndarray[Any, Any]], None]
 """Called with the position of some bytes, these, and positions and sizes of the rows among them."""
@@ -386,6 +389,18 @@ class WindowMemory:
             if len(self._buffers[number]) < size_bytes:
                 self._buffers[number] = np.empty(size_bytes, np.uint8)
             yield self._buffers[number].data
+
+    def take(self, size_bytes: int) -> memoryview:
+        """Return memory of this size; as of :meth:`buffers`."""
+        return next(self.buffers(size_bytes))[:size_bytes]
+
+
+def window_memory() -> WindowMemory:
+    """Return this thread's memory for what is read back, which serves one segment after the other."""
+    if not hasattr(_per_thread, "windows"):
+        _per_thread.windows = WindowMemory()
+    windows: WindowMemory = _per_thread.windows
+    return windows
 
 
 @contextmanager
@@ -783,7 +798,7 @@ def push_rows(
             continue
         first, end = int(starts.min()), int((starts + sizes).max())
         order = check_disjoint(starts, sizes, origin, origin + size_bytes, name)
-        out = next(memory.buffers(end - first))[: end - first]
+        out = memory.take(end - first)
         np.frombuffer(out, np.uint8).fill(0)
         written = 0
         for group in groups:

@@ -90,7 +90,7 @@ def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
     live_names = {split_data_file_name(location.rpartition("/")[2]) for location in live}
     counting: dict[tuple[str, str], str] = {}
     named: dict[str, int] = {}
-    for store, of_store in by_store(list(rows)).items():
+    for store, of_store in by_store(rows).items():
         for row in current(of_store):
             files = {_here(messages, file.location) for file in row.proven_files}
             row_name = slot_prefix(row.identity), row.sha256[:16]

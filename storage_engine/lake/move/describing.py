@@ -31,12 +31,13 @@ from storage_engine.lake.catalog.identity import (
     LAKE_ID_PROPERTY,
     PROMOTED_PROPERTY,
     Mark,
+    known_mark_at,
 )
 from storage_engine.lake.catalog.own_tables import OwnTables, ignored_properties
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files, read_placed
 from storage_engine.lake.catalog.pointers import read_pointers, sql_catalog
 from storage_engine.lake.catalog.tables import DELETIONS, SCHEMA_VERSION_PROPERTY, SEGMENTS, check_version_of
-from storage_engine.lake.move.moving import all_receipts, mark_at, own_location, placed_table
+from storage_engine.lake.move.moving import all_receipts, own_location, placed_table
 from storage_engine.lake.soundness.receipts import by_store, current
 from storage_engine.model.keep.acts import policy_of
 from storage_engine.model.keep.rules import ArchiveRule
@@ -275,13 +276,13 @@ def _table(table: PlacedTable) -> TableInfo:
         file_count=len(files),
         file_bytes=sum(file.file_size_in_bytes for file in files.values()),
         row_count=sum(file.record_count for file in files.values()),
-        mark=mark_at(table, table.location),
+        mark=known_mark_at(table.io, table.location),
     )
 
 
 def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
     stores = []
-    for store, of_store in by_store(list(rows)).items():
+    for store, of_store in by_store(rows).items():
         counting = whole(current(of_store))
         head, gone = ChainHead.of(of_store), ended(current(of_store))
         stores.append(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -37,7 +36,7 @@ from storage_engine.lake.archive.threads import reading_threads
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.nesting import refuse_target_inside_store
 from storage_engine.lake.coverage.coverage import in_either
-from storage_engine.lake.file.data_file import WindowMemory
+from storage_engine.lake.file.data_file import window_memory
 from storage_engine.lake.file.sha256_kernels import LANES
 from storage_engine.lake.restore.filled import FILLED_FILE, FilledSegment, FilledSegments
 from storage_engine.lake.restore.restore_span import (
@@ -437,17 +436,14 @@ class _Source:
             row.row_hash for store_id in stores for row in receipts(lake, store_id, with_ended=True)
         }
         self._queues: dict[str, pa.Table] = {}
-        self._per_thread = threading.local()
 
     def chunks(self, receipt: Receipt) -> Chunks:
         """A segment's bytes, in memory that this thread's next segment uses again."""
-        if not hasattr(self._per_thread, "memory"):
-            self._per_thread.memory = WindowMemory()
         place = self._place(receipt)
         if not receipt.is_whole:
             return iter([(origin_of(receipt), filled_segment(self._tables[place], receipt)[0])])
         return read_segment(
-            self._tables[place], receipt, untouched=self._untouched[place], memory=self._per_thread.memory
+            self._tables[place], receipt, untouched=self._untouched[place], memory=window_memory()
         )
 
     def segment(self, receipt: Receipt) -> bytearray:
