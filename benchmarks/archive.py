@@ -45,12 +45,12 @@ from storage_engine.lake.file.jobs import new_attempt
 from storage_engine.lake.file.staging import discard
 from storage_engine.lake.gc.thinning import discard_files, thin_segment
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.verify.verify import VerifyLevel, verify
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.spark.archive_segments import archive_segments
 from storage_engine.spark.session import spark_session
+from tests.services.restoring import restore
 
 ROUNDS = 3
 PEER_PROCESSES = 2

@@ -23,7 +23,6 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.project.up import unpack_sample_store
@@ -33,6 +32,7 @@ from storage_engine.spark.consumer_lag import ConsumerLagRequest, ConsumerLagRes
 from storage_engine.spark.job_io import read_result, write_request
 from storage_engine.spark.session import spark_environment, spark_settings
 from tests.integration.spark_cluster import CLUSTER_SETTINGS, standalone
+from tests.services.restoring import restore
 
 pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.timeout(900)]
 

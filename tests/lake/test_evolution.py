@@ -24,7 +24,6 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.move import making
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.lake.soundness.soundness import Depth
@@ -35,6 +34,7 @@ from storage_engine.model.broker.codec import SegmentCodec
 from storage_engine.model.report.validation import Status, VerifyLevel
 from storage_engine.rocketmq import RocketMQ
 from storage_engine.rocketmq.codec.codec import CODEC
+from tests.services.restoring import restore
 
 pytestmark = pytest.mark.slow
 

@@ -51,7 +51,6 @@ from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file.agent_files import PLAIN, run_of
 from storage_engine.lake.file.jobs import AgentAccess, AgentRun, SegmentJob
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
@@ -81,6 +80,7 @@ from tests.lake.agents import TOKEN, command, serving
 from tests.lakes import path_of
 from tests.services.command_line import run_command
 from tests.services.lag import measured
+from tests.services.restoring import restore
 from tests.spark.leases import nobody_else_opens
 from tests.spark.shared_spark import Around, SharedSpark, printing_to
 

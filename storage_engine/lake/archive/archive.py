@@ -461,9 +461,8 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
 
 
 def _archive_segment(job: SegmentJob) -> ProvenSegment:
-    codec = find_broker(job.broker).codec
-    source = read_source(job)
-    companions = read_companions_of(job)
+    codec, read = find_broker(job.broker).codec, _Read(job, read_source(job), read_companions_of(job))
+    source = read.source
     data_file = job.data_file(source.sha256)
     file_io = load_file_io(job.lake.file_io_properties, data_file)
     is_local = local_path(data_file) is not None
@@ -481,9 +480,12 @@ def _archive_segment(job: SegmentJob) -> ProvenSegment:
             ):
                 write_data_file(job, codec, source.data, sink, source.loader())
                 source.release()
-        with _syncing(staged, data_file):
-            proven = _prove(job, codec, source, data_file, staged, file_io)
-        return _with_source(proven, job, source, companions)
+        with (
+            _syncing(staged, data_file),
+            _reading_back(codec, data_file, staged, file_io, job.bytes_per_second) as stored,
+        ):
+            proven = _prove_rows(read, stored)
+        return _with_source(proven, read)
     except ProofError:
         if exists:
             # The file of this name is damaged. It stays, for whoever looks into it; another takes its place.
@@ -506,12 +508,15 @@ def _archive_segment(job: SegmentJob) -> ProvenSegment:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A segment as it was read, and the row groups of a shared file that have its rows."""
+    """A segment as it was read.
+
+    :param groups: row groups that have its rows in a data file that others share; None: the file is its own.
+    """
 
     job: SegmentJob
     source: Source
     companions: tuple[Source, ...]
-    groups: range
+    groups: range | None = None
 
 
 def archive_shared(jobs: Sequence[SegmentJob], run: str, task: int) -> list[ProvenSegment]:
@@ -536,12 +541,12 @@ def archive_shared(jobs: Sequence[SegmentJob], run: str, task: int) -> list[Prov
                 pace_at(first.bytes_per_second).writing(file) as sink,
             ):
                 read = _write_shared(jobs, codec, sink)
-            with _syncing(staged, data_file):
-                proven = _prove_shared(read, codec, data_file, staged, file_io)
-            return [
-                _with_source(segment, it.job, it.source, it.companions)
-                for segment, it in zip(proven, read, strict=True)
-            ]
+            with (
+                _syncing(staged, data_file),
+                _reading_back(codec, data_file, staged, file_io, first.bytes_per_second) as stored,
+            ):
+                proven = [_prove_rows(it, stored) for it in read]
+            return [_with_source(segment, it) for segment, it in zip(proven, read, strict=True)]
     except BaseException:
         _remove_staged(staged, data_file)
         raise
@@ -576,36 +581,14 @@ def _write_shared(jobs: Sequence[SegmentJob], codec: SegmentCodec, sink: Any) ->
     return read
 
 
-def _prove_shared(
-    read: Sequence[_Read], codec: SegmentCodec, data_file: str, staged: str, file_io: FileIO
-) -> list[ProvenSegment]:
-    first = read[0].job
-    with _reading_back(codec, data_file, staged, file_io, first.bytes_per_second) as (parquet, facts):
-        groups = LastGroup(parquet)
-        proven = []
-        for it in read:
-            part, row_groups = _part_of(it.job, groups, it.groups, data_file)
-            proven.append(_prove_rows(it.job, codec, it.source, data_file, staged, part, facts, row_groups))
-        return proven
-
-
-def _part_of(
-    job: SegmentJob, parquet: LastGroup, groups: range | None, data_file: str
-) -> tuple[SegmentPart, str]:
-    assert groups is not None
-    identity = SegmentIdentity(job.store_id, job.lineage, job.log, job.base_offset, "")
-    return SegmentPart(parquet, identity, groups, data_file), row_groups_text(groups)
-
-
-def _with_source(
-    proven: ProvenSegment, job: SegmentJob, source: Source, companions: Sequence[Source]
-) -> ProvenSegment:
+def _with_source(proven: ProvenSegment, read: _Read) -> ProvenSegment:
     """Return a proven segment with the facts of the file that it was made of, which hasn't changed.
 
     :raises ProofError: it has.
     """
-    facts = facts_of_proven(job, source)
-    files = companions_text(companions_of_proven(job, companions))
+    job = read.job
+    facts = facts_of_proven(job, read.source)
+    files = companions_text(companions_of_proven(job, read.companions))
     return replace(
         proven,
         # Where a hold has set another time, the one before it is the segment's.
@@ -640,65 +623,67 @@ def _prove_found(jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegme
     """
     codec, proven = find_broker(jobs[0].broker).codec, list[ProvenSegment]()
     file_io = load_file_io(jobs[0].lake.file_io_properties, data_file)
-    with _reading_back(codec, data_file, data_file, file_io, None) as (parquet, facts):
-        groups = LastGroup(parquet)
+    with _reading_back(codec, data_file, data_file, file_io, None) as stored:
         for job in jobs:
             with suppress(FileGoneError), SharedLock([Path(job.path).parent]):
-                source, companions = read_source(job), read_companions_of(job)
                 assert job.found_in is not None
-                part, row_groups = _part_of(job, groups, read_row_groups(job.found_in[1]), data_file)
-                found = _prove_rows(job, codec, source, data_file, data_file, part, facts, row_groups)
-                proven.append(_with_source(found, job, source, companions))
+                groups = read_row_groups(job.found_in[1])
+                read = _Read(job, read_source(job), read_companions_of(job), groups)
+                proven.append(_with_source(_prove_rows(read, stored), read))
     return proven
 
 
 @dataclass(frozen=True, slots=True)
-class _StoredFacts:
-    """A data file as it was read back."""
+class _Stored:
+    """A data file as it is read back.
 
+    :param staged: where it lies until it has its name.
+    :param groups: for those of several segments.
+    """
+
+    codec: SegmentCodec
+    data_file: str
+    staged: str
+    parquet: pq.ParquetFile
+    groups: LastGroup
     size_bytes: int
     sha256: str
     manifest: bytes
+
+    def rows_of(self, read: _Read) -> SegmentRows:
+        """Return the rows of a segment.
+
+        :raises ProofError: the file hasn't its row groups.
+        """
+        if read.groups is None:
+            return self.parquet
+        job = read.job
+        identity = SegmentIdentity(job.store_id, job.lineage, job.log, job.base_offset, "")
+        return SegmentPart(self.groups, identity, read.groups, self.data_file)
 
 
 @contextmanager
 def _reading_back(
     codec: SegmentCodec, data_file: str, staged: str, file_io: FileIO, bytes_per_second: int | None
-) -> Iterator[tuple[pq.ParquetFile, _StoredFacts]]:
+) -> Iterator[_Stored]:
     with (
         parquet_errors(data_file),
         open_data_file(file_io, staged) as file,
         pace_at(bytes_per_second).reading(file) as stored,
         open_rows(stored, _kept_as_codes(codec)) as parquet,
     ):
-        yield (
-            parquet,
-            _StoredFacts(stored.size(), sha256_of_file(stored), packed_facts(parquet.metadata, codec)),
-        )
+        sha256, manifest = sha256_of_file(stored), packed_facts(parquet.metadata, codec)
+        yield _Stored(codec, data_file, staged, parquet, LastGroup(parquet), stored.size(), sha256, manifest)
 
 
-def _prove(
-    job: SegmentJob, codec: SegmentCodec, source: Source, data_file: str, staged: str, file_io: FileIO
-) -> ProvenSegment:
-    with _reading_back(codec, data_file, staged, file_io, job.bytes_per_second) as (parquet, facts):
-        return _prove_rows(job, codec, source, data_file, staged, parquet, facts)
-
-
-def _prove_rows(
-    job: SegmentJob,
-    codec: SegmentCodec,
-    source: Source,
-    data_file: str,
-    staged: str,
-    parquet: SegmentRows,
-    facts: _StoredFacts,
-    row_groups: str | None = None,
-) -> ProvenSegment:
+def _prove_rows(read: _Read, stored: _Stored) -> ProvenSegment:
+    job, source, codec, data_file = read.job, read.source, stored.codec, stored.data_file
+    parquet = stored.rows_of(read)
     counter, memory, origin = RowCounter(codec.columns), window_memory(), codec.origin(job.base_offset)
     leaves = tree_of_file(parquet, codec.columns, data_file, trees=job.trees)
     left_out, size_bytes = _LeftOutStreams(), len(source.data)
     if job.permits is not None and leaves is not None and _row_bytes(parquet) < size_bytes:
-        left_out = _prove_others(job, job.permits, codec, source, data_file, parquet, counter, leaves)
+        left_out = _prove_others(read, job.permits, codec, data_file, parquet, counter, leaves)
     else:
         chunks = segment_bytes(parquet, codec, origin, size_bytes, data_file, counter, memory, leaves)
         for position, found in chunks:
@@ -730,13 +715,13 @@ def _prove_rows(
         source_mtime_ns=job.facts.mtime_ns,
         source_ctime_ns=job.facts.ctime_ns,
         data_file=data_file,
-        data_file_bytes=facts.size_bytes,
-        data_file_sha256=facts.sha256,
+        data_file_bytes=stored.size_bytes,
+        data_file_sha256=stored.sha256,
         proof_version=proof_version_of(None if tree is None else tree.root),
         proven_at_ms=time.time_ns() // 1_000_000,
-        staged_file=staged,
-        manifest_facts=facts.manifest,
-        row_groups=row_groups,
+        staged_file=stored.staged,
+        manifest_facts=stored.manifest,
+        row_groups=None if read.groups is None else row_groups_text(read.groups),
         store_name=job.store_name,
         store_host=job.store_host,
         log_id=job.context.log_id,
@@ -777,10 +762,9 @@ def _row_bytes(parquet: SegmentRows) -> int:
 
 
 def _prove_others(
-    job: SegmentJob,
+    read: _Read,
     permits: ArchivePermits,
     codec: SegmentCodec,
-    source: Source,
     data_file: str,
     parquet: SegmentRows,
     counter: RowCounter,
@@ -794,7 +778,7 @@ def _prove_others(
     :param leaves: is given all leaves of the file.
     :raises ProofError: they aren't.
     """
-    origin = codec.origin(job.base_offset)
+    job, source, origin = read.job, read.source, codec.origin(read.job.base_offset)
     end = origin + len(source.data)
     starts, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
 

@@ -300,36 +300,6 @@ def _unarchived(lake: Lake, store_id: str) -> tuple[LineageRange, ...]:
     return ()
 
 
-def restore(
-    lake: Lake,
-    store_id: str,
-    to_dir: str | os.PathLike[str],
-    *,
-    second: Lake | None = None,
-    span: Span | None = None,
-    lineage: int | None = None,
-    log: str | None = None,
-    serving: Sequence[Path] = (),
-    files_only: bool = False,
-    with_filler: bool = False,
-    keep_mtime: bool = False,
-    progress: Callable[[int], None] | None = None,
-) -> tuple[RestoredSegment, ...]:
-    """Choose archived segments, and write them: :func:`choose_segments`, then :func:`write_segments`."""
-    chosen = choose_segments(
-        lake,
-        store_id,
-        second=second,
-        span=span,
-        lineage=lineage,
-        log=log,
-        serving=serving,
-        files_only=files_only,
-        with_filler=with_filler,
-    )
-    return write_segments(chosen, to_dir, keep_mtime=keep_mtime, progress=progress)
-
-
 def write_segments(
     segments: ChosenSegments,
     to_dir: str | os.PathLike[str],
