@@ -171,9 +171,7 @@ class Login:
 
 
 def _user(name: str, said: Any) -> User:
-    salt, stored_key, server_key = (
-        base64.b64decode(said[key]) for key in ("salt", "stored_key", "server_key")
-    )
+    salt, stored_key, server_key = (base64.b64decode(said[key]) for key in _KEYS)
     topics = tuple(map(str, said["topics"]))
     return User(name, topics, salt, stored_key, server_key, int(said["iterations"]))
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -704,11 +704,7 @@ def _prove_rows(read: _Read, stored: _Stored) -> ProvenSegment:
         sha256=source.sha256,
         broker=job.broker,
         store_root=job.store_root,
-        message_count=stats.message_count,
-        row_count=stats.row_count,
-        damaged_bytes=stats.damaged_bytes,
-        first_store_timestamp_ms=stats.first_store_timestamp_ms,
-        last_store_timestamp_ms=stats.last_store_timestamp_ms,
+        **asdict(stats),
         source_path=job.path,
         source_device=job.facts.device,
         source_inode=job.facts.inode,

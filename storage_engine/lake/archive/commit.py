@@ -9,7 +9,6 @@ is left of the old, and the new receipt supersedes the one that is there.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import shlex
@@ -38,8 +37,8 @@ from storage_engine.lake.archive.receipt_commit import begin, prepare_receipts
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, check_broker
 from storage_engine.lake.catalog.names import data_file_of, proven_files, relative_name
 from storage_engine.lake.catalog.writing import UNLOCKED_PROOF_MS, ready_to_write
-from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
-from storage_engine.lake.file.data_file import copy_rows, open_rows, rows_of_segment, segments_in
+from storage_engine.lake.durable_io import local_path, sha256_of_file
+from storage_engine.lake.file.data_file import copy_rows, opened_file, rows_of_segment, segments_in
 from storage_engine.lake.file.jobs import (
     ProvenSegment,
     data_file_name,
@@ -62,15 +61,10 @@ from storage_engine.lake.file.staging import publish, sweep
 from storage_engine.lake.file.table_entries import iceberg_data_file, packed_facts, record_count
 from storage_engine.lake.soundness.chain import check_links_on, row_fault
 from storage_engine.lake.soundness.receipts import receipts_in
-from storage_engine.lake.soundness.segment_reader import (
-    read_segment,
-    tree_fault,
-    tree_to_compare,
-    untouched_files,
-)
+from storage_engine.lake.soundness.segment_reader import rows_fault, untouched_files
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import Reader, broken_receipts
-from storage_engine.lake.storage.errors import lake_errors, metadata_errors, parquet_errors
+from storage_engine.lake.storage.errors import lake_errors, metadata_errors
 from storage_engine.model.proof.receipt import (
     Receipt,
     SegmentIdentity,
@@ -404,7 +398,7 @@ def take_out(table: Table, receipt: Receipt) -> ProvenSegment:
     copy_rows(table.io, old, new, codec.columns, lambda parquet: rows_of_segment(parquet, receipt, old))
     own = replace(receipt, data_file=relative_name(table, new), row_groups=None, moved_to=None)
     check_rows(table, own, new)
-    with parquet_errors(new), open_data_file(table.io, new) as stored, open_rows(stored) as parquet:
+    with opened_file(table.io, new) as (stored, parquet):
         names = {field.name for field in fields(ProvenSegment)} & {field.name for field in fields(Receipt)}
         return ProvenSegment(
             **{name: getattr(own, name) for name in names}
@@ -421,14 +415,11 @@ def take_out(table: Table, receipt: Receipt) -> ProvenSegment:
 
 
 def check_rows(table: Table, receipt: Receipt, location: str) -> None:
+    """Make sure that the rows in a receipt's data file are the segment.
+
+    :raises ProofError: they aren't.
     """
-    :raises ProofError: the rows in a receipt's data file aren't the segment.
-    """
-    digest, leaves = hashlib.sha256(), tree_to_compare(receipt, location)
-    for _, chunk in read_segment(table, receipt, untouched=frozenset({location}), tree=leaves):
-        digest.update(chunk)
-    fault = tree_fault(receipt, leaves) if digest.hexdigest() == receipt.sha256 else "other bytes"
-    if fault:
+    if fault := rows_fault(table, receipt, location, frozenset({location})):
         raise ProofError(
             f"{location}: expected the segment {receipt.log}/{receipt.base_offset:020d} as it was proven, "
             f"found {fault}."

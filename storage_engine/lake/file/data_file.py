@@ -54,7 +54,9 @@ CompareRows = Callable[[int, memoryview, np.ndarray[Any, Any], np.ndarray[Any, A
 
 @dataclass(frozen=True, slots=True)
 class DataFileStats:
-    """What a segment's rows say of it. Timestamps in ms since the epoch; None without messages."""
+    """What a segment's rows say of it, by the names that receipts have for it. Timestamps in ms since the
+    epoch; None without messages.
+    """
 
     row_count: int
     message_count: int
@@ -95,7 +97,7 @@ def write_data_file(
         if job.permits is not None:
             left_out = LeftOut(job.permits, job.log, codec.columns)
             ranges = map(cut_rows, left_out.split(ranges, left_out=False))
-        _write_ranges(job, codec, ranges, sink)
+        write_decoded(job, codec, ranges, sink)
 
 
 class LeftOut:
@@ -260,17 +262,14 @@ def encode_rows(codec: SegmentCodec, rows: pa.Table, out: memoryview, first_posi
     return written
 
 
-def write_rows(job: SegmentJob, codec: SegmentCodec, chunks: Iterable[pa.Table], sink: Any) -> None:
-    """Write a codec's rows with the lake's columns, row groups and encodings.
-
-    :param sink: open binary file, which is left open, or a path.
-    """
-    _write_ranges(job, codec, map(cut_rows, chunks), sink)
-
-
-def _write_ranges(
+def write_decoded(
     job: SegmentJob, codec: SegmentCodec, ranges: Iterator[Iterator[pa.Table]], sink: Any
 ) -> None:
+    """Write a codec's rows with the lake's columns and encodings.
+
+    :param ranges: of :func:`decoded_ranges`, or cut into row groups as they are.
+    :param sink: open binary file, which is left open, or a path.
+    """
     schema = file_schema(codec.schema, trees=job.trees)
     groups = next(ranges, iter(()))
     sample = _first_rows(groups)
@@ -401,6 +400,24 @@ def window_memory() -> WindowMemory:
         _per_thread.windows = WindowMemory()
     windows: WindowMemory = _per_thread.windows
     return windows
+
+
+@contextmanager
+def opened_file(
+    file_io: FileIO, location: str, stored_at: str = ""
+) -> Iterator[tuple[pa.NativeFile, pq.ParquetFile]]:
+    """Open a data file of the lake, and its rows, for the duration of the block.
+
+    :param stored_at: where it lies until it has its name; "": it has that.
+    :raises ProofError: it is no Parquet file.
+    :raises LakeUnavailableError: it can't be read.
+    """
+    with (
+        parquet_errors(location),
+        open_data_file(file_io, stored_at or location) as stored,
+        open_rows(stored) as parquet,
+    ):
+        yield stored, parquet
 
 
 @contextmanager

@@ -345,19 +345,14 @@ def plan_whole_entries(table: Table, where: BooleanExpression) -> list[FileScanT
     return list(_Planner(table.metadata, table.io, row_filter=where).plan_files(list_manifests(table)))
 
 
-def read_rows(
-    table: Table,
-    where: BooleanExpression,
-    columns: Sequence[str] = (),
-    base_offsets: Offsets = EVERY_OFFSET,
-) -> pa.Table:
+def read_rows(table: Table, where: BooleanExpression, columns: Sequence[str] = ()) -> pa.Table:
     """Return a loaded table's rows.
 
     :param columns: none: all.
     :raises LakeUnavailableError: they can't be read.
     """
     with metadata_errors(table.location(), "read the table"):
-        return read_files(table, where, columns, plan_files(table, where, base_offsets))
+        return read_files(table, where, columns, plan_files(table, where))
 
 
 def read_files(

@@ -50,13 +50,13 @@ from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.catalog.names import data_file_of, proven_files, relative_name
 from storage_engine.lake.catalog.tables import SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, has_trees
 from storage_engine.lake.catalog.writing import ready_to_write
-from storage_engine.lake.durable_io import local_path, new_data_file, open_data_file, sha256_of_file
+from storage_engine.lake.durable_io import local_path, new_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import (
     LastGroup,
     RowCounter,
     SegmentPart,
     WindowMemory,
-    open_rows,
+    opened_file,
     opened_rows,
     segment_bytes,
     segments_in,
@@ -73,7 +73,7 @@ from storage_engine.lake.soundness.receipts import current, first_proven_ms, lis
 from storage_engine.lake.soundness.segment_reader import origin_of, tree_fault, tree_to_compare
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.lake.storage.errors import lake_errors, parquet_errors
+from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.model.keep.acts import expired_files, policy_of
 from storage_engine.model.keep.rules import KeepPolicy, Stream, age_begins_ms, rule_for
 from storage_engine.model.proof.receipt import (
@@ -523,11 +523,7 @@ def _prove(
     :raises LakeUnavailableError: it can't be read.
     """
     memory = WindowMemory()
-    with (
-        parquet_errors(location),
-        open_data_file(table.io, stored_at) as stored,
-        open_rows(stored) as parquet,
-    ):
+    with opened_file(table.io, location, stored_at) as (stored, parquet):
         rows = LastGroup(parquet)
         for receipt, groups in placed:
             if fault := _fault(

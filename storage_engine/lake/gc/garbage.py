@@ -71,9 +71,6 @@ _STORE_FOLDER = "store_id="
 
 _POSITION_DELETES = ("file_path", "pos")
 
-Slot = tuple[str, int, str, int]
-"""Store, lineage, log and base offset of a segment."""
-
 _Rows = tuple[tuple[Any, ...], ...]
 
 _UNREADABLE = "it can't be read"

@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -257,9 +257,7 @@ def take(place: Place, moment: str, files: Sequence[tuple[TableFile, str]]) -> l
         return []
     _check_own(place)
     listed = [Taken(file.inside, file.size_bytes, file.modified_ns, why) for file, why in files]
-    text = json.dumps(
-        [[item.inside, item.size_bytes, item.modified_ns, item.why] for item in listed], indent=0
-    )
+    text = json.dumps(list(map(astuple, listed)), indent=0)
     replace_small_file(place.io, _list_location(place, moment), text.encode())
     if not place.is_local:
         return [file for file, _ in files]

@@ -6,6 +6,7 @@ files of a scan at once and keeps what it found until it is taken.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -299,6 +300,18 @@ def tree_fault(receipt: Receipt, leaves: SegmentTree | None) -> str:
     if tree.streams != receipt.streams:
         return f"expected the streams {receipt.streams}, found {tree.streams}"
     return ""
+
+
+def rows_fault(table: Table, receipt: Receipt, name: str, untouched: Set[str] | None = None) -> str:
+    """Return how a segment's rows, read back, differ from what was proven; "" where they don't.
+
+    :param name: of the file or table that has the rows, for messages.
+    :param untouched: as of :func:`read_segment`, and so are the errors.
+    """
+    digest, leaves = hashlib.sha256(), tree_to_compare(receipt, name)
+    for _, chunk in read_segment(table, receipt, untouched=untouched, tree=leaves):
+        digest.update(chunk)
+    return tree_fault(receipt, leaves) if digest.hexdigest() == receipt.sha256 else "other bytes"
 
 
 def partial_fault(table: Table, receipt: Receipt, *, from_table: bool) -> str:
