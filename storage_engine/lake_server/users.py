@@ -74,7 +74,8 @@ def read_users(path: Path) -> Mapping[str, User]:
 
 
 def check_private(path: Path) -> None:
-    """
+    """Make sure that its owner alone can read a file.
+
     :raises BadInputError: others than its owner may read a file.
     :raises OSError: it can't be looked at.
     """

@@ -504,12 +504,10 @@ def test_the_command_archives_with_spark_and_its_stdout_is_json_alone(
 
 def make_request(root: Path, tmp_path: Path, **settings: object) -> ConsumerLagRequest:
     return ConsumerLagRequest(
-        store_root=str(root),
-        table_path=str(tmp_path / "lag"),
-        time_zone="UTC",
+        StoreSettings(str(root), time_zone="UTC", **settings),  # type: ignore[arg-type]
+        str(tmp_path / "lag"),
         plan_segments=GOING,
         now_ms=NOW_MS,
-        **settings,  # type: ignore[arg-type]
     )
 
 
@@ -627,7 +625,7 @@ def test_job_can_be_run_again_and_tells_what_it_cannot_read(
         frame = spark.read.parquet(request.table_path)
         assert frame.columns == list(QueueLag.__dataclass_fields__)
         assert frame.filter("at_risk").count() == len(first.at_risk)
-        no_plan = ConsumerLagRequest(str(root), str(tmp_path / "other"))
+        no_plan = ConsumerLagRequest(StoreSettings(str(root)), str(tmp_path / "other"))
         assert consumer_lag(spark, no_plan).summary.at_risk_groups == ()
         before = rows_by_queue(request)
         damaged.write_bytes(damaged.read_bytes()[:-1])

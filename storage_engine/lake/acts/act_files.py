@@ -70,7 +70,8 @@ _CLAIM_SECONDS = 600
 
 
 def check_takes_acts(segments: Table) -> None:
-    """
+    """Make sure that a lake is of a version whose releases know rules and holds.
+
     :raises BadInputError: an older release may use the lake, which would remove what a hold covers.
     """
     if not has_trees(segments.properties):

@@ -160,13 +160,7 @@ def segment_jobs(
     settle_broker(lake, broker)
     segments = list(segments)
     for segment in segments:
-        if not segment.facts.size_bytes or segment.end == segment.base_offset:
-            raise StoreLayoutError(
-                f"{segment.facts.path}: expected a sealed segment to have bytes and offsets, found "
-                f"{segment.facts.size_bytes} bytes of [{segment.base_offset}, {segment.end_offset}). "
-                "Nothing was archived. A broker leaves such a file out of its snapshot, or calls it active."
-            )
-        check_size(segment.facts, segment.companions)
+        _check_sealed(segment)
     messages, trees = lake.messages(), has_trees(lake.segments().properties)
     known = _known(lake, segments, store_id, lineage) if segments else ()
     live = live_data_files(messages, store_id, offsets_of(segments)) if segments else ()
@@ -215,6 +209,19 @@ def segment_jobs(
         )
         for segment in segments
     )
+
+
+def _check_sealed(segment: Segment) -> None:
+    """
+    :raises StoreLayoutError: a segment is empty, or its companions are too long.
+    """
+    if not segment.facts.size_bytes or segment.end == segment.base_offset:
+        raise StoreLayoutError(
+            f"{segment.facts.path}: expected a sealed segment to have bytes and offsets, found "
+            f"{segment.facts.size_bytes} bytes of [{segment.base_offset}, {segment.end_offset}). "
+            "Nothing was archived. A broker leaves such a file out of its snapshot, or calls it active."
+        )
+    check_size(segment.facts, segment.companions)
 
 
 def _end_by_size(segment: Segment) -> int:

@@ -362,7 +362,8 @@ def _check_schema(
 
 
 def check_version(table: Table) -> None:
-    """
+    """Make sure that this release knows the schema version of a loaded table.
+
     :raises BadInputError: the table's schema has a major version that this code doesn't know.
     """
     check_version_of(table.location(), table.properties)

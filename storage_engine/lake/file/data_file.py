@@ -334,7 +334,8 @@ class RowCounter:
         self._last_us: list[int] = []
 
     def add(self, rows: pa.Table) -> None:
-        """
+        """Count rows of the data file.
+
         :param rows: with at least the columns ``kind`` and ``size``, and that of the stored time.
         """
         is_message = pc.equal(rows["kind"], pa.scalar("message"))

@@ -256,7 +256,8 @@ class Waits:
 
     @classmethod
     def at(cls, now: int, grace_ms: int, trash_ms: int) -> Waits:
-        """
+        """Return what is young and what is due at a moment, by how long files are left alone.
+
         :param now: nanoseconds since the epoch.
         """
         foreign_ms = max(grace_ms, FOREIGN_GRACE_MS)

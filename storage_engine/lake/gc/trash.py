@@ -62,7 +62,8 @@ class Place:
 
     @classmethod
     def at(cls, name: str, location: str, file_io: FileIO) -> Place:
-        """
+        """Return the place of a table's files by their location.
+
         :raises LakeUnavailableError: the lake was configured with another library's file access.
         """
         location = location.rstrip("/")
@@ -70,7 +71,8 @@ class Place:
 
     @classmethod
     def of(cls, table: Table) -> Place:
-        """
+        """Return the place of a loaded table's files.
+
         :raises LakeUnavailableError: the lake was configured with another library's file access.
         """
         return cls.at(table.name()[-1], table.location(), table.io)

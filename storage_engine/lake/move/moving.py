@@ -329,7 +329,8 @@ def _is_same_place(table: PlacedTable) -> bool:
 
 
 def check_same_lake(tables: Tables) -> None:
-    """
+    """Make sure that tables are of one lake.
+
     :raises LakeIdentityError: the tables are of two lakes.
     """
     ids = {table.metadata.properties.get(LAKE_ID_PROPERTY) for table in tables.values()}

@@ -351,10 +351,7 @@ def write_segments(
             target.sweep()
             if filled and FILLED_FILE not in existing:
                 # First: no segment with filler is there without it.
-                with target.new_file(FILLED_FILE) as file:
-                    file.file.write(note)
-                    _check_written(str(name / FILLED_FILE), wanted[FILLED_FILE], file)
-                    file.publish()
+                _write_small(target, name, FILLED_FILE, note)
 
             def restore_one(receipt: Receipt, path: Path) -> tuple[RestoredSegment, pa.Table]:
                 # First, so that a segment which has its name is whole.
@@ -376,10 +373,7 @@ def write_segments(
             pool.shutdown(cancel_futures=True)
         for each, content in config_files(config, [queues for _, queues in done], chosen).items():
             if Path(each) not in existing:
-                with target.new_file(Path(each)) as file:
-                    file.file.write(content)
-                    _check_written(str(name / each), hashlib.sha256(content).hexdigest(), file)
-                    file.publish()
+                _write_small(target, name, Path(each), content)
     if config is not None:
         config.finish(Path(os.path.realpath(name)), chosen)
     return tuple(restored for restored, _ in done)
@@ -587,6 +581,17 @@ def _write_segment(
             "is damaged: run verify, and restore from a second lake if there is one."
         )
     raise _other_than_written(f"{receipt.log}/{receipt.base_offset:020d}", sha256, found)
+
+
+def _write_small(target: RestoreTarget, name: Path, path: Path, content: bytes) -> None:
+    """Write a small file, which gets its name once it has these bytes.
+
+    :param name: of the target.
+    """
+    with target.new_file(path) as file:
+        file.file.write(content)
+        _check_written(str(name / path), hashlib.sha256(content).hexdigest(), file)
+        file.publish()
 
 
 def _write_companion(companion: Companion, segment: str, new: NewFile, keep_mtime: bool) -> None:
