@@ -192,7 +192,7 @@ def segment_jobs(
             bytes_per_second=bytes_per_second,
             store_name=store_name,
             store_host=store_host,
-            end_offset=None if segment.end == _end_by_size(segment) else segment.end,
+            end_offset=None if segment.end == segment.base_offset + segment.facts.size_bytes else segment.end,
             companions=segment.companions,
             context=(contexts or {}).get(segment.id, SegmentContext()),
             trees=trees,
@@ -222,10 +222,6 @@ def _check_sealed(segment: Segment) -> None:
             "Nothing was archived. A broker leaves such a file out of its snapshot, or calls it active."
         )
     check_size(segment.facts, segment.companions)
-
-
-def _end_by_size(segment: Segment) -> int:
-    return segment.base_offset + segment.facts.size_bytes
 
 
 def _known(lake: Lake, segments: Sequence[Segment], store_id: str, lineage: int) -> tuple[Receipt, ...]:

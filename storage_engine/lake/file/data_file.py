@@ -276,9 +276,10 @@ def write_decoded(
     options = writer_options(schema, codec.columns, pa.concat_tables(sample) if sample else None)
     with pq.ParquetWriter(sink, schema, **options) as writer:
         for rows in chain(_taken(sample), groups, chain.from_iterable(ranges)):
-            _write_group(writer, job, rows, codec.columns, schema)
-            # The next rows are decoded before this name is bound again.
-            del rows
+            table = _with_own_columns(job, rows, codec.columns, schema)
+            writer.write_table(table, row_group_size=max(1, table.num_rows))
+            # The next rows are decoded before these names are bound again.
+            del rows, table
 
 
 def _first_rows(groups: Iterator[pa.Table]) -> list[pa.Table]:
@@ -296,13 +297,6 @@ def _taken(groups: list[pa.Table]) -> Iterator[pa.Table]:
     """Yield groups, and hold on to none."""
     while groups:
         yield groups.pop(0)
-
-
-def _write_group(
-    writer: pq.ParquetWriter, job: SegmentJob, rows: pa.Table, columns: Columns, schema: pa.Schema
-) -> None:
-    table = _with_own_columns(job, rows, columns, schema)
-    writer.write_table(table, row_group_size=max(1, table.num_rows))
 
 
 def lake_groups(
