@@ -25,6 +25,7 @@ from storage_engine.lake.catalog.catalog import Lake, has_no_broker
 from storage_engine.lake.soundness.chain import row_fault
 from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history
 from storage_engine.model.proof.receipt import NO_EXPIRIES, Receipt, SegmentIdentity, end_text, ended, whole
+from storage_engine.model.store import grouped
 
 _ID_SHOWN = 8
 """Letters of an older topic's id behind its name."""
@@ -171,10 +172,7 @@ def archive_of(
             Command("archive"),
         )
     chosen = _cluster({cluster_of(log_id) for log_id in logs}, cluster, location)
-    of_topic: dict[str, list[str]] = defaultdict(list)
-    for log_id in logs:
-        if cluster_of(log_id) == chosen:
-            of_topic[topic_of(log_id)].append(log_id)
+    of_topic = grouped((log_id for log_id in logs if cluster_of(log_id) == chosen), topic_of)
     newest: dict[str, tuple[int, str]] = {}
     names: dict[str, str] = {}
     for topic_id, of_id in of_topic.items():

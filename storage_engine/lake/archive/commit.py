@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from operator import attrgetter
 from types import MappingProxyType
 
 from pyiceberg.manifest import DataFile
@@ -72,8 +73,10 @@ from storage_engine.model.proof.receipt import (
     read_companions,
     with_rows,
 )
+from storage_engine.model.store import grouped
 
 _log = logging.getLogger(__name__)
+_store_of = attrgetter("store_id")
 
 
 class SharedFileError(StorageEngineError):
@@ -572,7 +575,7 @@ def _look(
     """
     settled: dict[SegmentIdentity, Receipt] = {}
     others: list[Receipt] = []
-    for store_id, of_store in _by_store(proven).items():
+    for store_id, of_store in grouped(proven, _store_of).items():
         check_links_on(segments, store_id)
         span = offsets_of(of_store)
         rows = receipts_in(segments, store_id, base_offsets=span, with_ended=True)
@@ -619,7 +622,7 @@ def _next_step(lake: Lake, proven: Sequence[ProvenSegment], leaving: Leaving) ->
     if not unsettled:
         return None
     missing: list[MissingSegment] = []
-    for store_id, of_store in _by_store(unsettled).items():
+    for store_id, of_store in grouped(unsettled, _store_of).items():
         receipts_of = partial(receipts_in, table, store_id, with_ended=True)
         missing += missing_data(messages, store_id, of_store, offsets_of(of_store), receipts_of, leaving)
     _check_shared(proven, missing)
@@ -629,7 +632,7 @@ def _next_step(lake: Lake, proven: Sequence[ProvenSegment], leaving: Leaving) ->
     if missing:
         what = ("data", *(item.segment.data_file for item in missing))
         return CommitStep(messages, what, lambda: prepare_data(messages, missing))
-    heads = {store_id: check_links_on(table, store_id) for store_id in _by_store(unsettled)}
+    heads = {store_id: check_links_on(table, store_id) for store_id in grouped(unsettled, _store_of)}
     receipts = [
         segment.receipt(relative_name(messages, segment.data_file))
         for segment in sorted(unsettled, key=lambda s: (s.lineage, s.log, s.base_offset))
@@ -645,13 +648,6 @@ def _check_against_each_other(proven: Sequence[ProvenSegment]) -> None:
         if other.sha256 != segment.sha256:
             raise _conflict(segment, other.sha256)
         _check_extent(segment, other)
-
-
-def _by_store(proven: Sequence[ProvenSegment]) -> dict[str, list[ProvenSegment]]:
-    by_store: dict[str, list[ProvenSegment]] = {}
-    for segment in proven:
-        by_store.setdefault(segment.store_id, []).append(segment)
-    return by_store
 
 
 def _file_of(segment: ProvenSegment) -> StoredFile:

@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -53,7 +52,7 @@ from storage_engine.lake.storage.small_files import (
     replace_small_file,
 )
 from storage_engine.model.proof.receipt import ProvenRows, SegmentIdentity
-from storage_engine.model.store import Segment
+from storage_engine.model.store import Segment, grouped
 
 RANGES_NAME = f"{HIDDEN_PREFIX}manifests.json"
 
@@ -549,7 +548,6 @@ def live_files_of(table: Table, rows: Iterable[ProvenRows]) -> list[LiveFile]:
     :raises LakeUnavailableError: as of :func:`live_data_files`.
     """
     found: list[LiveFile] = []
-    of_store = attrgetter("store_id")
-    for store_id, same in groupby(sorted(rows, key=of_store), of_store):
-        found += live_data_files(table, store_id, offsets_of(same))
+    for store_id, of_store in grouped(rows, lambda row: row.store_id).items():
+        found += live_data_files(table, store_id, offsets_of(of_store))
     return found

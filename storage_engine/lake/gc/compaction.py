@@ -83,6 +83,7 @@ from storage_engine.model.proof.receipt import (
     row_groups_text,
     with_rows,
 )
+from storage_engine.model.store import grouped
 
 COMPACTED_FILE_BYTES = 256 << 20
 """About so large a data file becomes; one of :data:`SHARED_SEGMENT_BYTES` is no small one any more."""
@@ -221,11 +222,8 @@ def plan_files(files: Iterable[SmallFile]) -> list[tuple[SmallFile, ...]]:
 
     :param files: of one store.
     """
-    by_kind: dict[tuple[object, ...], list[SmallFile]] = {}
-    for file in files:
-        by_kind.setdefault(file.kind, []).append(file)
     plan = []
-    for of_kind in by_kind.values():
+    for of_kind in grouped(files, lambda file: file.kind).values():
         for near in _near_in_time(of_kind):
             group: list[SmallFile] = []
             # Each log's segments in their order: who reads a span of one skips the rest.
@@ -286,9 +284,7 @@ def _small_files(lake: Lake, store_id: str) -> Iterator[SmallFile]:
     history = receipts_in(segments, store_id, superseded=True)
     check_chain(history)
     first_proven = first_proven_ms(history)
-    by_file: dict[str, list[Receipt]] = {}
-    for row in current(history):
-        by_file.setdefault(data_file_of(messages, row), []).append(row)
+    by_file = grouped(current(history), partial(data_file_of, messages))
     live = live_data_files(messages, store_id)
     listed = Counter(file.location for file in live)
     for file in live:

@@ -29,6 +29,7 @@ from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.lake.storage.small_files import file_system_of
 from storage_engine.model.proof.receipt import Receipt, StoredFile
+from storage_engine.model.store import grouped
 
 RANGE_COLUMNS = (
     "store_id",
@@ -193,9 +194,7 @@ class LiveTwins:
             check_links(self._segments, store_id, whole=True)
         except ReceiptError as error:
             return _Store(Text("no receipt counts: ", error), {}, Reader(self._messages, ()))
-        rows: dict[str, list[Receipt]] = {}
-        for row in receipts_in(self._segments, store_id):
-            rows.setdefault(slot_prefix(row.identity), []).append(row)
+        rows = grouped(receipts_in(self._segments, store_id), lambda row: slot_prefix(row.identity))
         return _Store("", rows, Reader(self._messages, live_data_files(self._messages, store_id)))
 
 

@@ -62,6 +62,7 @@ from storage_engine.lake.soundness.receipts import current, receipts_of_files
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.lake.storage.small_files import list_files
 from storage_engine.model.proof.receipt import ChainHead, Receipt
+from storage_engine.model.store import grouped
 
 _TOGETHER = 16
 """So many segments are committed at a time: what a kill costs is proving these once more."""
@@ -419,10 +420,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
                 commit()
 
     sizes = _sizes(messages, found)
-    shared: dict[str, list[Orphan]] = {}
-    for orphan in found:
-        if orphan.part is not None:
-            shared.setdefault(orphan.location, []).append(orphan)
+    shared = grouped((it for it in found if it.part is not None), lambda orphan: orphan.location)
     with told("Proving", sum(sizes.values())) as advance:
         # First: what is in the table already, without receipts, is left there.
         for location, of_file in shared.items():

@@ -19,7 +19,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
-from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
@@ -70,6 +69,7 @@ from storage_engine.model.proof.receipt import (
     whole,
     with_rows,
 )
+from storage_engine.model.store import by_log
 
 
 def config_names(config: RestoredConfig | None, receipts: Sequence[Receipt]) -> tuple[str, ...]:
@@ -137,8 +137,7 @@ def with_their_ends(
         return tuple(chosen), ()
     whole: list[Receipt] = []
     extensions: list[Extension] = []
-    for log, rows in groupby(chosen, key=lambda row: row.log):
-        of_log = list(rows)
+    for log, of_log in by_log(chosen).items():
         last = of_log[-1]
         known = _merged(config, map(queues, of_log))
         asked_end, why = last.end, config.unfinished(known)

@@ -39,6 +39,7 @@ from storage_engine.lake.file.scan import (
 )
 from storage_engine.lake.storage.errors import LAKE_FAILURES, lake_unavailable, metadata_errors
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, whole
+from storage_engine.model.store import grouped
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -159,10 +160,8 @@ def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
         # Who proves a segment again, moves it or lets it go knows nothing newer of its store.
         row["proven_at_ms"] = last.get(key, row)["proven_at_ms"]
         last[key] = row
-    by_store: dict[str, list[dict[str, Any]]] = {}
-    for row in last.values():
-        by_store.setdefault(row["store_id"], []).append(row)
-    return tuple(_summary(by_store[store_id]) for store_id in sorted(by_store))
+    of_stores = grouped(last.values(), itemgetter("store_id"))
+    return tuple(_summary(of_stores[store_id]) for store_id in sorted(of_stores))
 
 
 def read_receipts(
@@ -252,10 +251,7 @@ def receipts_of_files(file_io: FileIO, locations: Iterable[str]) -> list[Receipt
 
 def by_store(rows: Iterable[Receipt]) -> Mapping[str, list[Receipt]]:
     """Return receipts by their store, in the order of the chain."""
-    stores: dict[str, list[Receipt]] = {}
-    for row in sorted(rows, key=attrgetter("sequence")):
-        stores.setdefault(row.store_id, []).append(row)
-    return stores
+    return grouped(sorted(rows, key=attrgetter("sequence")), attrgetter("store_id"))
 
 
 _THREADS = 2
