@@ -143,9 +143,9 @@ def test_columns_are_added_before_receipts_are_and_while_nobody_else_changes_a_l
     monkeypatch.setattr(tables, "LATER_COLUMNS", (LATER,))
     locked: list[bool] = []
 
-    def evolve(table: Table, expected: Schema, properties: dict[str, str]) -> bool:
+    def evolve(table: Table, expected: Schema, properties: dict[str, str]) -> None:
         locked.append(catalog.CHANGE_LOCK.locked())
-        return tables.evolve(table, expected, properties)
+        tables.evolve(table, expected, properties)
 
     monkeypatch.setattr(writing, "evolve", evolve)
     lake = open_lake(config)

@@ -399,18 +399,19 @@ def window_memory() -> WindowMemory:
 
 @contextmanager
 def opened_file(
-    file_io: FileIO, location: str, stored_at: str = ""
+    file_io: FileIO, location: str, stored_at: str = "", footer: pq.FileMetaData | None = None
 ) -> Iterator[tuple[pa.NativeFile, pq.ParquetFile]]:
     """Open a data file of the lake, and its rows, for the duration of the block.
 
     :param stored_at: where it lies until it has its name; "": it has that.
+    :param footer: as it was read before; None: it is read.
     :raises ProofError: it is no Parquet file.
     :raises LakeUnavailableError: it can't be read.
     """
     with (
         parquet_errors(location),
         open_data_file(file_io, stored_at or location) as stored,
-        open_rows(stored) as parquet,
+        open_rows(stored) if footer is None else pq.ParquetFile(stored, metadata=footer) as parquet,
     ):
         yield stored, parquet
 
@@ -419,17 +420,8 @@ def opened_file(
 def opened_rows(
     file_io: FileIO, location: str, footer: pq.FileMetaData | None = None
 ) -> Iterator[pq.ParquetFile]:
-    """Open a data file of the lake for the duration of the block.
-
-    :param footer: as it was read before; None: it is read.
-    :raises ProofError: it is no Parquet file.
-    :raises LakeUnavailableError: it can't be read.
-    """
-    with (
-        parquet_errors(location),
-        open_data_file(file_io, location) as stored,
-        open_rows(stored) if footer is None else pq.ParquetFile(stored, metadata=footer) as parquet,
-    ):
+    """Open the rows of a data file of the lake; as of :func:`opened_file`."""
+    with opened_file(file_io, location, footer=footer) as (_, parquet):
         yield parquet
 
 
