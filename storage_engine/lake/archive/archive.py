@@ -164,16 +164,13 @@ def segment_jobs(
     messages, trees = lake.messages(), has_trees(lake.segments().properties)
     known = _known(lake, segments, store_id, lineage) if segments else ()
     live = live_data_files(messages, store_id, offsets_of(segments)) if segments else ()
-    attempts = _attempts(messages, live, segments, store_id, lineage, known)
     wanted = [SegmentIdentity(store_id, lineage, it.log, it.base_offset, "") for it in segments]
+    attempts = _attempts(messages, live, wanted, known)
     parts = _without_receipts(messages, live, wanted, known)
     # What the lake has, or had, in whatever file stays in a file of its own.
     has_rows_elsewhere = any(not is_own_name(file_name(file.location)) for file in live)
-    never = {(it.log, it.base_offset) for it in segments} - attempts.keys()
     by_rules = permits.of_rows if trees else None
-    permits_of = (
-        {} if by_rules is None else {(row.log, row.base_offset): by_rules.beside(row) for row in known}
-    )
+    permits_of = {} if by_rules is None else {row.slot: by_rules.beside(row) for row in known}
     location = messages.location().rstrip("/")
     return tuple(
         SegmentJob(
@@ -187,7 +184,7 @@ def segment_jobs(
             lake=lake.config,
             messages_location=location,
             accept_damage=accept_damage,
-            attempt=attempts.get((segment.log, segment.base_offset), ""),
+            attempt=attempts.get(slot, ""),
             original_mtime_ns=segment.original_mtime_ns,
             bytes_per_second=bytes_per_second,
             store_name=store_name,
@@ -196,18 +193,18 @@ def segment_jobs(
             companions=segment.companions,
             context=(contexts or {}).get(segment.id, SegmentContext()),
             trees=trees,
-            permits=permits_of.get((segment.log, segment.base_offset), by_rules),
-            found_in=parts.get((lineage, segment.log, segment.base_offset)),
+            permits=permits_of.get(slot, by_rules),
+            found_in=parts.get(slot),
             shares=topic_of(broker, segment.log)
             if trees
             and by_rules is None
             and not has_rows_elsewhere
             and segment.facts.size_bytes < SHARED_SEGMENT_BYTES
-            and (segment.log, segment.base_offset) in never
-            and (lineage, segment.log, segment.base_offset) not in parts
+            and slot not in attempts
+            and slot not in parts
             else None,
         )
-        for segment in segments
+        for segment, slot in zip(segments, wanted, strict=True)
     )
 
 
@@ -240,7 +237,7 @@ def topic_of(broker: str, log: str) -> str | None:
 
 def _without_receipts(
     messages: Table, live: Sequence[LiveFile], wanted: Sequence[SegmentIdentity], known: Sequence[Receipt]
-) -> dict[tuple[int, str, int], tuple[str, str]]:
+) -> dict[SegmentIdentity, tuple[str, str]]:
     """Return the shared data file that has rows of segments without a receipt, with their row groups.
 
     A run that was killed between its commits leaves such a file in the table.
@@ -248,9 +245,9 @@ def _without_receipts(
     :param wanted: the segments.
     :param known: the receipts that count.
     """
-    slots = {(row.lineage, row.log, row.base_offset) for row in known}
-    lacking = [it for it in wanted if (it.lineage, it.log, it.base_offset) not in slots]
-    found: dict[tuple[int, str, int], tuple[str, str]] = {}
+    slots = {row.slot for row in known}
+    lacking = [it for it in wanted if it not in slots]
+    found: dict[SegmentIdentity, tuple[str, str]] = {}
     named = Counter[str]()
     for row in known:
         named[data_file_of(messages, row)] += row.row_count
@@ -261,39 +258,32 @@ def _without_receipts(
             continue
         with suppress(LakeUnavailableError, ProofError):
             for it, groups in segments_in(messages.io, file.location).items():
-                found[it.lineage, it.log, it.base_offset] = (file.location, row_groups_text(groups))
-    for row in known:
-        found.pop((row.lineage, row.log, row.base_offset), None)
-    return found
+                found[it] = (file.location, row_groups_text(groups))
+    return {slot: part for slot, part in found.items() if slot not in slots}
 
 
 def _attempts(
-    messages: Table,
-    live: Sequence[LiveFile],
-    segments: Sequence[Segment],
-    store_id: str,
-    lineage: int,
-    known: Sequence[Receipt],
-) -> dict[tuple[str, int], str]:
-    """Return the part of a data file's name that tells attempts apart, by log and base offset.
+    messages: Table, live: Sequence[LiveFile], wanted: Sequence[SegmentIdentity], known: Sequence[Receipt]
+) -> dict[SegmentIdentity, str]:
+    """Return the part of a data file's name that tells attempts apart.
 
     It is that of the file in the table, while its receipt is sound as far as the table tells; else a new one
     where the segment had a receipt. So the file of an expired segment, to be removed, is never used again.
 
+    :param wanted: the segments.
     :param known: the receipts that count.
     """
     by_slot = {split_data_file_name(name)[0]: name for name in (file_name(f.location) for f in live)}
     attempts = {}
     reader, unsound = Reader(messages, live), set()
     for row in known:
-        attempts[row.log, row.base_offset] = new_attempt()
+        attempts[row.slot] = new_attempt()
         if not row.is_whole or reader.look(row, Depth.METADATA).faults:
-            unsound.add((row.log, row.base_offset))
-    for segment in segments:
-        identity = SegmentIdentity(store_id, lineage, segment.log, segment.base_offset, "")
-        name = by_slot.get(slot_prefix(identity))
-        if name is not None and (segment.log, segment.base_offset) not in unsound:
-            attempts[segment.log, segment.base_offset] = attempt_of(name)
+            unsound.add(row.slot)
+    for slot in wanted:
+        name = by_slot.get(slot_prefix(slot))
+        if name is not None and slot not in unsound:
+            attempts[slot] = attempt_of(name)
     return attempts
 
 
@@ -336,10 +326,10 @@ def commit_proven(
     :return: in the order of the jobs.
     :raises StorageEngineError: as :func:`archive_segment` and ``commit_segments`` do.
     """
-    by_slot = {(job.store_id, job.lineage, job.log, job.base_offset): at for at, job in enumerate(jobs)}
+    by_slot = {job.slot: at for at, job in enumerate(jobs)}
 
     def at(it: ProvenSegment) -> int:
-        return by_slot[it.store_id, it.lineage, it.log, it.base_offset]
+        return by_slot[it.slot]
 
     proven, again = sorted(proven, key=at), list[ProvenSegment]()
     unproven: set[str] = set()
@@ -371,10 +361,7 @@ def _found_again(lake: Lake, jobs: Sequence[SegmentJob], data_file: str) -> list
     """Prove segments in a shared file that the table has; none where one isn't there as it is on disk."""
     with suppress(ProofError, LakeUnavailableError):
         groups = segments_in(lake.messages().io, data_file)
-        text = {(it.lineage, it.log, it.base_offset): row_groups_text(found) for it, found in groups.items()}
-        named = [
-            replace(job, found_in=(data_file, text[job.lineage, job.log, job.base_offset])) for job in jobs
-        ]
+        named = [replace(job, found_in=(data_file, row_groups_text(groups[job.slot]))) for job in jobs]
         return _prove_found(named, data_file)
     return []
 
@@ -660,9 +647,7 @@ class _Stored:
         """
         if read.groups is None:
             return self.parquet
-        job = read.job
-        identity = SegmentIdentity(job.store_id, job.lineage, job.log, job.base_offset, "")
-        return SegmentPart(self.groups, identity, read.groups, self.data_file)
+        return SegmentPart(self.groups, read.job.slot, read.groups, self.data_file)
 
 
 @contextmanager

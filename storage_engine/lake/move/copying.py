@@ -15,7 +15,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -257,7 +257,7 @@ def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
         messages = source[lake.rows_table]
         hashes = proven_hashes(messages, rows)
         # Where a segment has a receipt, a compaction was killed between its commits: its rows are here alone.
-        known = {replace(row.identity, sha256="") for row in rows}
+        known = {row.slot for row in rows}
         waiting = frozenset(
             location
             for location in live_files(messages)
