@@ -222,8 +222,7 @@ class Piece:
         """
         first = int(np.searchsorted(self.last_offsets, offset))
         if first == len(self.positions):
-            if (int(self.ends[-1]) if len(self.ends) else 0) != self.size_bytes:
-                raise self._damaged(int(self.ends[-1]) if len(self.ends) else 0)
+            self._check_end()
             return None
         before = int(self.ends[first - 1]) if first else 0
         if before != self.positions[first] and self.base_offsets[first] > offset:
@@ -243,11 +242,17 @@ class Piece:
         :raises DamagedRangeError: what is no batch lies behind it.
         """
         last = int(np.searchsorted(self.base_offsets, end)) - 1
-        if last == len(self.positions) - 1 and self.size_bytes != (
-            int(self.ends[-1]) if len(self.ends) else 0
-        ):
-            raise self._damaged(int(self.ends[-1]) if len(self.ends) else 0)
+        if last == len(self.positions) - 1:
+            self._check_end()
         return bytes(self.read(int(self.positions[last]), int(self.ends[last]))) if last >= 0 else b""
+
+    def _check_end(self) -> None:
+        """
+        :raises DamagedRangeError: what is no batch lies behind the last one.
+        """
+        end = int(self.ends[-1]) if len(self.ends) else 0
+        if end != self.size_bytes:
+            raise self._damaged(end)
 
     def _damaged(self, position: int) -> DamagedRangeError:
         return DamagedRangeError(
