@@ -128,7 +128,7 @@ def make_sqlite_file(file: Path) -> None:
 
 
 def make_catalog(config: LakeConfig, lake_id: str | None) -> Lake:
-    """Make a SQL catalog without tables of a lake where there is none, and open it.
+    """Make a SQL catalog where there is none, still without the tables of a lake, and open it.
 
     :raises LakeUnavailableError: it can't be made.
     """
