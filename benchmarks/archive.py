@@ -36,21 +36,22 @@ import pyarrow.parquet as pq
 
 from benchmarks.common import Bench, Spent, in_turns, machine_limit, report, run_beside
 from benchmarks.generate import Shape, write_store
+from storage_engine.arrow.row_groups import cut_rows
 from storage_engine.lake.archive.archive import SegmentJob, archive_all, archive_segment, segment_jobs
 from storage_engine.lake.archive.commit import commit_segments
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.file.data_file import write_rows
+from storage_engine.lake.file.data_file import write_decoded
 from storage_engine.lake.file.jobs import new_attempt
 from storage_engine.lake.file.staging import discard
 from storage_engine.lake.gc.thinning import discard_files, thin_segment
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.verify.verify import VerifyLevel, verify
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.spark.archive_segments import archive_segments
 from storage_engine.spark.session import spark_session
+from tests.services.restoring import restore
 
 ROUNDS = 3
 PEER_PROCESSES = 2
@@ -123,7 +124,7 @@ def _write_plainly(jobs: tuple[SegmentJob, ...], directory: Path, pipe: Connecti
         for job, chunks in decoded:
             path = directory / f"{job.base_offset}.parquet"
             if options == "lake":
-                write_rows(job, CODEC, chunks, str(path))
+                write_decoded(job, CODEC, map(cut_rows, chunks), str(path))
             else:
                 with pq.ParquetWriter(path, chunks[0].schema, compression="zstd") as writer:
                     for rows in chunks:

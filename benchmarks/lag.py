@@ -20,6 +20,7 @@ import numpy.typing as npt
 import psutil
 
 from benchmarks.common import Bench, report
+from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.store import SegmentId
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.format import consume_queue
@@ -166,7 +167,9 @@ def run(queues: int = QUEUES, groups: int = GROUPS, directory: str | None = None
         committed = make_store(root, queues, groups)
         json_bytes = (root / "config" / "consumerOffset.json").stat().st_size
         request = ConsumerLagRequest(
-            str(root), str(Path(work) / "table"), time_zone="UTC", plan_segments=(SegmentId(LOG, 0),)
+            StoreSettings(str(root), time_zone="UTC"),
+            str(Path(work) / "table"),
+            plan_segments=(SegmentId(LOG, 0),),
         )
         begun = time.perf_counter()
         with _Watch() as watch, spark_session("lag benchmark", f"local[{os.cpu_count() or 1}]") as spark:

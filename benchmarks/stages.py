@@ -32,8 +32,9 @@ from storage_engine.lake.archive.commit import commit_segments
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file import data_file, source_file
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore import restore
+from storage_engine.lake.restore import restore as restoring
 from storage_engine.rocketmq.codec.codec import RocketMQCodec
+from tests.services.restoring import restore
 
 
 @dataclass(slots=True)
@@ -112,10 +113,10 @@ def _watched(watch: Watch, stack: ExitStack) -> None:
         (archive.RowCounter, "add", "count"),
         (archive, "_compare", "compare"),
         (archive, "sha256_of_file", "hash data file"),
-        (restore, "_write_chunk", "write file"),
+        (restoring, "_write_chunk", "write file"),
         (NewFile, "sha256", "sync and hash file"),
-        (restore, "queues_of_segment", "config"),
-        (restore, "_start_writeback", "start writeback"),
+        (restoring, "queues_of_segment", "config"),
+        (restoring, "_start_writeback", "start writeback"),
         (os, "fsync", "fsync"),
     ]
     for owner, name, stage in functions:
@@ -152,7 +153,7 @@ def measure(directory: Path, shape: Shape) -> tuple[dict[str, Taken], dict[str, 
             restored = Watch()
             _watched(restored, stack)
             with restored.stage("rest"):
-                restore.restore(lake, store_id, directory / f"restored-{number}")
+                restore(lake, store_id, directory / f"restored-{number}")
         # The next one finds their pages: new ones cost a virtual machine more than writing to them.
         shutil.rmtree(directory / f"restored-{number}")
     return archived.stages, restored.stages, share

@@ -13,7 +13,7 @@ from demo.dag_run import Say
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.restore.restore import choose_segments, write_segments
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import current, list_stores, receipt_history
 from storage_engine.project.init import Project
@@ -87,7 +87,8 @@ def _check_lake(project: Project, expected: Mapping[str, str]) -> tuple[DemoChec
         check_chain(history)
         rows = current(history)
         serving = [project.home / "broker.conf"]
-        restored = restore(lake, store.store_id, project.home / "restored", serving=serving)
+        chosen = choose_segments(lake, store.store_id, serving=serving)
+        restored = write_segments(chosen, project.home / "restored")
     except (StorageEngineError, ValueError) as error:
         return (DemoCheck(False, f"the lake can be read and restored from: {error}"),)
     proven = {f"{row.base_offset:020d}": row.sha256 for row in rows}

@@ -207,7 +207,8 @@ class ReadBackStream:
             self._stream.close()
 
     def close(self) -> None:
-        """
+        """Close the file, and compare what the store has with what was written.
+
         :raises LakeUnavailableError: the store has acknowledged a file that it doesn't have.
         """
         if self.closed:

@@ -22,9 +22,11 @@ from storage_engine.kafka.format.file_names import PartitionDirectory, partition
 from storage_engine.kafka.format.partition_metadata import cluster_of, topic_of
 from storage_engine.lake.acts.act_files import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake, has_no_broker
+from storage_engine.lake.coverage.coverage import Interval, subtract_intervals
 from storage_engine.lake.soundness.chain import row_fault
 from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history
 from storage_engine.model.proof.receipt import NO_EXPIRIES, Receipt, SegmentIdentity, end_text, ended, whole
+from storage_engine.model.store import grouped
 
 _ID_SHOWN = 8
 """Letters of an older topic's id behind its name."""
@@ -171,10 +173,7 @@ def archive_of(
             Command("archive"),
         )
     chosen = _cluster({cluster_of(log_id) for log_id in logs}, cluster, location)
-    of_topic: dict[str, list[str]] = defaultdict(list)
-    for log_id in logs:
-        if cluster_of(log_id) == chosen:
-            of_topic[topic_of(log_id)].append(log_id)
+    of_topic = grouped((log_id for log_id in logs if cluster_of(log_id) == chosen), topic_of)
     newest: dict[str, tuple[int, str]] = {}
     names: dict[str, str] = {}
     for topic_id, of_id in of_topic.items():
@@ -225,12 +224,15 @@ def _partition(
         if not faults[id(row)]:
             contents[row.base_offset, row.end].add(row.sha256)
     ranges: list[ArchivedRange] = []
+    cover: list[Interval] = []
     for row in ordered:
         refused = f"its receipt can't be trusted: {fault}" if (fault := faults[id(row)]) else ""
         if not fault and len(contents[row.base_offset, row.end]) > 1:
             refused = "two stores have archived other bytes of the same offsets"
-        for left in _offsets_left(row, ranges):
-            insort(ranges, ArchivedRange(row, *left, refused), key=lambda one: one.first)
+        for left in list(subtract_intervals(row.base_offset, row.end, cover)):
+            insort(cover, left)
+            ranges.append(ArchivedRange(row, *left, refused))
+    ranges.sort(key=lambda one: one.first)
     first = ranges[0]
     # A log begins inside a segment once records have been deleted from it (DeleteRecords).
     start = first.receipt.known.get(START_EVIDENCE)
@@ -243,22 +245,6 @@ def _partition(
         expired,
         topic_id,
     )
-
-
-def _offsets_left(row: Receipt, ranges: Sequence[ArchivedRange]) -> list[tuple[int, int]]:
-    """Return the offsets of a receipt that no range has, as (first, end).
-
-    :param ranges: by offset, none over another.
-    """
-    left, reached = [], row.base_offset
-    at = bisect_right(ranges, row.base_offset, key=lambda one: one.end)
-    for one in ranges[at:]:
-        if one.first >= row.end:
-            break
-        left.append((reached, one.first))
-        reached = one.end
-    left.append((reached, row.end))
-    return [(first, end) for first, end in left if first < end]
 
 
 def _directory(row: Receipt) -> PartitionDirectory:

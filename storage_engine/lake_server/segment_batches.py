@@ -35,12 +35,12 @@ from storage_engine.kafka.format import batch_header as header
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.file.data_file import (
     SegmentRows,
-    WindowMemory,
     column_statistics,
     opened_rows,
     plan_windows,
     read_window,
     rows_of_segment,
+    window_memory,
 )
 from storage_engine.lake.soundness.segment_reader import narrow_rows, origin_of, read_segment, untouched_files
 from storage_engine.model.proof.receipt import Receipt
@@ -165,20 +165,6 @@ def has_zstd(batches: Batches) -> bool:
     return False
 
 
-class _ThreadMemory(threading.local):
-    """What a thread puts windows together in, one after the other."""
-
-    def __init__(self) -> None:
-        self._windows = WindowMemory()
-
-    def buffer(self, size_bytes: int) -> memoryview:
-        """Return memory that is valid until the thread asks again."""
-        return next(self._windows.buffers(size_bytes))[:size_bytes]
-
-
-_MEMORY = _ThreadMemory()
-
-
 @dataclass(frozen=True, eq=False)
 class Piece:
     """Batches that lie one behind the other, with what is no batch between them.
@@ -236,8 +222,7 @@ class Piece:
         """
         first = int(np.searchsorted(self.last_offsets, offset))
         if first == len(self.positions):
-            if (int(self.ends[-1]) if len(self.ends) else 0) != self.size_bytes:
-                raise self._damaged(int(self.ends[-1]) if len(self.ends) else 0)
+            self._check_end()
             return None
         before = int(self.ends[first - 1]) if first else 0
         if before != self.positions[first] and self.base_offsets[first] > offset:
@@ -257,11 +242,17 @@ class Piece:
         :raises DamagedRangeError: what is no batch lies behind it.
         """
         last = int(np.searchsorted(self.base_offsets, end)) - 1
-        if last == len(self.positions) - 1 and self.size_bytes != (
-            int(self.ends[-1]) if len(self.ends) else 0
-        ):
-            raise self._damaged(int(self.ends[-1]) if len(self.ends) else 0)
+        if last == len(self.positions) - 1:
+            self._check_end()
         return bytes(self.read(int(self.positions[last]), int(self.ends[last]))) if last >= 0 else b""
+
+    def _check_end(self) -> None:
+        """
+        :raises DamagedRangeError: what is no batch lies behind the last one.
+        """
+        end = int(self.ends[-1]) if len(self.ends) else 0
+        if end != self.size_bytes:
+            raise self._damaged(end)
 
     def _damaged(self, position: int) -> DamagedRangeError:
         return DamagedRangeError(
@@ -350,7 +341,7 @@ class SegmentInLake:
         else:
             first, end = self._span(number)
             name += f", row group {self._windows[number].first_row_group}"
-        data = _MEMORY.buffer(end - first)
+        data = window_memory().take(end - first)
         self._scratch.read_into(data, first)
         return Piece.of(
             lambda begin, stop: self._scratch.kept(first + begin, first + stop),
@@ -415,7 +406,7 @@ class SegmentInLake:
             if number in self._decoded:
                 return
             window = self._windows[number]
-            data = _MEMORY.buffer(window.end_position - window.start_position)
+            data = window_memory().take(window.end_position - window.start_position)
             with self._rows() as rows:
                 read_window(rows, CODEC, window, data, self._location)
             self._scratch.write(window.start_position - self._windows[0].start_position, data)

@@ -74,7 +74,8 @@ def read_users(path: Path) -> Mapping[str, User]:
 
 
 def check_private(path: Path) -> None:
-    """
+    """Make sure that its owner alone can read a file.
+
     :raises BadInputError: others than its owner may read a file.
     :raises OSError: it can't be looked at.
     """
@@ -171,9 +172,7 @@ class Login:
 
 
 def _user(name: str, said: Any) -> User:
-    salt, stored_key, server_key = (
-        base64.b64decode(said[key]) for key in ("salt", "stored_key", "server_key")
-    )
+    salt, stored_key, server_key = (base64.b64decode(said[key]) for key in _KEYS)
     topics = tuple(map(str, said["topics"]))
     return User(name, topics, salt, stored_key, server_key, int(said["iterations"]))
 

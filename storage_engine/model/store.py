@@ -44,7 +44,17 @@ class OfLog(Protocol):
         """Return the log's name."""
 
 
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 One = TypeVar("One", bound=OfLog)
+
+
+def grouped(items: Iterable[Item], key_of: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return items by what some have in common, in the order in which they came."""
+    found: dict[Key, list[Item]] = {}
+    for item in items:
+        found.setdefault(key_of(item), []).append(item)
+    return found
 
 
 def by_log(items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log")) -> dict[str, list[One]]:
@@ -52,10 +62,7 @@ def by_log(items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log
 
     :param name_of: returns what the log of an item is called.
     """
-    found: dict[str, list[One]] = {}
-    for item in items:
-        found.setdefault(name_of(item), []).append(item)
-    return found
+    return grouped(items, name_of)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -209,11 +209,6 @@ def replaced(links: Sequence[Link], *new: Link) -> tuple[Link, ...]:
     """Return links with these in the place of those of the same name."""
     by_name = {link.name: link for link in (*links, *new)}
     return tuple(by_name.values())
-
-
-def with_digest(link: Link, sha256: str, kept: FileFacts) -> Link:
-    """Return a link whose bytes were read as its file is now."""
-    return replace(link, sha256=sha256, kept=kept)
 
 
 def _unusable(root: str | os.PathLike[str], error: OSError) -> ShieldError:

@@ -26,7 +26,6 @@ from storage_engine.shield.index import (
     remove_abandoned,
     replaced,
     shield_path,
-    with_digest,
     write_index,
 )
 from storage_engine.shield.seen import Place, SeenLink, digest_of, log_was_written, look, place_of
@@ -168,7 +167,7 @@ def note_digest(root: str | os.PathLike[str], seen: SeenLink, sha256: str) -> No
             links = read_index(directory, root)
             if any(link.name == seen.link.name for link in links):
                 kept = replace(seen.facts, path=seen.link.name)
-                _record(directory, replaced(links, with_digest(seen.link, sha256, kept)))
+                _record(directory, replaced(links, replace(seen.link, sha256=sha256, kept=kept)))
 
 
 def note_segment(root: str | os.PathLike[str], seen: SeenLink, facts: FileFacts) -> None:

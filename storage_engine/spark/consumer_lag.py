@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from socket import gethostname
@@ -21,7 +21,6 @@ from storage_engine.core.wording import count_text, reason_text
 from storage_engine.exceptions import StorageEngineError, StoreNotFoundError
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.lag_job import LagJob, LagRequest
-from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.lag import LagSource, LagSummary, PositionsFrom, QueueLag
 from storage_engine.model.settings.spark_from import SparkUse, in_process, lag_place
 from storage_engine.model.store import FileFacts, Segment, SegmentId
@@ -38,6 +37,7 @@ from storage_engine.retention.lag.unread import (
     shielded_text,
     shielded_unread,
 )
+from storage_engine.retention.store.brokers import settings_of
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.spark.job_io import telling_progress
 
@@ -65,20 +65,15 @@ _PLAIN_PLACES = pa.schema(
 class ConsumerLagRequest:
     """What to compute; crosses to the job as JSON.
 
-    :param store_root: the store; executors must see it under the same path.
-    :param broker_conf, overrides, time_zone, live: as in ``ManagedStore``.
+    :param settings: of the store, which executors must see under the same path.
     :param plan_segments: those that a plan deletes; empty: ask without a plan.
     :param table_path: directory for the table, as Parquet; what is there is replaced. Executors must see it
         under the same path.
     :param now_ms: the moment to compute for, in milliseconds since the epoch; None: when the job runs.
     """
 
-    store_root: str
+    settings: StoreSettings
     table_path: str
-    broker_conf: str | None = None
-    overrides: Mapping[str, str] = field(default_factory=dict)
-    time_zone: str | None = None
-    live: LiveBroker | None = None
     plan_segments: tuple[SegmentId, ...] = ()
     now_ms: int | None = None
     broker: str = field(default_factory=default_broker)
@@ -96,12 +91,8 @@ class ConsumerLagRequest:
         :param going: the segments that are about to go.
         """
         return cls(
-            store_root=store.root,
+            settings=settings_of(store),
             table_path=table_path,
-            broker_conf=store.broker_conf,
-            overrides=store.overrides,
-            time_zone=store.time_zone,
-            live=store.live,
             plan_segments=tuple(segment.id if isinstance(segment, Segment) else segment for segment in going),
             now_ms=now_ms,
             broker=store.broker,
@@ -251,20 +242,13 @@ class LagInProcess:
                 advance(end - start)
 
 
-def lag_in_process(request: ConsumerLagRequest) -> LagInProcess:
-    """
-    :raises BadInputError: a store or settings that can't be read, a plan for another store.
-    """
-    return LagInProcess(*prepare(request))
-
-
 def lag_here(store: ManagedStore, going: Iterable[SegmentId], now_ms: int) -> ConsumerLagResult:
     """Compute the lag of a store in this process, and write no table.
 
     :param going: the segments that are about to go.
     :raises BadInputError: a store or settings that can't be read, a plan for another store.
     """
-    tables = lag_in_process(ConsumerLagRequest.of(store, "", going, now_ms))
+    tables = LagInProcess(*prepare(ConsumerLagRequest.of(store, "", going, now_ms)))
     parts = [*map(lag_part, tables)]
     merged = merge(parts, tables.source, tables.logs)
     return ConsumerLagResult(*merged, "", tables.logs, in_process(1))
@@ -300,11 +284,8 @@ def prepare(request: ConsumerLagRequest) -> tuple[LagJob | None, LagSource]:
     :raises BadInputError: a store or settings that can't be read, a plan for another store.
     """
     broker = find_broker(request.broker)
-    settings = StoreSettings(
-        request.store_root, request.broker_conf, request.overrides, request.time_zone, request.live
-    )
     now_ms = clock_ms() if request.now_ms is None else request.now_ms
-    job = broker.lag(LagRequest(settings, request.plan_segments, now_ms))
+    job = broker.lag(LagRequest(request.settings, request.plan_segments, now_ms))
     if job is None:
         notice = f"{broker.words.title} doesn't say who consumes, so nobody knows who has not read what goes"
         return None, LagSource(PositionsFrom.NOBODY, notices=(notice,))

@@ -36,7 +36,8 @@ def versions() -> str:
 
 
 def check_versions(expected: str | None) -> None:
-    """
+    """Make sure that this interpreter has the versions of the driver.
+
     :param expected: the driver's; None: a driver of a session that isn't ours.
     :raises SparkJobError: this interpreter has others.
     """

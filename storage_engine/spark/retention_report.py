@@ -21,7 +21,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Step
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.file.scan import live_data_files
+from storage_engine.lake.file.scan import live_files_of
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.broker.broker_store import course_of
 from storage_engine.model.broker.codec import Columns
@@ -200,9 +200,8 @@ def _cells(
     rows = [row for row in receipts(lake, request.store_id) if _counts(row, request, counted)]
     counted.update(row.identity for row in rows)
     wanted = {(row.lineage, row.log, row.base_offset) for row in rows}
-    offsets = [row.base_offset for row in rows]
     # By rows, not by files: another engine may have put rows of several segments into one.
-    files = live_data_files(table, request.store_id, (min(offsets), max(offsets))) if rows else ()
+    files = tuple(live_files_of(table, rows))
     source = StoreFiles(config, table, request.store_id, files)
     first = None if request.first_ms is None else request.first_ms * 1000
     until = None if request.until_ms is None else request.until_ms * 1000

@@ -54,7 +54,8 @@ class SparkInstallation:
 
     @classmethod
     def at(cls, home: str | Path) -> SparkInstallation:
-        """
+        """Return the Spark in a directory.
+
         :raises BadInputError: there is no Spark, or one of a line that no job runs on.
         """
         path = Path(home)
@@ -108,7 +109,8 @@ def installed_spark() -> SparkInstallation:
 
 
 def named_spark(home: str | None) -> SparkInstallation:
-    """
+    """Return the Spark that a connection names, or the installed PySpark's.
+
     :param home: of the Spark that a connection names; None: the installed PySpark's is used.
     :raises MissingExtraError: there is none.
     :raises BadInputError: it can't be used.

@@ -102,7 +102,8 @@ class Options:
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Options:
-        """
+        """Read the options of a query.
+
         :raises BadInputError: an option is unknown or missing, or has no value that it can have.
         """
         names = {name.lower(): name for name in _OPTIONS}

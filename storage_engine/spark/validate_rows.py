@@ -19,7 +19,7 @@ from storage_engine.core.extras import QUALITY
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.file.scan import live_data_files
+from storage_engine.lake.file.scan import live_files_of
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.segment_reader import origin_of
 from storage_engine.model.broker.codec import SegmentCodec, offsets_count_bytes
@@ -167,8 +167,7 @@ def _look_at(spark: SparkSession, config: LakeConfig, request: ValidateRowsReque
     table, codec = lake.messages(), find_broker(request.broker).codec
     every_row = chosen_receipts(receipts(lake, request.store_id, with_ended=True), request.spans)
     rows, expired = whole(every_row), ended(every_row)
-    offsets = [row.base_offset for row in rows]
-    files = live_data_files(table, request.store_id, (min(offsets), max(offsets))) if rows else ()
+    files = tuple(live_files_of(table, rows))
     source = StoreFiles(config, table, request.store_id, files)
     where = f" in {config.location}" if len(request.lakes) > 1 else ""
     expected = spark.createDataFrame(list(_expected(every_row, where)), _RECEIPTS)

@@ -14,10 +14,10 @@ from demo.brokers.kafka import watermarks
 from storage_engine.exceptions import RestoreError
 from storage_engine.kafka.format.checkpoints import LeaderEpoch
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.model.proof.receipt import Receipt
 from tests.integration.kafka_broker import SECONDS, admin_of, messages_of
 from tests.kafka.lakes import STORE
+from tests.services.restoring import restore
 
 TOPIC = "payments"
 NAME = f"{TOPIC}-0"

@@ -14,7 +14,6 @@ from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.file.scan import live_data_files
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.plan import PlanRequest
@@ -24,6 +23,7 @@ from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.lakes import make_lakes
+from tests.services.restoring import restore
 
 _EXPIRED_HOURS = 100
 RUN = "r"

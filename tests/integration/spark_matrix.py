@@ -119,7 +119,7 @@ def _archive(work: Path) -> int:
     from storage_engine.lake.archive.archive import segment_jobs
     from storage_engine.lake.catalog.config import LakeConfig
     from storage_engine.lake.move.making import make_lake
-    from storage_engine.lake.restore.restore import restore
+    from storage_engine.lake.restore.restore import choose_segments, write_segments
     from storage_engine.model.store import FileFacts, Segment, SegmentState
     from storage_engine.operators.spark_job import StorageEngineArchiveOperator
     from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
@@ -133,7 +133,7 @@ def _archive(work: Path) -> int:
     )
     task = StorageEngineArchiveOperator(task_id="archive", storage_engine_conn_id=conn_id)
     done = task.submit({}, ArchiveRequest(jobs), ArchiveResult)
-    restored = restore(lake, "s", work / "restored", files_only=True)
+    restored = write_segments(choose_segments(lake, "s", files_only=True), work / "restored")
     assert [receipt.base_offset for receipt in done.receipts] == [int(path.name) for path in paths]
     assert [Path(file.path).read_bytes() for file in restored] == [path.read_bytes() for path in paths]
     return len(restored)

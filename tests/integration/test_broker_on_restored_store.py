@@ -23,7 +23,6 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.gc.expiry import finish_acts, remove_expired
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import Span
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.keep.acts import ActKind, KeepDecision, decide_rule
@@ -35,6 +34,7 @@ from tests.integration.broker import BROKER_CONF, Broker, running_broker, start_
 from tests.integration.jvm import write_properties
 from tests.integration.stores import Messages, Truth, file_hashes, open_store, served, unpack
 from tests.lake.gc.test_thinning import EVENTS, LEDGER, thin
+from tests.services.restoring import restore
 
 pytestmark = pytest.mark.integration
 

@@ -20,7 +20,6 @@ from storage_engine.kafka.format.checkpoints import read_leader_epochs
 from storage_engine.lake.acts.act_files import record_act
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.gc.expiry import finish_acts, remove_expired
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import Span
 from storage_engine.model.keep.acts import ActKind, KeepDecision, decide_rule
 from storage_engine.model.keep.rules import Scope
@@ -43,6 +42,7 @@ from tests.integration.kafka_transactions import (
 )
 from tests.kafka.lakes import STORE, archive, new_lake, segments_of
 from tests.services.command_line import run_command
+from tests.services.restoring import restore
 
 pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.timeout(1_200)]
 

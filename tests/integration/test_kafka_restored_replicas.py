@@ -14,7 +14,6 @@ import pytest
 from storage_engine.exceptions import RestoreError
 from storage_engine.kafka.format.checkpoints import read_leader_epochs
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import Span
 from storage_engine.model.proof.receipt import Receipt
 from tests.integration.kafka_broker import any_segment_bytes, make_topics
@@ -33,6 +32,7 @@ from tests.integration.kafka_transactions import (
     write,
 )
 from tests.kafka.lakes import STORE, archive, new_lake, segments_of
+from tests.services.restoring import restore
 
 pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.timeout(1_200)]
 

@@ -28,7 +28,6 @@ from storage_engine.lake.catalog.identity import copy_of, lake_id_of
 from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.move.rebuilding import rebuild
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.report.validation import Status, VerifyLevel
@@ -46,6 +45,7 @@ from tests.integration.object_store import ObjectStore
 from tests.integration.postgres import PASSWORD, Postgres, postgres
 from tests.integration.rest_catalog import RestCatalog, rest_catalog
 from tests.services.pools import pool_of_processes
+from tests.services.restoring import restore
 
 pytestmark = pytest.mark.integration
 

@@ -16,11 +16,11 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.restore.export import Selection, export_messages
 from storage_engine.lake.restore.export_format import ExportFormat
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.report.validation import Status, VerifyLevel
 from tests.integration.lake_cycle import archive_some
 from tests.integration.object_store import BUCKET, ObjectStore
+from tests.services.restoring import restore
 
 pytestmark = pytest.mark.integration
 

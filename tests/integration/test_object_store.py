@@ -26,7 +26,6 @@ from storage_engine.lake.catalog.writing import UNLOCKED_GRACE_MS
 from storage_engine.lake.file.jobs import SegmentJob, new_attempt
 from storage_engine.lake.gc.garbage import Collection, collect, undo
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
@@ -52,6 +51,7 @@ from tests.integration.lake_cycle import (
     plan,
 )
 from tests.integration.object_store import BUCKET, SECRET_KEY, ObjectStore
+from tests.services.restoring import restore
 
 pytestmark = pytest.mark.integration
 

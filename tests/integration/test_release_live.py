@@ -24,6 +24,7 @@ from demo.brokers.reading import ReadingAdmin
 from storage_engine.exceptions import GateRefusedError, ReleasedTooMuchError
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.report.validation import CheckResult, Status, VerifyLevel
@@ -284,9 +285,8 @@ def test_validations_of_a_busy_store_find_nothing(busy: Live, tmp_path: Path) ->
 
 @pytest.mark.again
 def test_lag_of_a_busy_store_can_always_be_told(busy: Live, tmp_path: Path) -> None:
-    asked = ConsumerLagRequest(
-        str(busy.broker.store), str(tmp_path / "table"), live=LiveBroker(address=busy.broker.client.address)
-    )
+    live = LiveBroker(address=busy.broker.client.address)
+    asked = ConsumerLagRequest(StoreSettings(str(busy.broker.store), live=live), str(tmp_path / "table"))
     told, deadline = 0, time.monotonic() + 300
     while told < LAGS:
         ends = {topic: busy.broker.client.topic_stats(topic) for topic in ("orders", "payments")}

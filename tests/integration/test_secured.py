@@ -24,6 +24,7 @@ from storage_engine.exceptions import (
     BrokerRefusedError,
     BrokerUnavailableError,
 )
+from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.lag import LagSummary, PositionsFrom
 from storage_engine.model.plan import PlanRequest
@@ -100,13 +101,11 @@ def request(secured: Secured, work: Path, **settings: Any) -> ConsumerLagRequest
         tls=True,
         tls_ca_file=ca_file(secured),
     )
+    sizes = {key: str(size) for key, size in FIXTURE_SIZES.items()}
     return ConsumerLagRequest(
-        str(secured.broker.store),
+        StoreSettings(str(secured.broker.store), overrides=sizes, time_zone="UTC", live=live),
         str(work / "table"),
-        overrides={key: str(size) for key, size in FIXTURE_SIZES.items()},
-        time_zone="UTC",
         plan_segments=DOOMED,
-        live=live,
         **settings,
     )
 

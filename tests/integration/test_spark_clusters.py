@@ -31,7 +31,6 @@ from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.gc.garbage_kind import GarbageKind
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
@@ -46,6 +45,7 @@ from tests.integration.spark_cluster import (
     wait_until,
 )
 from tests.rounds import rounds
+from tests.services.restoring import restore
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

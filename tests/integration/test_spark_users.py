@@ -23,8 +23,8 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.project.up import unpack_sample_store
 from storage_engine.retention.lag.lag_table import read_lag_table
@@ -33,6 +33,7 @@ from storage_engine.spark.consumer_lag import ConsumerLagRequest, ConsumerLagRes
 from storage_engine.spark.job_io import read_result, write_request
 from storage_engine.spark.session import spark_environment, spark_settings
 from tests.integration.spark_cluster import CLUSTER_SETTINGS, standalone
+from tests.services.restoring import restore
 
 pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.timeout(900)]
 
@@ -183,12 +184,8 @@ def test_executors_of_another_user_measure_lag_beside_reports_of_a_group_of_both
     for path in (directory, reports):
         shutil.chown(path, DRIVER, GROUP)
     reports.chmod(0o2770)
-    settings: Any = {
-        "store_root": str(sample.root),
-        "broker_conf": str(sample.broker_conf),
-        "now_ms": NOW_MS,
-    }
-    request = ConsumerLagRequest(table_path=str(reports / "table"), **settings)
+    settings = StoreSettings(str(sample.root), str(sample.broker_conf))
+    request = ConsumerLagRequest(settings, str(reports / "table"), now_ms=NOW_MS)
     done = cluster.submit(directory, "consumer_lag.py", request, ConsumerLagResult)
     here = lag_without_spark(replace(request, table_path=str(directory / "here")), None)
     assert here is not None

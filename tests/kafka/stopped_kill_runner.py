@@ -22,7 +22,6 @@ from storage_engine.core.own_directory import PLAIN_STAMP
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.kafka.format.layout import read_node
 from storage_engine.lake.catalog.catalog import open_lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
@@ -31,6 +30,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.stopped_nodes import GOING, LOGS, cleanup_steps, make_node, managed
 from tests.retention.kill_runner import Moment, count_durable_operations, do_steps, kill_each
 from tests.services.forks import in_child
+from tests.services.restoring import restore
 
 RUN = "run"
 DELETING = ("release", "clean_dependents")

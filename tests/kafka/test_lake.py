@@ -29,7 +29,6 @@ from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.restore.export import Selection, check_topic, export_messages
 from storage_engine.lake.restore.export_format import ExportFormat
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.segment_reader import ReadCount, message_batches
 from storage_engine.lake.verify.reproof import reprove
@@ -41,6 +40,7 @@ from tests.kafka.lakes import STORE, archive, new_lake, segments_of
 from tests.kafka_fixture import truth
 from tests.lake.garbage_helpers import local, make_old
 from tests.other_engine import delete_position, rewrite
+from tests.services.restoring import restore
 
 LOGS = ("hdrs-0", "ctime-0", "txn-1")
 """With headers, compressed batches, markers."""

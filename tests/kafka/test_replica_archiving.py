@@ -18,7 +18,6 @@ from storage_engine.journal.journal import Journal
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import list_stores
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.report.validation import VerifyLevel, Where
@@ -37,6 +36,7 @@ from tests.kafka.made_node import TRANSACTIONAL, batch_of
 from tests.kafka.stopped_nodes import NO_LAG, OLD_MS, clean, make_node, managed
 from tests.lakes import path_of
 from tests.rounds import later
+from tests.services.restoring import restore
 
 HOUR_MS = 3_600_000
 

@@ -30,11 +30,11 @@ from storage_engine.kafka.restored_log import (
     read_serving_nodes,
 )
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import Span, choose
 from storage_engine.model.proof.receipt import Receipt
 from tests.kafka.lakes import STORE, archive, new_lake, segments_of
 from tests.services.command_line import run_command
+from tests.services.restoring import restore
 
 LOGS = ("delrec-0", "hdrs-0", "txn-1")
 

@@ -15,7 +15,6 @@ from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.names import proven_files
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import Span
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts
@@ -26,6 +25,7 @@ from storage_engine.rocketmq.codec.frame import FILLER_TOPIC
 from tests.histories.verbs import storage_engine
 from tests.keeping.store import TopicStore
 from tests.services.moved_clock import DAY_MS
+from tests.services.restoring import restore
 
 TRASH_DAYS = 7
 KEEP_DAYS = {"brief": 0, "month": 30, "years": 7 * 366}

@@ -14,11 +14,11 @@ from storage_engine.lake.catalog.identity import lake_id_of, mark_of, put_mark
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.gc.garbage import Collection, collect
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.proof.receipt import Receipt
+from tests.services.restoring import restore
 
 DAY_SECONDS = 86_400
 

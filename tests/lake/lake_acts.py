@@ -14,10 +14,10 @@ from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog import identity
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.report.validation import Status, VerifyLevel
+from tests.services.restoring import restore
 
 __all__ = ["archive", "at", "check", "copy_tree", "held", "old_release", "tree"]
 

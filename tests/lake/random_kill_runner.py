@@ -30,12 +30,13 @@ from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.gc.garbage_kind import GarbageKind
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.restore import config_names, restore
+from storage_engine.lake.restore.restore import config_names
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.rocketmq.codec.codec import CODEC
+from tests.services.restoring import restore
 
 STORE = "store-1"
 MOST_KILLS_A_STEP = 3

@@ -56,7 +56,6 @@ from storage_engine.lake.file.agent_files import (
 )
 from storage_engine.lake.file.jobs import AgentAccess, SegmentJob
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.storage.pace import LimitedPace
 from storage_engine.model.proof.receipt import Receipt
@@ -73,6 +72,7 @@ from tests.kafka_fixture import unpack as unpack_node
 from tests.lake.agents import TOKEN, command, segment_files, serving
 from tests.rounds import later
 from tests.services.command_line import run_command
+from tests.services.restoring import restore
 
 WAYS = ("plain", "tls", "mutual")
 

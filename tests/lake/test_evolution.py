@@ -24,7 +24,6 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.move import making
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.lake.soundness.soundness import Depth
@@ -35,6 +34,7 @@ from storage_engine.model.broker.codec import SegmentCodec
 from storage_engine.model.report.validation import Status, VerifyLevel
 from storage_engine.rocketmq import RocketMQ
 from storage_engine.rocketmq.codec.codec import CODEC
+from tests.services.restoring import restore
 
 pytestmark = pytest.mark.slow
 
@@ -143,9 +143,9 @@ def test_columns_are_added_before_receipts_are_and_while_nobody_else_changes_a_l
     monkeypatch.setattr(tables, "LATER_COLUMNS", (LATER,))
     locked: list[bool] = []
 
-    def evolve(table: Table, expected: Schema, properties: dict[str, str]) -> bool:
+    def evolve(table: Table, expected: Schema, properties: dict[str, str]) -> None:
         locked.append(catalog.CHANGE_LOCK.locked())
-        return tables.evolve(table, expected, properties)
+        tables.evolve(table, expected, properties)
 
     monkeypatch.setattr(writing, "evolve", evolve)
     lake = open_lake(config)

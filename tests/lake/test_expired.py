@@ -24,7 +24,7 @@ from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.describing import describe
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.restore.export import Selection, export_messages
-from storage_engine.lake.restore.restore import choose_segments, restore
+from storage_engine.lake.restore.restore import choose_segments
 from storage_engine.lake.restore.restore_span import Span, expired_line
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts
@@ -38,6 +38,7 @@ from tests.lake.expiry import ACT, Expire, drop_rows, expire, expire_receipts
 from tests.lake.garbage_helpers import collected
 from tests.lakes import path_of
 from tests.services.command_line import run_command
+from tests.services.restoring import restore
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 MIB = 1 << 20

@@ -18,7 +18,6 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import proven_files
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.chain import check_chain, check_links
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.lake.soundness.soundness import Depth
@@ -29,6 +28,7 @@ from storage_engine.model.proof.receipt import ChainHead, Receipt
 from storage_engine.model.report.validation import VerifyLevel, receipt_name
 from tests.lakes import damage, path_of
 from tests.rounds import again_but
+from tests.services.restoring import restore
 
 pytestmark = pytest.mark.slow
 

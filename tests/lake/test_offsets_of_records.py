@@ -21,7 +21,6 @@ from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.move.describing import describe
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.move.rebuilding import rebuild
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import Span
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.soundness.receipts import receipts, receipts_in
@@ -34,6 +33,7 @@ from storage_engine.model.report.validation import VerifyLevel
 from storage_engine.model.store import Segment
 from tests.lake.garbage_helpers import make_old
 from tests.services import toy
+from tests.services.restoring import restore
 from tests.services.toy import LINES
 
 HOUR_MS = 3_600_000

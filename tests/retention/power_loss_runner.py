@@ -18,12 +18,12 @@ from typing import Any
 
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.catalog.catalog import open_lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import Span
 from storage_engine.lake.soundness.receipts import list_stores
 from tests.retention import kill_runner as killing
 from tests.services.forks import in_child, in_forks
 from tests.services.power_loss import Disk, Loss, disk_after, disk_at_first, events_of, lose, names_in, record
+from tests.services.restoring import restore
 
 LOSSES = (Loss.EVERYTHING, Loss.BUT_REMOVALS, Loss.BUT_NAMES)
 

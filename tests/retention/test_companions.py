@@ -21,7 +21,6 @@ from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.coverage.coverage import ReleasedSpan
 from storage_engine.lake.file.jobs import SegmentJob
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.plan import Decision, DependentFile, PlanRequest, Reason
 from storage_engine.model.proof.receipt import MAX_COMPANION_BYTES, Companion, Receipt, companions_text
@@ -40,6 +39,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.same_bytes.own_acts import remove_rest, remove_unchanged
 from tests.lakes import make_lakes, path_of
 from tests.services import toy
+from tests.services.restoring import restore
 from tests.services.toy import LINES
 
 REQUEST = PlanRequest()

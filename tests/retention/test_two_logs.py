@@ -13,7 +13,6 @@ from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import LakeConflictError, LogsRefusedError, RunStateError
 from storage_engine.lake.catalog.catalog import open_lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.model.settings.policy import LagPolicy, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.report.finishing import finish
@@ -24,6 +23,7 @@ from tests.integration.stores import unpack
 from tests.lakes import make_lakes
 from tests.retention.conftest import HOURS_AGO_NS, MANUAL
 from tests.services import two_logs
+from tests.services.restoring import restore
 from tests.services.two_logs import LEFT, RIGHT
 
 

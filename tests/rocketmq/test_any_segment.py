@@ -16,11 +16,11 @@ from storage_engine.lake.archive.commit import commit_segments
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file.jobs import ProvenSegment
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.report.validation import Status, VerifyLevel
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from tests.rounds import rounds
+from tests.services.restoring import restore
 
 EXAMPLES = rounds("STORAGE_ENGINE_SEGMENT_EXAMPLES", 25, 80)
 

@@ -51,7 +51,6 @@ from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file.agent_files import PLAIN, run_of
 from storage_engine.lake.file.jobs import AgentAccess, AgentRun, SegmentJob
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
@@ -81,6 +80,7 @@ from tests.lake.agents import TOKEN, command, serving
 from tests.lakes import path_of
 from tests.services.command_line import run_command
 from tests.services.lag import measured
+from tests.services.restoring import restore
 from tests.spark.leases import nobody_else_opens
 from tests.spark.shared_spark import Around, SharedSpark, printing_to
 
@@ -504,12 +504,10 @@ def test_the_command_archives_with_spark_and_its_stdout_is_json_alone(
 
 def make_request(root: Path, tmp_path: Path, **settings: object) -> ConsumerLagRequest:
     return ConsumerLagRequest(
-        store_root=str(root),
-        table_path=str(tmp_path / "lag"),
-        time_zone="UTC",
+        StoreSettings(str(root), time_zone="UTC", **settings),  # type: ignore[arg-type]
+        str(tmp_path / "lag"),
         plan_segments=GOING,
         now_ms=NOW_MS,
-        **settings,  # type: ignore[arg-type]
     )
 
 
@@ -627,7 +625,7 @@ def test_job_can_be_run_again_and_tells_what_it_cannot_read(
         frame = spark.read.parquet(request.table_path)
         assert frame.columns == list(QueueLag.__dataclass_fields__)
         assert frame.filter("at_risk").count() == len(first.at_risk)
-        no_plan = ConsumerLagRequest(str(root), str(tmp_path / "other"))
+        no_plan = ConsumerLagRequest(StoreSettings(str(root)), str(tmp_path / "other"))
         assert consumer_lag(spark, no_plan).summary.at_risk_groups == ()
         before = rows_by_queue(request)
         damaged.write_bytes(damaged.read_bytes()[:-1])

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import lag
 from storage_engine.exceptions import StoreNotFoundError
+from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.retention.lag.lag_table import lag_part, merge
 from storage_engine.spark import consumer_lag
 
@@ -22,7 +23,9 @@ def request_for_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> consum
     for segment in sorted((tmp_path / "store" / "commitlog").iterdir())[:DELETED]:
         segment.unlink()
     return consumer_lag.ConsumerLagRequest(
-        str(tmp_path / "store"), str(tmp_path / "table"), time_zone="UTC", now_ms=1_900_000_000_000
+        StoreSettings(str(tmp_path / "store"), time_zone="UTC"),
+        str(tmp_path / "table"),
+        now_ms=1_900_000_000_000,
     )
 
 
@@ -30,7 +33,7 @@ def test_figures_of_a_store_with_known_positions(
     request_for_store: consumer_lag.ConsumerLagRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumer_lag, "SHARE_ROWS", 7 * GROUPS)
-    shares = list(consumer_lag.lag_in_process(request_for_store))
+    shares = list(consumer_lag.LagInProcess(*consumer_lag.prepare(request_for_store)))
     assert len(shares) > 5
     rows = [row for share in shares for row in share.to_pylist()]
     assert len(rows) == QUEUES * GROUPS

@@ -24,7 +24,7 @@ from storage_engine.model.proof.receipt import ChainHead
 
 if TYPE_CHECKING:
     from storage_engine.lake.catalog.catalog import Lake
-    from storage_engine.lake.gc.garbage import Collection, Garbage, KeptFile
+    from storage_engine.lake.gc.garbage import Collection, DecidedFile
     from storage_engine.lake.gc.maintenance import LakeMaintenance
     from storage_engine.retention.housekeeping.maintaining import MaintainResult
 
@@ -246,7 +246,7 @@ def _print(found: Collection, words: str, grace_hours: float, trash_days: float,
         say("Next: ", Command("lake rebuild", words), " proves orphans and brings them in.")
 
 
-def _print_garbage(what: str, files: Sequence[Garbage]) -> None:
+def _print_garbage(what: str, files: Sequence[DecidedFile]) -> None:
     print_table(
         f"{_sum(files)}: {what}",
         ("table", "size#", "last modified", "what", "why", "file"),
@@ -283,5 +283,5 @@ def _print_orphans(found: Collection) -> None:
         )
 
 
-def _sum(files: Sequence[Garbage | KeptFile]) -> str:
+def _sum(files: Sequence[DecidedFile]) -> str:
     return f"{count_text(len(files), 'file')}, {bytes_text(sum(file.size_bytes for file in files))}"

@@ -30,9 +30,9 @@ def in_process_lag(managed: ManagedStore, going: Sequence[SegmentId]) -> LagInPr
 
     :param going: the segments that are about to go.
     """
-    from storage_engine.spark.consumer_lag import ConsumerLagRequest, lag_in_process
+    from storage_engine.spark.consumer_lag import ConsumerLagRequest, LagInProcess, prepare
 
-    return lag_in_process(ConsumerLagRequest.of(managed, "", going))
+    return LagInProcess(*prepare(ConsumerLagRequest.of(managed, "", going)))
 
 
 def only_group(table: pa.Table, group: str | None) -> pa.Table:

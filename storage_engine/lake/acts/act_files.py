@@ -28,7 +28,7 @@ from storage_engine.core.host import person, this_host
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
-from storage_engine.lake.catalog.identity import lake_id_of, mark_location, parse_mark, write_mark
+from storage_engine.lake.catalog.identity import lake_id_of, read_mark_at, write_mark
 from storage_engine.lake.catalog.tables import SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, has_trees
 from storage_engine.lake.catalog.writing import ready_to_write, recording_acts
 from storage_engine.lake.durable_io import local_path
@@ -70,7 +70,8 @@ _CLAIM_SECONDS = 600
 
 
 def check_takes_acts(segments: Table) -> None:
-    """
+    """Make sure that a lake is of a version whose releases know rules and holds.
+
     :raises BadInputError: an older release may use the lake, which would remove what a hold covers.
     """
     if not has_trees(segments.properties):
@@ -96,8 +97,8 @@ def read_acts(lake: Lake) -> Acts:
 def read_acts_at(file_io: FileIO, location: str) -> Acts:
     """Return the acts below a location of ``segments``; see :func:`read_acts`."""
     # The mark first: an act that it names has its file by then.
-    data = read_small_file(file_io, mark_location(location))
-    named = "" if data is None else parse_mark(data, location).act
+    mark = read_mark_at(file_io, location)
+    named = "" if mark is None else mark.act
     acts = {sha256: _read_act(file_io, location, sha256) for sha256 in list_acts(file_io, location)}
     try:
         return order_acts(acts, named)

@@ -6,14 +6,13 @@ proven, but counts only once :func:`storage_engine.lake.archive.commit.commit_se
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,6 @@ from storage_engine.lake.file.data_file import (
     RowCounter,
     SegmentPart,
     SegmentRows,
-    WindowMemory,
     check_disjoint,
     check_tiled,
     decoded_ranges,
@@ -61,6 +59,7 @@ from storage_engine.lake.file.data_file import (
     segment_bytes,
     segments_in,
     together,
+    window_memory,
     write_data_file,
     write_groups,
 )
@@ -76,7 +75,7 @@ from storage_engine.lake.file.jobs import (
     slot_prefix,
     split_data_file_name,
 )
-from storage_engine.lake.file.scan import LiveFile, live_data_files
+from storage_engine.lake.file.scan import LiveFile, live_data_files, offsets_of
 from storage_engine.lake.file.segment_tree import NOTHING_GONE, SegmentTree, new_leaf_keys, tree_of_file
 from storage_engine.lake.file.source_file import (
     Source,
@@ -126,8 +125,6 @@ SHARED_FILE_SEGMENTS = 1000
 SHARED_GROUP_BYTES = 1 << 20
 """Of segments in a row group that several share: who reads one of them reads so much."""
 
-_per_thread = threading.local()
-
 Progress = Callable[[int], None]
 """Called with the number of segment bytes that are done since the last call."""
 
@@ -163,26 +160,17 @@ def segment_jobs(
     settle_broker(lake, broker)
     segments = list(segments)
     for segment in segments:
-        if not segment.facts.size_bytes or segment.end == segment.base_offset:
-            raise StoreLayoutError(
-                f"{segment.facts.path}: expected a sealed segment to have bytes and offsets, found "
-                f"{segment.facts.size_bytes} bytes of [{segment.base_offset}, {segment.end_offset}). "
-                "Nothing was archived. A broker leaves such a file out of its snapshot, or calls it active."
-            )
-        check_size(segment.facts, segment.companions)
+        _check_sealed(segment)
     messages, trees = lake.messages(), has_trees(lake.segments().properties)
     known = _known(lake, segments, store_id, lineage) if segments else ()
-    live = live_data_files(messages, store_id, _span(segments)) if segments else ()
-    attempts = _attempts(messages, live, segments, store_id, lineage, known)
+    live = live_data_files(messages, store_id, offsets_of(segments)) if segments else ()
     wanted = [SegmentIdentity(store_id, lineage, it.log, it.base_offset, "") for it in segments]
+    attempts = _attempts(messages, live, wanted, known)
     parts = _without_receipts(messages, live, wanted, known)
     # What the lake has, or had, in whatever file stays in a file of its own.
     has_rows_elsewhere = any(not is_own_name(file_name(file.location)) for file in live)
-    never = {(it.log, it.base_offset) for it in segments} - attempts.keys()
     by_rules = permits.of_rows if trees else None
-    permits_of = (
-        {} if by_rules is None else {(row.log, row.base_offset): by_rules.beside(row) for row in known}
-    )
+    permits_of = {} if by_rules is None else {row.slot: by_rules.beside(row) for row in known}
     location = messages.location().rstrip("/")
     return tuple(
         SegmentJob(
@@ -196,42 +184,46 @@ def segment_jobs(
             lake=lake.config,
             messages_location=location,
             accept_damage=accept_damage,
-            attempt=attempts.get((segment.log, segment.base_offset), ""),
+            attempt=attempts.get(slot, ""),
             original_mtime_ns=segment.original_mtime_ns,
             bytes_per_second=bytes_per_second,
             store_name=store_name,
             store_host=store_host,
-            end_offset=None if segment.end == _end_by_size(segment) else segment.end,
+            end_offset=None if segment.end == segment.base_offset + segment.facts.size_bytes else segment.end,
             companions=segment.companions,
             context=(contexts or {}).get(segment.id, SegmentContext()),
             trees=trees,
-            permits=permits_of.get((segment.log, segment.base_offset), by_rules),
-            found_in=parts.get((lineage, segment.log, segment.base_offset)),
+            permits=permits_of.get(slot, by_rules),
+            found_in=parts.get(slot),
             shares=topic_of(broker, segment.log)
             if trees
             and by_rules is None
             and not has_rows_elsewhere
             and segment.facts.size_bytes < SHARED_SEGMENT_BYTES
-            and (segment.log, segment.base_offset) in never
-            and (lineage, segment.log, segment.base_offset) not in parts
+            and slot not in attempts
+            and slot not in parts
             else None,
         )
-        for segment in segments
+        for segment, slot in zip(segments, wanted, strict=True)
     )
 
 
-def _end_by_size(segment: Segment) -> int:
-    return segment.base_offset + segment.facts.size_bytes
+def _check_sealed(segment: Segment) -> None:
+    """
+    :raises StoreLayoutError: a segment is empty, or its companions are too long.
+    """
+    if not segment.facts.size_bytes or segment.end == segment.base_offset:
+        raise StoreLayoutError(
+            f"{segment.facts.path}: expected a sealed segment to have bytes and offsets, found "
+            f"{segment.facts.size_bytes} bytes of [{segment.base_offset}, {segment.end_offset}). "
+            "Nothing was archived. A broker leaves such a file out of its snapshot, or calls it active."
+        )
+    check_size(segment.facts, segment.companions)
 
 
 def _known(lake: Lake, segments: Sequence[Segment], store_id: str, lineage: int) -> tuple[Receipt, ...]:
     """Return the receipts that count of segments, and of others among them."""
-    return receipts(lake, store_id, lineage=lineage, base_offsets=_span(segments), with_ended=True)
-
-
-def _span(segments: Sequence[Segment]) -> tuple[int, int]:
-    offsets = [segment.base_offset for segment in segments]
-    return min(offsets), max(offsets)
+    return receipts(lake, store_id, lineage=lineage, base_offsets=offsets_of(segments), with_ended=True)
 
 
 def topic_of(broker: str, log: str) -> str | None:
@@ -245,7 +237,7 @@ def topic_of(broker: str, log: str) -> str | None:
 
 def _without_receipts(
     messages: Table, live: Sequence[LiveFile], wanted: Sequence[SegmentIdentity], known: Sequence[Receipt]
-) -> dict[tuple[int, str, int], tuple[str, str]]:
+) -> dict[SegmentIdentity, tuple[str, str]]:
     """Return the shared data file that has rows of segments without a receipt, with their row groups.
 
     A run that was killed between its commits leaves such a file in the table.
@@ -253,9 +245,9 @@ def _without_receipts(
     :param wanted: the segments.
     :param known: the receipts that count.
     """
-    slots = {(row.lineage, row.log, row.base_offset) for row in known}
-    lacking = [it for it in wanted if (it.lineage, it.log, it.base_offset) not in slots]
-    found: dict[tuple[int, str, int], tuple[str, str]] = {}
+    slots = {row.slot for row in known}
+    lacking = [it for it in wanted if it not in slots]
+    found: dict[SegmentIdentity, tuple[str, str]] = {}
     named = Counter[str]()
     for row in known:
         named[data_file_of(messages, row)] += row.row_count
@@ -266,39 +258,32 @@ def _without_receipts(
             continue
         with suppress(LakeUnavailableError, ProofError):
             for it, groups in segments_in(messages.io, file.location).items():
-                found[it.lineage, it.log, it.base_offset] = (file.location, row_groups_text(groups))
-    for row in known:
-        found.pop((row.lineage, row.log, row.base_offset), None)
-    return found
+                found[it] = (file.location, row_groups_text(groups))
+    return {slot: part for slot, part in found.items() if slot not in slots}
 
 
 def _attempts(
-    messages: Table,
-    live: Sequence[LiveFile],
-    segments: Sequence[Segment],
-    store_id: str,
-    lineage: int,
-    known: Sequence[Receipt],
-) -> dict[tuple[str, int], str]:
-    """Return the part of a data file's name that tells attempts apart, by log and base offset.
+    messages: Table, live: Sequence[LiveFile], wanted: Sequence[SegmentIdentity], known: Sequence[Receipt]
+) -> dict[SegmentIdentity, str]:
+    """Return the part of a data file's name that tells attempts apart.
 
     It is that of the file in the table, while its receipt is sound as far as the table tells; else a new one
     where the segment had a receipt. So the file of an expired segment, to be removed, is never used again.
 
+    :param wanted: the segments.
     :param known: the receipts that count.
     """
     by_slot = {split_data_file_name(name)[0]: name for name in (file_name(f.location) for f in live)}
     attempts = {}
     reader, unsound = Reader(messages, live), set()
     for row in known:
-        attempts[row.log, row.base_offset] = new_attempt()
+        attempts[row.slot] = new_attempt()
         if not row.is_whole or reader.look(row, Depth.METADATA).faults:
-            unsound.add((row.log, row.base_offset))
-    for segment in segments:
-        identity = SegmentIdentity(store_id, lineage, segment.log, segment.base_offset, "")
-        name = by_slot.get(slot_prefix(identity))
-        if name is not None and (segment.log, segment.base_offset) not in unsound:
-            attempts[segment.log, segment.base_offset] = attempt_of(name)
+            unsound.add(row.slot)
+    for slot in wanted:
+        name = by_slot.get(slot_prefix(slot))
+        if name is not None and slot not in unsound:
+            attempts[slot] = attempt_of(name)
     return attempts
 
 
@@ -341,10 +326,10 @@ def commit_proven(
     :return: in the order of the jobs.
     :raises StorageEngineError: as :func:`archive_segment` and ``commit_segments`` do.
     """
-    by_slot = {(job.store_id, job.lineage, job.log, job.base_offset): at for at, job in enumerate(jobs)}
+    by_slot = {job.slot: at for at, job in enumerate(jobs)}
 
     def at(it: ProvenSegment) -> int:
-        return by_slot[it.store_id, it.lineage, it.log, it.base_offset]
+        return by_slot[it.slot]
 
     proven, again = sorted(proven, key=at), list[ProvenSegment]()
     unproven: set[str] = set()
@@ -376,10 +361,7 @@ def _found_again(lake: Lake, jobs: Sequence[SegmentJob], data_file: str) -> list
     """Prove segments in a shared file that the table has; none where one isn't there as it is on disk."""
     with suppress(ProofError, LakeUnavailableError):
         groups = segments_in(lake.messages().io, data_file)
-        text = {(it.lineage, it.log, it.base_offset): row_groups_text(found) for it, found in groups.items()}
-        named = [
-            replace(job, found_in=(data_file, text[job.lineage, job.log, job.base_offset])) for job in jobs
-        ]
+        named = [replace(job, found_in=(data_file, row_groups_text(groups[job.slot]))) for job in jobs]
         return _prove_found(named, data_file)
     return []
 
@@ -469,9 +451,8 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
 
 
 def _archive_segment(job: SegmentJob) -> ProvenSegment:
-    codec = find_broker(job.broker).codec
-    source = read_source(job)
-    companions = read_companions_of(job)
+    codec, read = find_broker(job.broker).codec, _Read(job, read_source(job), read_companions_of(job))
+    source = read.source
     data_file = job.data_file(source.sha256)
     file_io = load_file_io(job.lake.file_io_properties, data_file)
     is_local = local_path(data_file) is not None
@@ -489,9 +470,12 @@ def _archive_segment(job: SegmentJob) -> ProvenSegment:
             ):
                 write_data_file(job, codec, source.data, sink, source.loader())
                 source.release()
-        with _syncing(staged, data_file):
-            proven = _prove(job, codec, source, data_file, staged, file_io)
-        return _with_source(proven, job, source, companions)
+        with (
+            _syncing(staged, data_file),
+            _reading_back(codec, data_file, staged, file_io, job.bytes_per_second) as stored,
+        ):
+            proven = _prove_rows(read, stored)
+        return _with_source(proven, read)
     except ProofError:
         if exists:
             # The file of this name is damaged. It stays, for whoever looks into it; another takes its place.
@@ -514,12 +498,15 @@ def _archive_segment(job: SegmentJob) -> ProvenSegment:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A segment as it was read, and the row groups of a shared file that have its rows."""
+    """A segment as it was read.
+
+    :param groups: row groups that have its rows in a data file that others share; None: the file is its own.
+    """
 
     job: SegmentJob
     source: Source
     companions: tuple[Source, ...]
-    groups: range
+    groups: range | None = None
 
 
 def archive_shared(jobs: Sequence[SegmentJob], run: str, task: int) -> list[ProvenSegment]:
@@ -544,12 +531,12 @@ def archive_shared(jobs: Sequence[SegmentJob], run: str, task: int) -> list[Prov
                 pace_at(first.bytes_per_second).writing(file) as sink,
             ):
                 read = _write_shared(jobs, codec, sink)
-            with _syncing(staged, data_file):
-                proven = _prove_shared(read, codec, data_file, staged, file_io)
-            return [
-                _with_source(segment, it.job, it.source, it.companions)
-                for segment, it in zip(proven, read, strict=True)
-            ]
+            with (
+                _syncing(staged, data_file),
+                _reading_back(codec, data_file, staged, file_io, first.bytes_per_second) as stored,
+            ):
+                proven = [_prove_rows(it, stored) for it in read]
+            return [_with_source(segment, it) for segment, it in zip(proven, read, strict=True)]
     except BaseException:
         _remove_staged(staged, data_file)
         raise
@@ -584,36 +571,14 @@ def _write_shared(jobs: Sequence[SegmentJob], codec: SegmentCodec, sink: Any) ->
     return read
 
 
-def _prove_shared(
-    read: Sequence[_Read], codec: SegmentCodec, data_file: str, staged: str, file_io: FileIO
-) -> list[ProvenSegment]:
-    first = read[0].job
-    with _reading_back(codec, data_file, staged, file_io, first.bytes_per_second) as (parquet, facts):
-        groups = LastGroup(parquet)
-        proven = []
-        for it in read:
-            part, row_groups = _part_of(it.job, groups, it.groups, data_file)
-            proven.append(_prove_rows(it.job, codec, it.source, data_file, staged, part, facts, row_groups))
-        return proven
-
-
-def _part_of(
-    job: SegmentJob, parquet: LastGroup, groups: range | None, data_file: str
-) -> tuple[SegmentPart, str]:
-    assert groups is not None
-    identity = SegmentIdentity(job.store_id, job.lineage, job.log, job.base_offset, "")
-    return SegmentPart(parquet, identity, groups, data_file), row_groups_text(groups)
-
-
-def _with_source(
-    proven: ProvenSegment, job: SegmentJob, source: Source, companions: Sequence[Source]
-) -> ProvenSegment:
+def _with_source(proven: ProvenSegment, read: _Read) -> ProvenSegment:
     """Return a proven segment with the facts of the file that it was made of, which hasn't changed.
 
     :raises ProofError: it has.
     """
-    facts = facts_of_proven(job, source)
-    files = companions_text(companions_of_proven(job, companions))
+    job = read.job
+    facts = facts_of_proven(job, read.source)
+    files = companions_text(companions_of_proven(job, read.companions))
     return replace(
         proven,
         # Where a hold has set another time, the one before it is the segment's.
@@ -648,65 +613,65 @@ def _prove_found(jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegme
     """
     codec, proven = find_broker(jobs[0].broker).codec, list[ProvenSegment]()
     file_io = load_file_io(jobs[0].lake.file_io_properties, data_file)
-    with _reading_back(codec, data_file, data_file, file_io, None) as (parquet, facts):
-        groups = LastGroup(parquet)
+    with _reading_back(codec, data_file, data_file, file_io, None) as stored:
         for job in jobs:
             with suppress(FileGoneError), SharedLock([Path(job.path).parent]):
-                source, companions = read_source(job), read_companions_of(job)
                 assert job.found_in is not None
-                part, row_groups = _part_of(job, groups, read_row_groups(job.found_in[1]), data_file)
-                found = _prove_rows(job, codec, source, data_file, data_file, part, facts, row_groups)
-                proven.append(_with_source(found, job, source, companions))
+                groups = read_row_groups(job.found_in[1])
+                read = _Read(job, read_source(job), read_companions_of(job), groups)
+                proven.append(_with_source(_prove_rows(read, stored), read))
     return proven
 
 
 @dataclass(frozen=True, slots=True)
-class _StoredFacts:
-    """A data file as it was read back."""
+class _Stored:
+    """A data file as it is read back.
 
+    :param staged: where it lies until it has its name.
+    :param groups: for those of several segments.
+    """
+
+    codec: SegmentCodec
+    data_file: str
+    staged: str
+    parquet: pq.ParquetFile
+    groups: LastGroup
     size_bytes: int
     sha256: str
     manifest: bytes
+
+    def rows_of(self, read: _Read) -> SegmentRows:
+        """Return the rows of a segment.
+
+        :raises ProofError: the file hasn't its row groups.
+        """
+        if read.groups is None:
+            return self.parquet
+        return SegmentPart(self.groups, read.job.slot, read.groups, self.data_file)
 
 
 @contextmanager
 def _reading_back(
     codec: SegmentCodec, data_file: str, staged: str, file_io: FileIO, bytes_per_second: int | None
-) -> Iterator[tuple[pq.ParquetFile, _StoredFacts]]:
+) -> Iterator[_Stored]:
     with (
         parquet_errors(data_file),
         open_data_file(file_io, staged) as file,
         pace_at(bytes_per_second).reading(file) as stored,
         open_rows(stored, _kept_as_codes(codec)) as parquet,
     ):
-        yield (
-            parquet,
-            _StoredFacts(stored.size(), sha256_of_file(stored), packed_facts(parquet.metadata, codec)),
-        )
+        sha256, manifest = sha256_of_file(stored), packed_facts(parquet.metadata, codec)
+        yield _Stored(codec, data_file, staged, parquet, LastGroup(parquet), stored.size(), sha256, manifest)
 
 
-def _prove(
-    job: SegmentJob, codec: SegmentCodec, source: Source, data_file: str, staged: str, file_io: FileIO
-) -> ProvenSegment:
-    with _reading_back(codec, data_file, staged, file_io, job.bytes_per_second) as (parquet, facts):
-        return _prove_rows(job, codec, source, data_file, staged, parquet, facts)
-
-
-def _prove_rows(
-    job: SegmentJob,
-    codec: SegmentCodec,
-    source: Source,
-    data_file: str,
-    staged: str,
-    parquet: SegmentRows,
-    facts: _StoredFacts,
-    row_groups: str | None = None,
-) -> ProvenSegment:
-    counter, memory, origin = RowCounter(codec.columns), _window_memory(), codec.origin(job.base_offset)
+def _prove_rows(read: _Read, stored: _Stored) -> ProvenSegment:
+    job, source, codec, data_file = read.job, read.source, stored.codec, stored.data_file
+    parquet = stored.rows_of(read)
+    counter, memory, origin = RowCounter(codec.columns), window_memory(), codec.origin(job.base_offset)
     leaves = tree_of_file(parquet, codec.columns, data_file, trees=job.trees)
     left_out, size_bytes = _LeftOutStreams(), len(source.data)
     if job.permits is not None and leaves is not None and _row_bytes(parquet) < size_bytes:
-        left_out = _prove_others(job, job.permits, codec, source, data_file, parquet, counter, leaves)
+        left_out = _prove_others(read, job.permits, codec, data_file, parquet, counter, leaves)
     else:
         chunks = segment_bytes(parquet, codec, origin, size_bytes, data_file, counter, memory, leaves)
         for position, found in chunks:
@@ -727,24 +692,20 @@ def _prove_rows(
         sha256=source.sha256,
         broker=job.broker,
         store_root=job.store_root,
-        message_count=stats.message_count,
-        row_count=stats.row_count,
-        damaged_bytes=stats.damaged_bytes,
-        first_store_timestamp_ms=stats.first_store_timestamp_ms,
-        last_store_timestamp_ms=stats.last_store_timestamp_ms,
+        **asdict(stats),
         source_path=job.path,
         source_device=job.facts.device,
         source_inode=job.facts.inode,
         source_mtime_ns=job.facts.mtime_ns,
         source_ctime_ns=job.facts.ctime_ns,
         data_file=data_file,
-        data_file_bytes=facts.size_bytes,
-        data_file_sha256=facts.sha256,
+        data_file_bytes=stored.size_bytes,
+        data_file_sha256=stored.sha256,
         proof_version=proof_version_of(None if tree is None else tree.root),
         proven_at_ms=time.time_ns() // 1_000_000,
-        staged_file=staged,
-        manifest_facts=facts.manifest,
-        row_groups=row_groups,
+        staged_file=stored.staged,
+        manifest_facts=stored.manifest,
+        row_groups=None if read.groups is None else row_groups_text(read.groups),
         store_name=job.store_name,
         store_host=job.store_host,
         log_id=job.context.log_id,
@@ -785,10 +746,9 @@ def _row_bytes(parquet: SegmentRows) -> int:
 
 
 def _prove_others(
-    job: SegmentJob,
+    read: _Read,
     permits: ArchivePermits,
     codec: SegmentCodec,
-    source: Source,
     data_file: str,
     parquet: SegmentRows,
     counter: RowCounter,
@@ -802,7 +762,7 @@ def _prove_others(
     :param leaves: is given all leaves of the file.
     :raises ProofError: they aren't.
     """
-    origin = codec.origin(job.base_offset)
+    job, source, origin = read.job, read.source, codec.origin(read.job.base_offset)
     end = origin + len(source.data)
     starts, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
 
@@ -832,7 +792,7 @@ def _prove_others(
         order = check_disjoint(at, lengths, origin, end, job.path)
         first = int(at.min())
         size_bytes = int((at + lengths).max()) - first
-        out = next(_window_memory().buffers(size_bytes))[:size_bytes]
+        out = window_memory().take(size_bytes)
         np.frombuffer(out, np.uint8).fill(0)
         encode_rows(codec, rows, out, first, job.path)
         compare(first, out, at[order], lengths[order])
@@ -866,14 +826,6 @@ def _compare(job: SegmentJob, data_file: str, position: int, source: memoryview,
         f"has 0x{expected[at]:02x}, the lake 0x{actual[at]:02x}. Nothing was committed or deleted. This is a "
         "damaged disk or a fault of the codec: keep the segment and report it."
     )
-
-
-def _window_memory() -> WindowMemory:
-    """This thread's memory for what is read back."""
-    memory: WindowMemory | None = getattr(_per_thread, "windows", None)
-    if memory is None:
-        memory = _per_thread.windows = WindowMemory()
-    return memory
 
 
 @contextmanager

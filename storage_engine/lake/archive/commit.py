@@ -9,7 +9,6 @@ is left of the old, and the new receipt supersedes the one that is there.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import shlex
@@ -18,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from operator import attrgetter
 from types import MappingProxyType
 
 from pyiceberg.manifest import DataFile
@@ -38,8 +38,8 @@ from storage_engine.lake.archive.receipt_commit import begin, prepare_receipts
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, check_broker
 from storage_engine.lake.catalog.names import data_file_of, proven_files, relative_name
 from storage_engine.lake.catalog.writing import UNLOCKED_PROOF_MS, ready_to_write
-from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
-from storage_engine.lake.file.data_file import copy_rows, open_rows, rows_of_segment, segments_in
+from storage_engine.lake.durable_io import local_path, sha256_of_file
+from storage_engine.lake.file.data_file import copy_rows, opened_file, rows_of_segment, segments_in
 from storage_engine.lake.file.jobs import (
     ProvenSegment,
     data_file_name,
@@ -50,20 +50,22 @@ from storage_engine.lake.file.jobs import (
     slot_prefix,
     split_data_file_name,
 )
-from storage_engine.lake.file.scan import LiveFile, live_data_files, plan_files, read_files, segment_rows
+from storage_engine.lake.file.scan import (
+    LiveFile,
+    live_data_files,
+    offsets_of,
+    plan_files,
+    read_files,
+    segment_rows,
+)
 from storage_engine.lake.file.staging import publish, sweep
 from storage_engine.lake.file.table_entries import iceberg_data_file, packed_facts, record_count
 from storage_engine.lake.soundness.chain import check_links_on, row_fault
 from storage_engine.lake.soundness.receipts import receipts_in
-from storage_engine.lake.soundness.segment_reader import (
-    read_segment,
-    tree_fault,
-    tree_to_compare,
-    untouched_files,
-)
+from storage_engine.lake.soundness.segment_reader import rows_fault, untouched_files
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import Reader, broken_receipts
-from storage_engine.lake.storage.errors import lake_errors, metadata_errors, parquet_errors
+from storage_engine.lake.storage.errors import lake_errors, metadata_errors
 from storage_engine.model.proof.receipt import (
     Receipt,
     SegmentIdentity,
@@ -71,8 +73,10 @@ from storage_engine.model.proof.receipt import (
     read_companions,
     with_rows,
 )
+from storage_engine.model.store import grouped
 
 _log = logging.getLogger(__name__)
+_store_of = attrgetter("store_id")
 
 
 class SharedFileError(StorageEngineError):
@@ -397,7 +401,7 @@ def take_out(table: Table, receipt: Receipt) -> ProvenSegment:
     copy_rows(table.io, old, new, codec.columns, lambda parquet: rows_of_segment(parquet, receipt, old))
     own = replace(receipt, data_file=relative_name(table, new), row_groups=None, moved_to=None)
     check_rows(table, own, new)
-    with parquet_errors(new), open_data_file(table.io, new) as stored, open_rows(stored) as parquet:
+    with opened_file(table.io, new) as (stored, parquet):
         names = {field.name for field in fields(ProvenSegment)} & {field.name for field in fields(Receipt)}
         return ProvenSegment(
             **{name: getattr(own, name) for name in names}
@@ -414,14 +418,11 @@ def take_out(table: Table, receipt: Receipt) -> ProvenSegment:
 
 
 def check_rows(table: Table, receipt: Receipt, location: str) -> None:
+    """Make sure that the rows in a receipt's data file are the segment.
+
+    :raises ProofError: they aren't.
     """
-    :raises ProofError: the rows in a receipt's data file aren't the segment.
-    """
-    digest, leaves = hashlib.sha256(), tree_to_compare(receipt, location)
-    for _, chunk in read_segment(table, receipt, untouched=frozenset({location}), tree=leaves):
-        digest.update(chunk)
-    fault = tree_fault(receipt, leaves) if digest.hexdigest() == receipt.sha256 else "other bytes"
-    if fault:
+    if fault := rows_fault(table, receipt, location, frozenset({location})):
         raise ProofError(
             f"{location}: expected the segment {receipt.log}/{receipt.base_offset:020d} as it was proven, "
             f"found {fault}."
@@ -574,9 +575,9 @@ def _look(
     """
     settled: dict[SegmentIdentity, Receipt] = {}
     others: list[Receipt] = []
-    for store_id, of_store in _by_store(proven).items():
+    for store_id, of_store in grouped(proven, _store_of).items():
         check_links_on(segments, store_id)
-        span = _span(of_store)
+        span = offsets_of(of_store)
         rows = receipts_in(segments, store_id, base_offsets=span, with_ended=True)
         by_slot = {slot_prefix(row.identity): row for row in rows}
         reader = Reader(messages, live_data_files(messages, store_id, span) if rows else ())
@@ -621,9 +622,9 @@ def _next_step(lake: Lake, proven: Sequence[ProvenSegment], leaving: Leaving) ->
     if not unsettled:
         return None
     missing: list[MissingSegment] = []
-    for store_id, of_store in _by_store(unsettled).items():
+    for store_id, of_store in grouped(unsettled, _store_of).items():
         receipts_of = partial(receipts_in, table, store_id, with_ended=True)
-        missing += missing_data(messages, store_id, of_store, _span(of_store), receipts_of, leaving)
+        missing += missing_data(messages, store_id, of_store, offsets_of(of_store), receipts_of, leaving)
     _check_shared(proven, missing)
     for item in missing:
         if item.other_sha256 is not None:
@@ -631,7 +632,7 @@ def _next_step(lake: Lake, proven: Sequence[ProvenSegment], leaving: Leaving) ->
     if missing:
         what = ("data", *(item.segment.data_file for item in missing))
         return CommitStep(messages, what, lambda: prepare_data(messages, missing))
-    heads = {store_id: check_links_on(table, store_id) for store_id in _by_store(unsettled)}
+    heads = {store_id: check_links_on(table, store_id) for store_id in grouped(unsettled, _store_of)}
     receipts = [
         segment.receipt(relative_name(messages, segment.data_file))
         for segment in sorted(unsettled, key=lambda s: (s.lineage, s.log, s.base_offset))
@@ -647,18 +648,6 @@ def _check_against_each_other(proven: Sequence[ProvenSegment]) -> None:
         if other.sha256 != segment.sha256:
             raise _conflict(segment, other.sha256)
         _check_extent(segment, other)
-
-
-def _by_store(proven: Sequence[ProvenSegment]) -> dict[str, list[ProvenSegment]]:
-    by_store: dict[str, list[ProvenSegment]] = {}
-    for segment in proven:
-        by_store.setdefault(segment.store_id, []).append(segment)
-    return by_store
-
-
-def _span(segments: Sequence[ProvenSegment]) -> tuple[int, int]:
-    offsets = [segment.base_offset for segment in segments]
-    return min(offsets), max(offsets)
 
 
 def _file_of(segment: ProvenSegment) -> StoredFile:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import groupby
 from typing import IO, cast
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ from storage_engine.lake.file.scan import WantedFiles, all_equal, may_have, plan
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.model.proof.receipt import ChainHead, Receipt
+from storage_engine.model.store import grouped
 
 
 class _Transaction(Transaction):
@@ -66,10 +66,8 @@ def prepare_receipts(table: Table, heads: Mapping[str, ChainHead], rows: Sequenc
     :raises OSError: as PyIceberg does when a file can't be written.
     """
     new = {
-        store_id: as_table(table, _chained(heads[store_id], list(of_store)))
-        for store_id, of_store in groupby(
-            sorted(rows, key=lambda row: row.store_id), key=lambda row: row.store_id
-        )
+        store_id: as_table(table, _chained(heads[store_id], of_store))
+        for store_id, of_store in sorted(grouped(rows, lambda row: row.store_id).items())
     }
     return prepare_rows(table, new, "sequence")
 

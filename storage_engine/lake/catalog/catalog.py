@@ -113,7 +113,8 @@ class Lake:
         return self.load(self.rows_table)
 
     def segments(self) -> Table:
-        """
+        """Load the table of receipts.
+
         :raises LakeUnavailableError: when the catalog or the table can't be read.
         """
         return self.load(SEGMENTS)

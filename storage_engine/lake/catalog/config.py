@@ -151,7 +151,8 @@ class LakeConfig:
 
     @classmethod
     def from_json(cls, text: str) -> LakeConfig:
-        """
+        """Read a configuration that :meth:`to_json` wrote.
+
         :raises BadInputError: when the text is not a lake's configuration.
         """
         try:

@@ -18,9 +18,9 @@ from storage_engine.lake.catalog.identity import (
     lake_id_of,
     mark_location,
     mark_of,
-    parse_mark,
     put_mark,
     read_mark,
+    read_mark_at,
     write_mark,
 )
 from storage_engine.lake.catalog.tables import (
@@ -31,7 +31,7 @@ from storage_engine.lake.catalog.tables import (
     partition_by_store,
 )
 from storage_engine.lake.storage.errors import is_damage, lake_errors
-from storage_engine.lake.storage.small_files import delete_small_file, read_small_file
+from storage_engine.lake.storage.small_files import delete_small_file
 
 
 def make_deletions(lake: Lake) -> None:
@@ -105,15 +105,13 @@ def remove_old_mark(lake: Lake, segments: Table, location: str) -> None:
 
     :raises LakeIdentityError: it is another lake's, or another catalog's.
     """
-    path = mark_location(location)
-    data = read_small_file(segments.io, path)
-    if data is None:
+    mark = read_mark_at(segments.io, location)
+    if mark is None:
         return
-    mark = parse_mark(data, path)
     if mark.lake_id != lake_id_of(segments) or not is_same_catalog(mark.catalog, lake.catalog_id):
         raise LakeIdentityError(
             f"{location}: expected a place for a table of lake {lake_id_of(segments)}, found "
             f"the mark of lake {mark.lake_id}, whose catalog is {mark.catalog}. Nothing was changed. Give "
             "each lake a warehouse or namespace of its own."
         )
-    delete_small_file(segments.io, path)
+    delete_small_file(segments.io, mark_location(location))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -170,13 +171,34 @@ def read_mark(table: Table) -> Mark | None:
 
     :raises LakeUnavailableError: it can't be read, or isn't one.
     """
-    location = mark_location(table.location())
-    data = read_small_file(table.io, location)
-    return None if data is None else parse_mark(data, location)
+    return read_mark_at(table.io, table.location())
+
+
+def read_mark_at(file_io: FileIO, location: str) -> Mark | None:
+    """Return the mark of the table that lies at a location; None: there is none.
+
+    :raises LakeUnavailableError: it can't be read, or isn't one.
+    """
+    path = mark_location(location)
+    data = read_small_file(file_io, path)
+    return None if data is None else parse_mark(data, path)
+
+
+def known_mark_at(file_io: FileIO, location: str) -> Mark | None:
+    """Return the mark at a location; None: there is none, or it is none of a known form.
+
+    :raises LakeUnavailableError: it can't be read.
+    """
+    path = mark_location(location)
+    data = read_small_file(file_io, path)
+    with suppress(LakeUnavailableError):
+        return None if data is None else parse_mark(data, path)
+    return None
 
 
 def parse_mark(data: bytes, location: str) -> Mark:
-    """
+    """Parse the content of a mark's file.
+
     :raises LakeUnavailableError: it isn't a mark.
     """
     try:

@@ -16,7 +16,7 @@ from pyiceberg.io import FileIO
 
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
-from storage_engine.lake.catalog.identity import mark_location, parse_mark
+from storage_engine.lake.catalog.identity import known_mark_at
 from storage_engine.lake.storage.small_files import (
     HIDDEN_PREFIX,
     delete_small_file,
@@ -100,12 +100,8 @@ def begin(file_io: FileIO, location: str, intent: Intent) -> Intent:
 
 def _marked(file_io: FileIO, location: str) -> str:
     """Name of the metadata file that a mark names; "" where there is none, or none that can be understood."""
-    path = mark_location(location)
-    data = read_small_file(file_io, path)
-    try:
-        return "" if data is None else parse_mark(data, path).metadata
-    except LakeUnavailableError:
-        return ""
+    mark = known_mark_at(file_io, location)
+    return "" if mark is None else mark.metadata
 
 
 def end(file_io: FileIO, location: str, intent: Intent) -> None:

@@ -34,7 +34,7 @@ def refuse_inside_store(places: Mapping[str, Path]) -> None:
 
 
 def refuse_target_inside_store(target: Path) -> None:
-    """:func:`refuse_inside_store` for a target, which may be a store that an earlier restore made.
+    """Do what :func:`refuse_inside_store` does for a target, which may be a store that a restore made.
 
     Nor may it lie inside a lake's table, whose garbage collection takes what lies there for its own.
     """

@@ -19,7 +19,7 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import Identifier, Properties
 
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.identity import Mark, is_below, is_same_catalog, mark_location, parse_mark
+from storage_engine.lake.catalog.identity import Mark, is_below, is_same_catalog, mark_location, read_mark_at
 from storage_engine.lake.catalog.tables import OWN_PROPERTIES
 from storage_engine.lake.durable_io import may_open
 from storage_engine.lake.storage.small_files import read_small_file
@@ -187,11 +187,7 @@ def has_mark(config: LakeConfig, place: str, file_io: FileIO) -> bool:
 
 
 def _mark_at(config: LakeConfig, place: str, file_io: FileIO) -> Mark | None:
-    if not may_open(config.file_io_properties, place):
-        return None
-    path = mark_location(place)
-    data = read_small_file(file_io, path)
-    return None if data is None else parse_mark(data, path)
+    return read_mark_at(file_io, place) if may_open(config.file_io_properties, place) else None
 
 
 def _logged_places(metadata: TableMetadata) -> Iterator[str]:

@@ -61,7 +61,8 @@ def break_hard_links(path: Path) -> None:
 
 
 def sql_catalog(lake: Lake) -> SqlCatalog:
-    """
+    """Return a lake's catalog, whose rows can be changed.
+
     :raises BadInputError: the lake's catalog is none whose rows can be changed.
     """
     if not isinstance(lake.catalog, SqlCatalog):

@@ -362,7 +362,8 @@ def _check_schema(
 
 
 def check_version(table: Table) -> None:
-    """
+    """Make sure that this release knows the schema version of a loaded table.
+
     :raises BadInputError: the table's schema has a major version that this code doesn't know.
     """
     check_version_of(table.location(), table.properties)
@@ -404,19 +405,18 @@ def missing_properties(found: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in wanted.items() if found.get(key) != value}
 
 
-def evolve(table: Table, expected: Schema, properties: Mapping[str, str] | None = None) -> bool:
+def evolve(table: Table, expected: Schema, properties: Mapping[str, str] | None = None) -> None:
     """Add the columns and comments that a table of an older version lacks; ids are never used for another.
 
     Data files stay as they are: a column that a file lacks is empty in its rows.
 
     :param properties: set in the same commit.
-    :return: whether something was changed.
     :raises LakeUnavailableError: a column is missing that can't be empty: the table isn't ours.
     :raises CommitFailedException: somebody else changes the table at this moment.
     """
     missing, uncommented = missing_columns(table, expected), missing_comments(table, expected)
     if not missing and not uncommented and not properties:
-        return False
+        return
     for field in missing:
         if field.required:
             raise LakeUnavailableError(
@@ -433,7 +433,6 @@ def evolve(table: Table, expected: Schema, properties: Mapping[str, str] | None 
                     update.update_column(field.name, doc=field.doc)
         version = version_to_write(table.properties)
         transaction.set_properties({SCHEMA_VERSION_PROPERTY: version, **(properties or {})})
-    return True
 
 
 def make_rows_table(

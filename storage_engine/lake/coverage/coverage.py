@@ -45,6 +45,8 @@ Interval = tuple[int, int]
 
 
 class HasOffsets(Protocol):
+    """Offsets [start_offset, end_offset) of a log."""
+
     @property
     def start_offset(self) -> int: ...
     @property
@@ -201,11 +203,8 @@ def log_ranges(
         for log in sorted({*spans, *proofs, *gone})
         for row in _one_log(
             log,
-            spans.get(log, []),
-            proofs.get(log, []),
-            gone.get(log, []),
+            _Known(spans.get(log, ()), proofs.get(log, ()), gone.get(log, ()), others.get(log, ())),
             broken or {},
-            others.get(log, []),
             witnesses,
         )
     )
@@ -216,39 +215,42 @@ def lost_ranges(ranges: Iterable[RangeStatus]) -> tuple[RangeStatus, ...]:
     return tuple(row for row in ranges if row.where in (Where.LOST, Where.UNKNOWN))
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a log, or of some of its offsets."""
+
+    local: Sequence[LocalSpan]
+    receipts: Sequence[Receipt]
+    released: Sequence[ReleasedSpan]
+    replicas: Sequence[ReplicaSpan]
+
+
 def _one_log(
-    log: str,
-    local: Sequence[LocalSpan],
-    receipts: Sequence[Receipt],
-    released: Sequence[ReleasedSpan],
-    broken: Mapping[SegmentIdentity, str],
-    replicas: Sequence[ReplicaSpan],
-    witnesses: Witnesses,
+    log: str, of_log: _Known, broken: Mapping[SegmentIdentity, str], witnesses: Witnesses
 ) -> list[RangeStatus]:
     known = (
-        {offset for s in local for offset in (s.start_offset, s.end_offset)}
-        | {offset for r in receipts for offset in (r.base_offset, r.end)}
-        | {offset for g in released for offset in (g.start_offset, g.end_offset)}
+        {offset for s in of_log.local for offset in (s.start_offset, s.end_offset)}
+        | {offset for r in of_log.receipts for offset in (r.base_offset, r.end)}
+        | {offset for g in of_log.released for offset in (g.start_offset, g.end_offset)}
     )
     # What others have counts between the ends of what is known of this store.
     first, last = min(known, default=0), max(known, default=0)
     inside = [
         (max(it.start_offset, first), min(it.end_offset, last), it)
-        for it in replicas
+        for it in of_log.replicas
         if it.start_offset < last and it.end_offset > first
     ]
     cuts = sorted(known | {offset for start, end, _ in inside for offset in (start, end)})
-    here = _covering(cuts, [(s.start_offset, s.end_offset, s) for s in local])
-    proven = _covering(cuts, [(r.base_offset, r.end, r) for r in receipts])
-    gone = _covering(cuts, [(g.start_offset, g.end_offset, g) for g in released])
+    here = _covering(cuts, [(s.start_offset, s.end_offset, s) for s in of_log.local])
+    proven = _covering(cuts, [(r.base_offset, r.end, r) for r in of_log.receipts])
+    gone = _covering(cuts, [(g.start_offset, g.end_offset, g) for g in of_log.released])
     elsewhere = _covering(cuts, inside)
-    rows: list[RangeStatus] = []
-    for position, (start, end) in enumerate(pairwise(cuts)):
-        others = elsewhere[position]
-        row = _judge(
-            log, (start, end), here[position], proven[position], gone[position], broken, others, witnesses
+    rows = [
+        _judge(log, offsets, _Known(*known_there), broken, witnesses)
+        for offsets, known_there in zip(
+            pairwise(cuts), zip(here, proven, gone, elsewhere, strict=True), strict=True
         )
-        rows.append(row)
+    ]
     return [_joined(tuple(same)) for _, same in groupby(rows, attrgetter("where", "status", "detail"))]
 
 
@@ -265,13 +267,11 @@ def _covering(cuts: Sequence[int], spans: Sequence[tuple[int, int, T]]) -> list[
 def _judge(
     log: str,
     offsets: tuple[int, int],
-    local: Sequence[LocalSpan],
-    receipts: Sequence[Receipt],
-    released: Sequence[ReleasedSpan],
+    known: _Known,
     broken: Mapping[SegmentIdentity, str],
-    replicas: Sequence[ReplicaSpan],
     witnesses: Witnesses,
 ) -> RangeStatus:
+    local, receipts, released, replicas = known.local, known.receipts, known.released, known.replicas
     if len(receipts) == 1 and not (local or replicas):
         # As most of a lake of 1,000,000 receipts is.
         (row,) = receipts

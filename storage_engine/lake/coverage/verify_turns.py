@@ -10,6 +10,7 @@ from typing import Protocol
 
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 from storage_engine.model.report.validation import Check, Coverage, VerifyLevel
+from storage_engine.model.store import grouped
 
 History = Mapping[str, Sequence[Check]]
 """Remembered checks by the receipt's ``row_hash``."""
@@ -27,10 +28,7 @@ LevelOf = Callable[[Receipt], VerifyLevel]
 
 
 def by_receipt(checks: Iterable[Check]) -> dict[str, list[Check]]:
-    history: dict[str, list[Check]] = {}
-    for check in checks:
-        history.setdefault(check.receipt_hash, []).append(check)
-    return history
+    return grouped(checks, lambda check: check.receipt_hash)
 
 
 def last_check(history: History, receipt: HasReceiptHash, level: VerifyLevel) -> Check | None:

@@ -86,7 +86,8 @@ class Wire:
         self.socket.sendall(_WORD.pack(len(content)) + content)
 
     def receive(self, most_bytes: int = _MOST_MESSAGE_BYTES) -> dict[str, Any]:
-        """
+        """Receive a message.
+
         :raises OSError: the connection ended.
         :raises ValueError: something else comes than a message.
         """

@@ -7,6 +7,7 @@ groups whose rows together cover one run of bytes, so memory follows the chunk, 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,13 +46,17 @@ _MOST_KEPT_BYTES = 64 << 20
 _VIEW = np.dtype("V16")
 """Arrow's view of some bytes: their length, and where they are."""
 
+_per_thread = threading.local()
+
 CompareRows = Callable[[int, memoryview, np.ndarray[Any, Any], np.ndarray[Any, Any]], None]
 """Called with the position of some bytes, these, and positions and sizes of the rows among them."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFileStats:
-    """What a segment's rows say of it. Timestamps in ms since the epoch; None without messages."""
+    """What a segment's rows say of it, by the names that receipts have for it. Timestamps in ms since the
+    epoch; None without messages.
+    """
 
     row_count: int
     message_count: int
@@ -92,7 +97,7 @@ def write_data_file(
         if job.permits is not None:
             left_out = LeftOut(job.permits, job.log, codec.columns)
             ranges = map(cut_rows, left_out.split(ranges, left_out=False))
-        _write_ranges(job, codec, ranges, sink)
+        write_decoded(job, codec, ranges, sink)
 
 
 class LeftOut:
@@ -257,26 +262,24 @@ def encode_rows(codec: SegmentCodec, rows: pa.Table, out: memoryview, first_posi
     return written
 
 
-def write_rows(job: SegmentJob, codec: SegmentCodec, chunks: Iterable[pa.Table], sink: Any) -> None:
-    """Write a codec's rows with the lake's columns, row groups and encodings.
-
-    :param sink: open binary file, which is left open, or a path.
-    """
-    _write_ranges(job, codec, map(cut_rows, chunks), sink)
-
-
-def _write_ranges(
+def write_decoded(
     job: SegmentJob, codec: SegmentCodec, ranges: Iterator[Iterator[pa.Table]], sink: Any
 ) -> None:
+    """Write a codec's rows with the lake's columns and encodings.
+
+    :param ranges: of :func:`decoded_ranges`, or cut into row groups as they are.
+    :param sink: open binary file, which is left open, or a path.
+    """
     schema = file_schema(codec.schema, trees=job.trees)
     groups = next(ranges, iter(()))
     sample = _first_rows(groups)
     options = writer_options(schema, codec.columns, pa.concat_tables(sample) if sample else None)
     with pq.ParquetWriter(sink, schema, **options) as writer:
         for rows in chain(_taken(sample), groups, chain.from_iterable(ranges)):
-            _write_group(writer, job, rows, codec.columns, schema)
-            # The next rows are decoded before this name is bound again.
-            del rows
+            table = _with_own_columns(job, rows, codec.columns, schema)
+            writer.write_table(table, row_group_size=max(1, table.num_rows))
+            # The next rows are decoded before these names are bound again.
+            del rows, table
 
 
 def _first_rows(groups: Iterator[pa.Table]) -> list[pa.Table]:
@@ -294,13 +297,6 @@ def _taken(groups: list[pa.Table]) -> Iterator[pa.Table]:
     """Yield groups, and hold on to none."""
     while groups:
         yield groups.pop(0)
-
-
-def _write_group(
-    writer: pq.ParquetWriter, job: SegmentJob, rows: pa.Table, columns: Columns, schema: pa.Schema
-) -> None:
-    table = _with_own_columns(job, rows, columns, schema)
-    writer.write_table(table, row_group_size=max(1, table.num_rows))
 
 
 def lake_groups(
@@ -332,7 +328,8 @@ class RowCounter:
         self._last_us: list[int] = []
 
     def add(self, rows: pa.Table) -> None:
-        """
+        """Count rows of the data file.
+
         :param rows: with at least the columns ``kind`` and ``size``, and that of the stored time.
         """
         is_message = pc.equal(rows["kind"], pa.scalar("message"))
@@ -387,22 +384,44 @@ class WindowMemory:
                 self._buffers[number] = np.empty(size_bytes, np.uint8)
             yield self._buffers[number].data
 
+    def take(self, size_bytes: int) -> memoryview:
+        """Return memory of this size; as of :meth:`buffers`."""
+        return next(self.buffers(size_bytes))[:size_bytes]
+
+
+def window_memory() -> WindowMemory:
+    """Return this thread's memory for what is read back, which serves one segment after the other."""
+    if not hasattr(_per_thread, "windows"):
+        _per_thread.windows = WindowMemory()
+    windows: WindowMemory = _per_thread.windows
+    return windows
+
 
 @contextmanager
-def opened_rows(
-    file_io: FileIO, location: str, footer: pq.FileMetaData | None = None
-) -> Iterator[pq.ParquetFile]:
-    """Open a data file of the lake for the duration of the block.
+def opened_file(
+    file_io: FileIO, location: str, stored_at: str = "", footer: pq.FileMetaData | None = None
+) -> Iterator[tuple[pa.NativeFile, pq.ParquetFile]]:
+    """Open a data file of the lake, and its rows, for the duration of the block.
 
+    :param stored_at: where it lies until it has its name; "": it has that.
     :param footer: as it was read before; None: it is read.
     :raises ProofError: it is no Parquet file.
     :raises LakeUnavailableError: it can't be read.
     """
     with (
         parquet_errors(location),
-        open_data_file(file_io, location) as stored,
+        open_data_file(file_io, stored_at or location) as stored,
         open_rows(stored) if footer is None else pq.ParquetFile(stored, metadata=footer) as parquet,
     ):
+        yield stored, parquet
+
+
+@contextmanager
+def opened_rows(
+    file_io: FileIO, location: str, footer: pq.FileMetaData | None = None
+) -> Iterator[pq.ParquetFile]:
+    """Open the rows of a data file of the lake; as of :func:`opened_file`."""
+    with opened_file(file_io, location, footer=footer) as (_, parquet):
         yield parquet
 
 
@@ -783,7 +802,7 @@ def push_rows(
             continue
         first, end = int(starts.min()), int((starts + sizes).max())
         order = check_disjoint(starts, sizes, origin, origin + size_bytes, name)
-        out = next(memory.buffers(end - first))[: end - first]
+        out = memory.take(end - first)
         np.frombuffer(out, np.uint8).fill(0)
         written = 0
         for group in groups:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePosixPath
 
 from storage_engine.lake.acts.unarchived import ArchivePermits
@@ -101,13 +101,17 @@ class SegmentJob:
     def path(self) -> str:
         return self.facts.path
 
+    @property
+    def slot(self) -> SegmentIdentity:
+        """Return the segment's identity, whatever bytes it has."""
+        return SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, "")
+
     def data_file(self, sha256: str) -> str:
         """Location of the segment's data file: one name for one identity and attempt.
 
         :param sha256: of the segment's bytes, in hex.
         """
-        identity = SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, sha256)
-        name = data_file_name(identity, self.attempt)
+        name = data_file_name(replace(self.slot, sha256=sha256), self.attempt)
         return f"{self.messages_location}/data/store_id={self.store_id}/{name}"
 
 

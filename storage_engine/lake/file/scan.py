@@ -51,7 +51,8 @@ from storage_engine.lake.storage.small_files import (
     read_small_file,
     replace_small_file,
 )
-from storage_engine.model.proof.receipt import SegmentIdentity
+from storage_engine.model.proof.receipt import ProvenRows, SegmentIdentity
+from storage_engine.model.store import Segment, grouped
 
 RANGES_NAME = f"{HIDDEN_PREFIX}manifests.json"
 
@@ -343,19 +344,14 @@ def plan_whole_entries(table: Table, where: BooleanExpression) -> list[FileScanT
     return list(_Planner(table.metadata, table.io, row_filter=where).plan_files(list_manifests(table)))
 
 
-def read_rows(
-    table: Table,
-    where: BooleanExpression,
-    columns: Sequence[str] = (),
-    base_offsets: Offsets = EVERY_OFFSET,
-) -> pa.Table:
+def read_rows(table: Table, where: BooleanExpression, columns: Sequence[str] = ()) -> pa.Table:
     """Return a loaded table's rows.
 
     :param columns: none: all.
     :raises LakeUnavailableError: they can't be read.
     """
     with metadata_errors(table.location(), "read the table"):
-        return read_files(table, where, columns, plan_files(table, where, base_offsets))
+        return read_files(table, where, columns, plan_files(table, where))
 
 
 def read_files(
@@ -463,21 +459,31 @@ _BOUNDED: Mapping[str, Callable[[SegmentIdentity], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """A data file in a snapshot.
+    """A data file as a snapshot's manifests list it.
 
-    :param delete_files: locations of the files that say which of its rows count as deleted (merge-on-read).
+    :param deletes: the files that say which of its rows count as deleted (merge-on-read).
     """
 
     entry: DataFile
-    delete_files: tuple[str, ...] = ()
+    deletes: tuple[DataFile, ...] = ()
+
+    @classmethod
+    def of(cls, task: FileScanTask) -> LiveFile:
+        """Return the file that a scan is to read."""
+        return cls(task.file, tuple(task.delete_files))
 
     @property
     def location(self) -> str:
         return self.entry.file_path
 
     @property
+    def delete_files(self) -> tuple[str, ...]:
+        """Return the locations of ``deletes``."""
+        return tuple(sorted(file.file_path for file in self.deletes))
+
+    @property
     def has_deletes(self) -> bool:
-        return bool(self.delete_files)
+        return bool(self.deletes)
 
     def may_have(self, schema: Schema) -> Callable[[SegmentIdentity], bool]:
         """Return what tells whether the file may have a segment, by the bounds that the table has of it."""
@@ -494,6 +500,12 @@ class LiveFile:
             (lower is None or lower <= value_of(segment)) and (upper is None or value_of(segment) <= upper)
             for value_of, lower, upper in bounds
         )
+
+
+def offsets_of(segments: Iterable[Segment | SegmentIdentity | ProvenRows]) -> Offsets:
+    """Return the lowest and the highest base offset of segments, of which there is at least one."""
+    offsets = [segment.base_offset for segment in segments]
+    return min(offsets), max(offsets)
 
 
 def live_data_files(
@@ -527,6 +539,15 @@ def live_data_files(
                 Command("verify --level bytes --renew"),
                 ".",
             ) from error
-        return tuple(
-            LiveFile(task.file, tuple(sorted(file.file_path for file in task.delete_files))) for task in tasks
-        )
+        return tuple(map(LiveFile.of, tasks))
+
+
+def live_files_of(table: Table, rows: Iterable[ProvenRows]) -> list[LiveFile]:
+    """Return the data files in the table's loaded snapshot that can have segments of receipts.
+
+    :raises LakeUnavailableError: as of :func:`live_data_files`.
+    """
+    found: list[LiveFile] = []
+    for store_id, of_store in grouped(rows, lambda row: row.store_id).items():
+        found += live_data_files(table, store_id, offsets_of(of_store))
+    return found

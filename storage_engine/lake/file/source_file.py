@@ -394,7 +394,8 @@ def _source_memory(size_bytes: int) -> memoryview:
 
 @contextmanager
 def source_errors(path: str) -> Iterator[None]:
-    """
+    """Tell a segment file that is gone from one that this host can't read.
+
     :raises FileGoneError: in the block a segment's file went away.
     :raises StoreNotFoundError: it can't be seen from this host.
     """

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -48,37 +47,18 @@ from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Finding, Status
 
 
-@dataclass(frozen=True, slots=True)
-class TableEntry:
-    """A data file as a manifest lists it, with the files that say which of its rows count as deleted."""
-
-    file: DataFile
-    deletes: tuple[DataFile, ...]
-
-    @property
-    def location(self) -> str:
-        return self.file.file_path
-
-    @property
-    def live(self) -> LiveFile:
-        return LiveFile(self.file, tuple(sorted(file.file_path for file in self.deletes)))
-
-
-def list_entries(
-    table: Table, store_id: str | None, *, statistics: bool = True
-) -> dict[str, list[TableEntry]]:
+def list_entries(table: Table, store_id: str | None, *, statistics: bool = True) -> dict[str, list[LiveFile]]:
     """The entries of the table's loaded snapshot by store; of one store only, if one is given.
 
     :param statistics: with every statistic that the table has of them, in five times the memory.
     :raises LakeUnavailableError: the manifests can't be read.
     """
-    found: dict[str, list[TableEntry]] = {}
+    found: dict[str, list[LiveFile]] = {}
     with metadata_errors(table.location(), "read the table's manifests"):
         where = AlwaysTrue() if store_id is None else store_rows(store_id)
         for task in (plan_whole_entries if statistics else plan_files)(table, where):
-            entry = TableEntry(task.file, tuple(task.delete_files))
             for name in [store_id] if store_id is not None else _stores_in(table, task):
-                found.setdefault(name, []).append(entry)
+                found.setdefault(name, []).append(LiveFile.of(task))
     return found
 
 
@@ -91,7 +71,7 @@ def _stores_in(table: Table, task: FileScanTask) -> list[str]:
 
 
 def check_entries(
-    table: Table, rows: Sequence[Receipt], entries: Sequence[TableEntry], committed_since: frozenset[str]
+    table: Table, rows: Sequence[Receipt], entries: Sequence[LiveFile], committed_since: frozenset[str]
 ) -> tuple[Finding, ...]:
     """Return what is wrong with the entries that no receipt names, though every receipt may be sound.
 
@@ -117,9 +97,7 @@ def check_entries(
     )
 
 
-def _rows_of_nobody(
-    table: Table, rows: Sequence[Receipt], entries: Sequence[TableEntry]
-) -> Iterator[Finding]:
+def _rows_of_nobody(table: Table, rows: Sequence[Receipt], entries: Sequence[LiveFile]) -> Iterator[Finding]:
     """Yield the data files of several segments that have more rows than the receipts which name them."""
     named: dict[str, int] = {}
     for row in rows:
@@ -128,12 +106,12 @@ def _rows_of_nobody(
             named[location] = named.get(location, 0) + row.row_count
     for entry in entries:
         count, more = named.get(entry.location), sum(file.record_count for file in entry.deletes)
-        if count is not None and entry.file.record_count - more > count:
+        if count is not None and entry.entry.record_count - more > count:
             yield Finding(
                 Status.FAILURE,
                 entry.location,
                 f"expected {count} rows, those of the segments whose receipts name this data file, found "
-                f"{entry.file.record_count - more}: some are of a segment without a receipt here",
+                f"{entry.entry.record_count - more}: some are of a segment without a receipt here",
                 Text(
                     "No byte is lost, but nothing vouches for these rows. Run ",
                     Command("archive"),
@@ -144,12 +122,12 @@ def _rows_of_nobody(
             )
 
 
-def _without_receipt(entry: TableEntry) -> Finding:
+def _without_receipt(entry: LiveFile) -> Finding:
     return Finding(
         Status.FAILURE,
         entry.location,
         f"expected a receipt that names this data file of the table, found none; it has "
-        f"{entry.file.record_count} rows that nothing vouches for",
+        f"{entry.entry.record_count} rows that nothing vouches for",
         Text(
             "If an archiving was killed between its two commits, run ",
             Command("archive"),
@@ -161,13 +139,13 @@ def _without_receipt(entry: TableEntry) -> Finding:
     )
 
 
-def _too_many_rows(moved: Sequence[Receipt], foreign: Sequence[TableEntry]) -> Iterator[Finding]:
+def _too_many_rows(moved: Sequence[Receipt], foreign: Sequence[LiveFile]) -> Iterator[Finding]:
     """Other engines may rewrite rows into files of their own, but not into more rows.
 
     If there are as many as there should be and each segment's are proven, none is there twice.
     """
     expected = sum(row.row_count for row in moved)
-    found = sum(entry.file.record_count for entry in foreign)
+    found = sum(entry.entry.record_count for entry in foreign)
     deletes = {file.file_path: file for entry in foreign for file in entry.deletes}
     found -= sum(file.record_count for file in deletes.values())
     if found > expected:
@@ -183,7 +161,7 @@ def _too_many_rows(moved: Sequence[Receipt], foreign: Sequence[TableEntry]) -> I
         )
 
 
-def unreceipted_files(table: Table, rows: Iterable[Receipt], entries: Iterable[TableEntry]) -> frozenset[str]:
+def unreceipted_files(table: Table, rows: Iterable[Receipt], entries: Iterable[LiveFile]) -> frozenset[str]:
     """Files that are named as archiving names them, and that no receipt names.
 
     The file that an expiry of some streams replaces is in the table until the second of its two commits.

@@ -50,13 +50,13 @@ from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.catalog.names import data_file_of, proven_files, relative_name
 from storage_engine.lake.catalog.tables import SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, has_trees
 from storage_engine.lake.catalog.writing import ready_to_write
-from storage_engine.lake.durable_io import local_path, new_data_file, open_data_file, sha256_of_file
+from storage_engine.lake.durable_io import local_path, new_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import (
     LastGroup,
     RowCounter,
     SegmentPart,
     WindowMemory,
-    open_rows,
+    opened_file,
     opened_rows,
     segment_bytes,
     segments_in,
@@ -64,7 +64,7 @@ from storage_engine.lake.file.data_file import (
     write_groups,
 )
 from storage_engine.lake.file.jobs import file_name, is_shared_name, shared_file_name, slot_prefix
-from storage_engine.lake.file.scan import LiveFile, live_data_files
+from storage_engine.lake.file.scan import LiveFile, live_data_files, offsets_of
 from storage_engine.lake.file.staging import staged_location
 from storage_engine.lake.gc.expiry import data_step, is_there, receipts_step
 from storage_engine.lake.gc.thinning import discard_files
@@ -73,7 +73,7 @@ from storage_engine.lake.soundness.receipts import current, first_proven_ms, lis
 from storage_engine.lake.soundness.segment_reader import origin_of, tree_fault, tree_to_compare
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.lake.storage.errors import lake_errors, parquet_errors
+from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.model.keep.acts import expired_files, policy_of
 from storage_engine.model.keep.rules import KeepPolicy, Stream, age_begins_ms, rule_for
 from storage_engine.model.proof.receipt import (
@@ -83,6 +83,7 @@ from storage_engine.model.proof.receipt import (
     row_groups_text,
     with_rows,
 )
+from storage_engine.model.store import grouped
 
 COMPACTED_FILE_BYTES = 256 << 20
 """About so large a data file becomes; one of :data:`SHARED_SEGMENT_BYTES` is no small one any more."""
@@ -221,11 +222,8 @@ def plan_files(files: Iterable[SmallFile]) -> list[tuple[SmallFile, ...]]:
 
     :param files: of one store.
     """
-    by_kind: dict[tuple[object, ...], list[SmallFile]] = {}
-    for file in files:
-        by_kind.setdefault(file.kind, []).append(file)
     plan = []
-    for of_kind in by_kind.values():
+    for of_kind in grouped(files, lambda file: file.kind).values():
         for near in _near_in_time(of_kind):
             group: list[SmallFile] = []
             # Each log's segments in their order: who reads a span of one skips the rest.
@@ -286,9 +284,7 @@ def _small_files(lake: Lake, store_id: str) -> Iterator[SmallFile]:
     history = receipts_in(segments, store_id, superseded=True)
     check_chain(history)
     first_proven = first_proven_ms(history)
-    by_file: dict[str, list[Receipt]] = {}
-    for row in current(history):
-        by_file.setdefault(data_file_of(messages, row), []).append(row)
+    by_file = grouped(current(history), partial(data_file_of, messages))
     live = live_data_files(messages, store_id)
     listed = Counter(file.location for file in live)
     for file in live:
@@ -523,11 +519,7 @@ def _prove(
     :raises LakeUnavailableError: it can't be read.
     """
     memory = WindowMemory()
-    with (
-        parquet_errors(location),
-        open_data_file(table.io, stored_at) as stored,
-        open_rows(stored) as parquet,
-    ):
+    with opened_file(table.io, location, stored_at) as (stored, parquet):
         rows = LastGroup(parquet)
         for receipt, groups in placed:
             if fault := _fault(
@@ -609,8 +601,7 @@ def _discard_changed(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile
 
 
 def _span(files: Sequence[LargerFile]) -> tuple[int, int]:
-    offsets = [row.base_offset for file in files for row in file.old]
-    return min(offsets), max(offsets)
+    return offsets_of(row for file in files for row in file.old)
 
 
 def _rows(segments: Table, files: Sequence[LargerFile]) -> dict[SegmentIdentity, Receipt]:

@@ -44,7 +44,7 @@ from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import opened_rows, segments_in
 from storage_engine.lake.file.jobs import file_name, is_shared_name, slot_prefix, split_data_file_name
-from storage_engine.lake.file.scan import LiveFile, live_data_files
+from storage_engine.lake.file.scan import LiveFile, live_data_files, offsets_of
 from storage_engine.lake.file.staging import PARTIAL_SUFFIX, final_name
 from storage_engine.lake.file.table_entries import iceberg_data_file, packed_facts
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
@@ -347,7 +347,7 @@ def _next_expiry_step(
     files = _located(messages, (*decision.files, *decision.replaced))
     removed = files - _located(messages, expiry.files)
     lost = {location_of(messages, name) for name in removed_files(acts)}
-    live = live_data_files(messages, store_id, _span(batch))
+    live = live_data_files(messages, store_id, offsets_of(batch))
     # What was archived again since lies in another file, and stays.
     of_act = [row for row in rows if files.issuperset(proven_files(messages, row))]
     as_archived = {file.location for file in live if not file.has_deletes}
@@ -401,7 +401,7 @@ def _next_undo_step(
     store_id, act, text = batch[0].store_id, expiry.recorded, _act_text(undo)
     segments, messages = lake.segments(), lake.messages()
     by_act, files, thinned = _act_text(act), _located(messages, expiry.returning), _thinned(messages, expiry)
-    live = live_data_files(messages, store_id, _span(batch))
+    live = live_data_files(messages, store_id, offsets_of(batch))
     there = {file.location for file in live}
     rows = _rows(segments, batch)
     back = {
@@ -427,7 +427,7 @@ def _next_undo_step(
             partly[row.identity] = data_file_of(messages, since[row.identity])
     lacking = [row for row in back.values() if data_file_of(messages, row) not in there]
     # A run that was killed has archived these segments again, without receipts.
-    of_span = receipts_in(segments, store_id, base_offsets=_span(batch), with_ended=True)
+    of_span = receipts_in(segments, store_id, base_offsets=offsets_of(batch), with_ended=True)
     named = {file.location for row in of_span for file in proven_files(messages, row)}
     slots = {slot_prefix(identity) for identity in back}
     again = {
@@ -539,7 +539,7 @@ def _rows(segments: Table, batch: Sequence[SegmentIdentity], *, superseded: bool
     """Return the receipts that count of a batch's segments; or all, the newest last."""
     of_batch = set(batch)
     rows = receipts_in(
-        segments, batch[0].store_id, base_offsets=_span(batch), superseded=superseded, with_ended=True
+        segments, batch[0].store_id, base_offsets=offsets_of(batch), superseded=superseded, with_ended=True
     )
     return [row for row in rows if row.identity in of_batch]
 
@@ -549,11 +549,6 @@ def receipts_step(segments: Table, store_id: str, rows: Sequence[Receipt], why: 
     head = check_links(segments, store_id)
     what = (why, "receipts", *(row.row_hash for row in rows))
     return CommitStep(segments, what, lambda: prepare_receipts(segments, {store_id: head}, rows))
-
-
-def _span(batch: Sequence[SegmentIdentity]) -> tuple[int, int]:
-    offsets = [it.base_offset for it in batch]
-    return min(offsets), max(offsets)
 
 
 def _act_text(act: RecordedAct) -> str:
@@ -625,7 +620,7 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
     }
     thinned = _thinned(messages, expiry)
     for batch in _batches(expiry):
-        span = None if _shares(expiry) else _span(batch)
+        span = None if _shares(expiry) else offsets_of(batch)
         rows = receipts_in(segments, batch[0].store_id, base_offsets=span, with_ended=True)
         needed |= {
             file.location
@@ -636,7 +631,7 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
         # Of a segment that nobody knows any more, nothing goes either.
         known = {row.identity for row in rows if row.store_id not in kept}
         needed |= {thinned[it].file.location for it in batch if it in thinned and it not in known}
-        needed |= {file.location for file in live_data_files(messages, batch[0].store_id, _span(batch))}
+        needed |= {file.location for file in live_data_files(messages, batch[0].store_id, offsets_of(batch))}
     # What a removal took that was killed goes on record, whatever is held since.
     return [
         file

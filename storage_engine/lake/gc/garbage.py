@@ -71,9 +71,6 @@ _STORE_FOLDER = "store_id="
 
 _POSITION_DELETES = ("file_path", "pos")
 
-Slot = tuple[str, int, str, int]
-"""Store, lineage, log and base offset of a segment."""
-
 _Rows = tuple[tuple[Any, ...], ...]
 
 _UNREADABLE = "it can't be read"
@@ -259,7 +256,8 @@ class Waits:
 
     @classmethod
     def at(cls, now: int, grace_ms: int, trash_ms: int) -> Waits:
-        """
+        """Return what is young and what is due at a moment, by how long files are left alone.
+
         :param now: nanoseconds since the epoch.
         """
         foreign_ms = max(grace_ms, FOREIGN_GRACE_MS)
@@ -278,17 +276,35 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class DecidedFile:
-    """A file that the table doesn't need, and why it may go or is kept.
+    """A file that its table doesn't need, and why it may go or is kept.
 
+    :param table: name of the table below whose location it lies.
+    :param path: as the file system names it, without a scheme.
+    :param location: what opens it through the table's file access.
+    :param reason: why nothing is lost with it; or what would be, or why that can't be told.
     :param twins: the live files that hold what it holds.
+    """
+
+    table: str
+    path: str
+    location: str
+    kind: GarbageKind
+    size_bytes: int
+    modified_ns: int
+    reason: str
+    twins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """Where a file was found about which was decided.
+
     :param listed: what took it; None: it isn't in the trash.
     """
 
     file: TableFile
-    kind: GarbageKind
-    reason: str
-    twins: tuple[str, ...]
     listed: TrashList | None
+    decided: DecidedFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,9 +318,9 @@ class TableDecision:
     """
 
     place: Place
-    going: list[DecidedFile] = field(default_factory=list)
-    orphans: list[DecidedFile] = field(default_factory=list)
-    due: list[DecidedFile] = field(default_factory=list)
+    going: list[FoundFile] = field(default_factory=list)
+    orphans: list[FoundFile] = field(default_factory=list)
+    due: list[FoundFile] = field(default_factory=list)
     over: list[str] = field(default_factory=list)
     waiting: list[TableFile] = field(default_factory=list)
     young: list[TableFile] = field(default_factory=list)
@@ -382,7 +398,17 @@ def _decide(table: Table, scene: Scene, twins: LiveTwins, waits: Waits) -> Table
             decision.unknown.append(file.path)
         else:
             listed = due.get(file)
-            it = DecidedFile(file, candidate.kind, verdict.reason, verdict.twins, listed)
+            decided = DecidedFile(
+                place.name,
+                file.path,
+                f"{place.location}/{file.found}",
+                candidate.kind,
+                file.size_bytes,
+                file.modified_ns,
+                verdict.reason,
+                verdict.twins,
+            )
+            it = FoundFile(file, listed, decided)
             if verdict.standing is GarbageStanding.ORPHAN:
                 decision.orphans.append(it)
             else:
@@ -432,41 +458,6 @@ def _candidate(
 
 
 @dataclass(frozen=True, slots=True)
-class Garbage:
-    """A file that may go.
-
-    :param table: name of the table below whose location it lies.
-    :param path: as the file system names it, without a scheme.
-    :param twins: the live files that hold what it holds.
-    """
-
-    table: str
-    path: str
-    kind: GarbageKind
-    size_bytes: int
-    modified_ns: int
-    reason: str
-    twins: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class KeptFile:
-    """A file that the table doesn't need, and that is kept.
-
-    :param location: what opens it through the table's file access.
-    :param reason: what would be lost with it, or why that can't be told.
-    """
-
-    table: str
-    path: str
-    location: str
-    kind: GarbageKind
-    size_bytes: int
-    modified_ns: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Collection:
     """:param garbage: what may go and is older than the grace.
     :param taken: those of them that went into the trash now.
@@ -479,12 +470,12 @@ class Collection:
     :param unknown: files that neither we nor Iceberg name so, or that a link leads to; they are never taken.
     """
 
-    garbage: tuple[Garbage, ...] = ()
-    taken: tuple[Garbage, ...] = ()
+    garbage: tuple[DecidedFile, ...] = ()
+    taken: tuple[DecidedFile, ...] = ()
     moment: str = ""
-    orphans: tuple[KeptFile, ...] = ()
-    due: tuple[Garbage, ...] = ()
-    deleted: tuple[Garbage, ...] = ()
+    orphans: tuple[DecidedFile, ...] = ()
+    due: tuple[DecidedFile, ...] = ()
+    deleted: tuple[DecidedFile, ...] = ()
     waiting_count: int = 0
     waiting_bytes: int = 0
     young_count: int = 0
@@ -543,7 +534,7 @@ def collect(
         moment = new_moment(now)
         taken, deleted = set[str](), set[str]()
         for decision in decisions:
-            going = [(it.file, f"{it.kind}: {it.reason}") for it in decision.going]
+            going = [(it.file, f"{it.decided.kind}: {it.decided.reason}") for it in decision.going]
             taken |= {file.path for file in take(decision.place, moment, going)}
             due = [(it.listed, it.file) for it in decision.due if it.listed is not None]
             deleted |= {file.path for file in empty(decision.place, due)}
@@ -648,15 +639,14 @@ def _collection(
     deleted: Set[str] = frozenset(),
     moment: str = "",
 ) -> Collection:
-    garbage = _sorted(_garbage(of.place, it) for of in decisions for it in of.going)
-    due = _sorted(_garbage(of.place, it) for of in decisions for it in of.due)
+    garbage = _sorted(it.decided for of in decisions for it in of.going)
+    due = _sorted(it.decided for of in decisions for it in of.due)
     waiting = [file for of in decisions for file in of.waiting]
-    kept = (_orphan(of.place, it) for of in decisions for it in of.orphans)
     return Collection(
         garbage=garbage,
         taken=tuple(file for file in garbage if file.path in taken),
         moment=moment,
-        orphans=tuple(sorted(kept, key=lambda file: file.path)),
+        orphans=_sorted(it.decided for of in decisions for it in of.orphans),
         due=due,
         deleted=tuple(file for file in due if file.path in deleted),
         waiting_count=len(waiting),
@@ -666,16 +656,5 @@ def _collection(
     )
 
 
-def _garbage(place: Place, it: DecidedFile) -> Garbage:
-    file = it.file
-    return Garbage(place.name, file.path, it.kind, file.size_bytes, file.modified_ns, it.reason, it.twins)
-
-
-def _orphan(place: Place, it: DecidedFile) -> KeptFile:
-    file = it.file
-    location = f"{place.location}/{file.found}"
-    return KeptFile(place.name, file.path, location, it.kind, file.size_bytes, file.modified_ns, it.reason)
-
-
-def _sorted(files: Iterable[Garbage]) -> tuple[Garbage, ...]:
+def _sorted(files: Iterable[DecidedFile]) -> tuple[DecidedFile, ...]:
     return tuple(sorted(files, key=lambda file: file.path))

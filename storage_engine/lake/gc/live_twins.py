@@ -21,14 +21,15 @@ from storage_engine.lake.file.data_file import encode_rows
 from storage_engine.lake.file.jobs import slot_prefix
 from storage_engine.lake.file.scan import live_data_files, read_files, read_rows, segment_rows
 from storage_engine.lake.gc.garbage_rule import Held
-from storage_engine.lake.soundness.chain import check_links, row_hash
-from storage_engine.lake.soundness.receipts import receipts_in
+from storage_engine.lake.soundness.chain import check_links, hash_of
+from storage_engine.lake.soundness.receipts import read_receipts, receipts_in
 from storage_engine.lake.soundness.segment_reader import origin_of, read_segment
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import Reader
-from storage_engine.lake.storage.errors import lake_errors, metadata_errors
+from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.lake.storage.small_files import file_system_of
 from storage_engine.model.proof.receipt import Receipt, StoredFile
+from storage_engine.model.store import grouped
 
 RANGE_COLUMNS = (
     "store_id",
@@ -193,17 +194,13 @@ class LiveTwins:
             check_links(self._segments, store_id, whole=True)
         except ReceiptError as error:
             return _Store(Text("no receipt counts: ", error), {}, Reader(self._messages, ()))
-        rows: dict[str, list[Receipt]] = {}
-        for row in receipts_in(self._segments, store_id):
-            rows.setdefault(slot_prefix(row.identity), []).append(row)
+        rows = grouped(receipts_in(self._segments, store_id), lambda row: slot_prefix(row.identity))
         return _Store("", rows, Reader(self._messages, live_data_files(self._messages, store_id)))
 
 
 def _row_hashes(segments: Table) -> frozenset[str]:
-    with metadata_errors(segments.location(), "read receipts"):
-        rows = segments.scan().to_arrow().to_pylist()
-    known = [{name: row.get(name) for name in Receipt.__dataclass_fields__} for row in rows]
-    return frozenset(row["row_hash"] for row in known if row_hash(row) == row["row_hash"])
+    rows = read_receipts(segments, AlwaysTrue())
+    return frozenset(row.row_hash for row in rows if hash_of(row) == row.row_hash)
 
 
 def _row_difference(table: Table, location: str, receipt: Receipt) -> str:

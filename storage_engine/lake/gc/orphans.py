@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -20,13 +20,13 @@ from storage_engine.exceptions import ProofError
 from storage_engine.lake.catalog.catalog import broker_in
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
-from storage_engine.lake.durable_io import open_data_file, sha256_of_file
+from storage_engine.lake.durable_io import sha256_of_file
 from storage_engine.lake.file.data_file import (
     RowCounter,
     SegmentPart,
     SegmentRows,
     copy_rows,
-    open_rows,
+    opened_file,
     segment_bytes,
     segments_in,
 )
@@ -41,7 +41,6 @@ from storage_engine.lake.file.jobs import (
 from storage_engine.lake.file.segment_tree import tree_of_file
 from storage_engine.lake.file.table_entries import packed_facts
 from storage_engine.lake.soundness.receipts import by_store, current, is_relative
-from storage_engine.lake.storage.errors import parquet_errors
 from storage_engine.lake.storage.small_files import list_files
 from storage_engine.model.broker.codec import offsets_count_bytes
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, proof_version_of, row_groups_text
@@ -90,7 +89,7 @@ def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
     live_names = {split_data_file_name(location.rpartition("/")[2]) for location in live}
     counting: dict[tuple[str, str], str] = {}
     named: dict[str, int] = {}
-    for store, of_store in by_store(list(rows)).items():
+    for store, of_store in by_store(rows).items():
         for row in current(of_store):
             files = {_here(messages, file.location) for file in row.proven_files}
             row_name = slot_prefix(row.identity), row.sha256[:16]
@@ -163,11 +162,7 @@ def prove_orphan(
     broker = broker_in(messages.metadata.properties)
     codec = find_broker(broker).codec
     counter, digest = RowCounter(codec.columns), hashlib.sha256()
-    with (
-        parquet_errors(orphan.location),
-        open_data_file(messages.io, orphan.location) as stored,
-        open_rows(stored) as parquet,
-    ):
+    with opened_file(messages.io, orphan.location) as (stored, parquet):
         rows: SegmentRows = parquet
         if orphan.part is not None:
             rows = SegmentPart(parquet, *orphan.part, orphan.location)
@@ -188,7 +183,7 @@ def prove_orphan(
         facts = packed_facts(parquet.metadata, codec) if beside is None else beside.manifest_facts
         stored_sha256 = sha256_of_file(stored) if beside is None else beside.data_file_sha256
         stored_bytes = stored.size()
-    stats, known = counter.stats(), earlier.get(identity)
+    known = earlier.get(identity)
     if known is None and not offsets_count_bytes(codec):
         raise ProofError(
             f"{orphan.location}: expected a receipt, of whatever state of the lake, that tells where its "
@@ -204,11 +199,7 @@ def prove_orphan(
         sha256=identity.sha256,
         broker=broker,
         store_root=known.store_root if known else "",
-        message_count=stats.message_count,
-        row_count=stats.row_count,
-        damaged_bytes=stats.damaged_bytes,
-        first_store_timestamp_ms=stats.first_store_timestamp_ms,
-        last_store_timestamp_ms=stats.last_store_timestamp_ms,
+        **asdict(counter.stats()),
         # Nobody knows the broker's file any more: a release hashes what it finds there.
         source_path=known.source_path if known else "",
         source_device=known.source_device if known else 0,

@@ -10,7 +10,6 @@ Must never do: compute another root; touch the old file.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -25,12 +24,12 @@ from storage_engine.core.durable import unlink
 from storage_engine.exceptions import ProofError
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of, location_of, relative_name
-from storage_engine.lake.durable_io import local_path, new_data_file, open_data_file, sha256_of_file
-from storage_engine.lake.file.data_file import RowCounter, open_rows, push_rows, write_groups
+from storage_engine.lake.durable_io import local_path, new_data_file, sha256_of_file
+from storage_engine.lake.file.data_file import RowCounter, opened_file, opened_rows, push_rows, write_groups
 from storage_engine.lake.file.jobs import new_attempt, with_attempt
 from storage_engine.lake.file.segment_tree import SegmentTree
 from storage_engine.lake.soundness.segment_reader import origin_of, tree_fault
-from storage_engine.lake.storage.errors import lake_errors, parquet_errors
+from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.lake.storage.small_files import file_system_of
 from storage_engine.model.broker.codec import Columns
 from storage_engine.model.keep.acts import Thinning
@@ -54,7 +53,7 @@ def thin_segment(lake: Lake, receipt: Receipt, streams: Collection[str]) -> Thin
     old, gone = data_file_of(table, receipt), frozenset(streams)
     new = with_attempt(old, new_attempt())
     try:
-        with _opened(table, old) as (_, parquet):
+        with opened_rows(table.io, old) as parquet:
             with lake_errors(new, "write a data file"), new_data_file(table.io, new) as sink:
                 columns = find_broker(receipt.broker).codec.columns
                 write_groups(columns, _kept_groups(parquet, columns, gone), sink)
@@ -78,16 +77,6 @@ def discard_files(table: Table, locations: Iterable[str]) -> None:
         with lake_errors(location, "remove a file"):
             if file_system.get_file_info(inside).is_file:
                 file_system.delete_file(inside)
-
-
-@contextmanager
-def _opened(table: Table, location: str, coded: Iterable[str] = ()) -> Iterator[tuple[Any, pq.ParquetFile]]:
-    with (
-        parquet_errors(location),
-        open_data_file(table.io, location) as stored,
-        open_rows(stored, coded) as parquet,
-    ):
-        yield stored, parquet
 
 
 def _kept_groups(old: pq.ParquetFile, columns: Columns, gone: Collection[str]) -> Iterator[pa.Table]:
@@ -117,7 +106,7 @@ def _prove(table: Table, receipt: Receipt, gone: Collection[str], new: str, old:
         counter.add(rows)
 
     old_name = data_file_of(table, receipt)
-    with _opened(table, new) as (stored, parquet):
+    with opened_file(table.io, new) as (stored, parquet):
         if not parquet.schema.equals(old.schema):
             raise _changed(new, old_name, "its columns are others")
         push_rows(parquet, codec, origin_of(receipt), receipt.size_bytes, new, leaves, compare)

@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -62,7 +62,8 @@ class Place:
 
     @classmethod
     def at(cls, name: str, location: str, file_io: FileIO) -> Place:
-        """
+        """Return the place of a table's files by their location.
+
         :raises LakeUnavailableError: the lake was configured with another library's file access.
         """
         location = location.rstrip("/")
@@ -70,7 +71,8 @@ class Place:
 
     @classmethod
     def of(cls, table: Table) -> Place:
-        """
+        """Return the place of a loaded table's files.
+
         :raises LakeUnavailableError: the lake was configured with another library's file access.
         """
         return cls.at(table.name()[-1], table.location(), table.io)
@@ -257,9 +259,7 @@ def take(place: Place, moment: str, files: Sequence[tuple[TableFile, str]]) -> l
         return []
     _check_own(place)
     listed = [Taken(file.inside, file.size_bytes, file.modified_ns, why) for file, why in files]
-    text = json.dumps(
-        [[item.inside, item.size_bytes, item.modified_ns, item.why] for item in listed], indent=0
-    )
+    text = json.dumps(list(map(astuple, listed)), indent=0)
     replace_small_file(place.io, _list_location(place, moment), text.encode())
     if not place.is_local:
         return [file for file, _ in files]

@@ -15,7 +15,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -48,14 +48,14 @@ from storage_engine.lake.catalog.intents import Intent, begin, open_intent, read
 from storage_engine.lake.catalog.nesting import refuse_nested
 from storage_engine.lake.catalog.place import is_catalog_there, own_directory, sqlite_file_of
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files
-from storage_engine.lake.catalog.pointers import make_catalog_tables, read_pointers, repoint
+from storage_engine.lake.catalog.pointers import read_pointers, repoint
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS
 from storage_engine.lake.catalog.writing import committing, mark_commits, nobody_commits, nobody_commits_at
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import segments_in
 from storage_engine.lake.file.jobs import file_name, is_own_name, slot_prefix, split_data_file_name
 from storage_engine.lake.file.staging import PARTIAL_SUFFIX, staged_location
-from storage_engine.lake.move.making import check_empty, make_sqlite_file, refuse_around
+from storage_engine.lake.move.making import check_empty, make_catalog, refuse_around
 from storage_engine.lake.move.moving import (
     Tables,
     all_receipts,
@@ -257,7 +257,7 @@ def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
         messages = source[lake.rows_table]
         hashes = proven_hashes(messages, rows)
         # Where a segment has a receipt, a compaction was killed between its commits: its rows are here alone.
-        known = {replace(row.identity, sha256="") for row in rows}
+        known = {row.slot for row in rows}
         waiting = frozenset(
             location
             for location in live_files(messages)
@@ -298,7 +298,7 @@ class _Work:
         self._wanted = {name: self._names(table) for name, table in source.items()}
         wanted = self._wanted[lake.rows_table]
         live = {split_data_file_name(file_name(inside)) for inside in wanted}
-        for of_store in by_store(list(rows)).values():
+        for of_store in by_store(rows).values():
             for row in current(of_store):
                 # Between the two commits of an expiry in part the table has the file before it.
                 if row.state == PARTIAL and (slot_prefix(row.identity), row.sha256[:16]) in live:
@@ -336,7 +336,7 @@ class _Work:
                 before.metadata.table_uuid if before else uuid.uuid4(),
             )
             written[name] = write_table(table, target, properties, self._is_kept(table))
-        copy = _catalog_of(self._to, intent.lake_id)
+        copy = make_catalog(self._to, intent.lake_id)
         pointers = read_pointers(copy)
         changes = {name: (pointers.get(name), table.metadata_location) for name, table in written.items()}
         repoint(copy, changes)
@@ -496,20 +496,11 @@ def _check_continues(there: Tables | None, rows: Sequence[Receipt]) -> None:
 
     :raises ReceiptError: it hasn't.
     """
-    stores = by_store(list(rows))
+    stores = by_store(rows)
     copied = by_store(all_receipts(there[SEGMENTS])) if there is not None else {}
     for store in {*stores, *copied}:
         head = ChainHead.of(copied.get(store, []))
         check_chain(stores.get(store, []), [head])
-
-
-def _catalog_of(to: LakeConfig, lake_id: str | None) -> Lake:
-    file = sqlite_file_of(to)
-    if file is not None:
-        make_sqlite_file(file)
-    copy = connect(to)
-    make_catalog_tables(copy, lake_id)
-    return copy
 
 
 def _sweep(written: Iterable[PlacedTable], before: Tables | None) -> None:

@@ -31,12 +31,14 @@ from storage_engine.lake.catalog.identity import (
     LAKE_ID_PROPERTY,
     PROMOTED_PROPERTY,
     Mark,
+    known_mark_at,
 )
 from storage_engine.lake.catalog.own_tables import OwnTables, ignored_properties
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files, read_placed
 from storage_engine.lake.catalog.pointers import read_pointers, sql_catalog
 from storage_engine.lake.catalog.tables import DELETIONS, SCHEMA_VERSION_PROPERTY, SEGMENTS, check_version_of
-from storage_engine.lake.move.moving import all_receipts, mark_at, own_location, placed_table
+from storage_engine.lake.move.moving import all_receipts, own_location, placed_table
+from storage_engine.lake.restore.restore_span import runs
 from storage_engine.lake.soundness.receipts import by_store, current
 from storage_engine.model.keep.acts import policy_of
 from storage_engine.model.keep.rules import ArchiveRule
@@ -275,13 +277,13 @@ def _table(table: PlacedTable) -> TableInfo:
         file_count=len(files),
         file_bytes=sum(file.file_size_in_bytes for file in files.values()),
         row_count=sum(file.record_count for file in files.values()),
-        mark=mark_at(table, table.location),
+        mark=known_mark_at(table.io, table.location),
     )
 
 
 def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
     stores = []
-    for store, of_store in by_store(list(rows)).items():
+    for store, of_store in by_store(rows).items():
         counting = whole(current(of_store))
         head, gone = ChainHead.of(of_store), ended(current(of_store))
         stores.append(
@@ -303,11 +305,5 @@ def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
 
 def _ranges(rows: Sequence[Receipt]) -> list[tuple[str, int, int, int]]:
     """:param rows: by log, lineage and offset."""
-    ranges: list[tuple[str, int, int, int]] = []
-    for (log, lineage), of_log in groupby(rows, key=lambda row: (row.log, row.lineage)):
-        for row in of_log:
-            if ranges and ranges[-1][:2] == (log, lineage) and ranges[-1][3] == row.base_offset:
-                ranges[-1] = (log, lineage, ranges[-1][2], row.end)
-            else:
-                ranges.append((log, lineage, row.base_offset, row.end))
-    return ranges
+    of_logs = groupby(rows, key=lambda row: (row.log, row.lineage))
+    return [(*log, *ends) for log, of_log in of_logs for ends in runs(list(of_log))]

@@ -51,6 +51,7 @@ from storage_engine.lake.catalog.intents import open_intent
 from storage_engine.lake.catalog.nesting import refuse_nested
 from storage_engine.lake.catalog.own_tables import usual_location
 from storage_engine.lake.catalog.place import is_catalog_there, own_directory, sqlite_file_of
+from storage_engine.lake.catalog.pointers import make_catalog_tables
 from storage_engine.lake.catalog.tables import (
     BROKER_PROPERTY,
     SEGMENTS,
@@ -124,6 +125,18 @@ def make_sqlite_file(file: Path) -> None:
         new_sqlite_file(file)
         fsync_path(file)
         fsync_path(file.parent)
+
+
+def make_catalog(config: LakeConfig, lake_id: str | None) -> Lake:
+    """Make a SQL catalog where there is none, still without the tables of a lake, and open it.
+
+    :raises LakeUnavailableError: it can't be made.
+    """
+    if (file := sqlite_file_of(config)) is not None:
+        make_sqlite_file(file)
+    lake = connect(config)
+    make_catalog_tables(lake, lake_id)
+    return lake
 
 
 def _make(config: LakeConfig, broker: str) -> None:

@@ -39,10 +39,9 @@ from storage_engine.lake.catalog.identity import (
     Mark,
     is_below,
     is_same_catalog,
+    known_mark_at,
     knows,
-    mark_location,
     metadata_version,
-    parse_mark,
     put_mark,
 )
 from storage_engine.lake.catalog.intents import (
@@ -69,7 +68,7 @@ from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.soundness.metadata_ends import find_metadata
 from storage_engine.lake.soundness.receipts import by_store, check_files, receipts_of_files
 from storage_engine.lake.storage.errors import lake_errors
-from storage_engine.lake.storage.small_files import list_files, read_small_file
+from storage_engine.lake.storage.small_files import list_files
 from storage_engine.model.proof.receipt import ChainHead, Receipt
 
 _SQLITE = "sqlite:"
@@ -152,7 +151,7 @@ def is_usable(deletions: PlacedTable, tables: Tables) -> bool:
     :raises BadInputError: a newer release made it.
     :raises LakeUnavailableError: its files can't be told.
     """
-    metadata, mark = deletions.metadata, own_mark(deletions)
+    metadata, mark = deletions.metadata, known_mark_at(deletions.io, deletions.location)
     check_version_of(deletions.location, metadata.properties)
     live_files(deletions)
     return metadata.properties.get(LAKE_ID_PROPERTY) == lake_id_of_tables(tables) and (
@@ -202,25 +201,6 @@ def placed_table(lake: Lake, name: str, pointer: str) -> PlacedTable:
     return with_own_place(table, place)
 
 
-def own_mark(table: PlacedTable) -> Mark | None:
-    """Return the mark where a table's files lie; None: there is none, or it is none of a known form."""
-    return mark_at(table, table.location)
-
-
-def mark_at(table: PlacedTable, location: str) -> Mark | None:
-    """
-    :raises LakeUnavailableError: it can't be read.
-    """
-    path = mark_location(location)
-    data = read_small_file(table.io, path)
-    if data is None:
-        return None
-    try:
-        return parse_mark(data, path)
-    except LakeUnavailableError:
-        return None
-
-
 def lake_id_of_tables(tables: Tables) -> str | None:
     """Return the UUID that the tables' properties have; None: a lake of version 1."""
     return tables[SEGMENTS].metadata.properties.get(LAKE_ID_PROPERTY)
@@ -231,12 +211,12 @@ def all_receipts(segments: PlacedTable) -> list[Receipt]:
 
     :raises LakeUnavailableError: a file is missing or can't be read.
     """
-    return receipts_of_files(segments.io, list(live_files(segments)))
+    return receipts_of_files(segments.io, live_files(segments))
 
 
 def heads_text(rows: Sequence[Receipt]) -> str:
     """Return the last receipt of each store, as :data:`COPIED_HEADS_PROPERTY` keeps them."""
-    heads = {store: ChainHead.of(of_store) for store, of_store in by_store(list(rows)).items()}
+    heads = {store: ChainHead.of(of_store) for store, of_store in by_store(rows).items()}
     return json.dumps({store: [head.sequence, head.row_hash] for store, head in heads.items()})
 
 
@@ -317,7 +297,7 @@ def _newest_act(segments: PlacedTable) -> str:
     with suppress(LakeUnavailableError):
         acts = read_acts_at(segments.io, segments.location)
         return acts[-1].sha256 if acts else ""
-    mark = own_mark(segments)
+    mark = known_mark_at(segments.io, segments.location)
     return mark.act if mark else ""
 
 
@@ -329,7 +309,7 @@ def original_is_there(table: PlacedTable, lake_id: str | None) -> bool:
     """
     if table.is_unmoved or _is_same_place(table):
         return False
-    mark = mark_at(table, table.named_location)
+    mark = known_mark_at(table.io, table.named_location)
     if mark is not None:
         # Another lake that lies there by now isn't the one that these files come from.
         return mark.lake_id == lake_id or mark.table_uuid == str(table.metadata.table_uuid)
@@ -349,7 +329,8 @@ def _is_same_place(table: PlacedTable) -> bool:
 
 
 def check_same_lake(tables: Tables) -> None:
-    """
+    """Make sure that tables are of one lake.
+
     :raises LakeIdentityError: the tables are of two lakes.
     """
     ids = {table.metadata.properties.get(LAKE_ID_PROPERTY) for table in tables.values()}
@@ -403,7 +384,7 @@ def relocate(config: LakeConfig, *, take_over: bool = False) -> Relocated:
         check_same_lake(tables)
         for table in tables.values():
             check_version_of(table.location, table.metadata.properties)
-        marks = {name: own_mark(table) for name, table in tables.items()}
+        marks = {name: known_mark_at(table.io, table.location) for name, table in tables.items()}
         _check_marks(tables, marks)
         _check_newest(tables, marks, () if intent is None else intent.attempts)
         elsewhere = any(table.is_elsewhere for table in tables.values())

@@ -26,18 +26,18 @@ from storage_engine.exceptions import (
 from storage_engine.lake.archive.commit import SharedFileError, SharedWithOthersError, commit_segments
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, connect, open_lake, rows_table_of
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.identity import COPY_OF_PROPERTY, Mark, knows, sqlite_identity
+from storage_engine.lake.catalog.identity import COPY_OF_PROPERTY, Mark, known_mark_at, knows, sqlite_identity
 from storage_engine.lake.catalog.intents import may_have_landed, open_intent, read_intent
 from storage_engine.lake.catalog.own_tables import own_place
 from storage_engine.lake.catalog.place import is_catalog_there, sqlite_file_of
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files, rows_of, with_own_place
-from storage_engine.lake.catalog.pointers import make_catalog_tables, read_pointers, repoint
+from storage_engine.lake.catalog.pointers import read_pointers, repoint
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS, check_version_of, has_trees
 from storage_engine.lake.catalog.writing import give_identity, nobody_commits_at
 from storage_engine.lake.file.jobs import ProvenSegment, slot_prefix
 from storage_engine.lake.gc.expiry import finish_acts
 from storage_engine.lake.gc.orphans import Orphan, Orphans, find_orphans, prove_orphan, take_out_orphan
-from storage_engine.lake.move.making import make_sqlite_file
+from storage_engine.lake.move.making import make_catalog
 from storage_engine.lake.move.moving import (
     all_receipts,
     check_other_catalog,
@@ -45,7 +45,6 @@ from storage_engine.lake.move.moving import (
     finish,
     is_usable,
     lake_id_of_tables,
-    mark_at,
     move_tables,
     own_location,
     placed_table,
@@ -63,6 +62,7 @@ from storage_engine.lake.soundness.receipts import current, receipts_of_files
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.lake.storage.small_files import list_files
 from storage_engine.model.proof.receipt import ChainHead, Receipt
+from storage_engine.model.store import grouped
 
 _TOGETHER = 16
 """So many segments are committed at a time: what a kill costs is proving these once more."""
@@ -190,7 +190,7 @@ class _Rebuild:
                 Command("init-lake"),
                 ".",
             )
-        mark = mark_at(next(iter(found.readable.values())), location)
+        mark = known_mark_at(file_io, location)
         pointer = _file_name(self._pointers.get(name))
         chosen = choose(of_one_table(found, mark, pointer), worth, mark, pointer)
         place = own_place(self._config, self._catalog_id(), name, chosen.metadata, file_io)
@@ -212,11 +212,7 @@ class _Rebuild:
 
     def register(self) -> Lake:
         """Make the catalog name the chosen state, and marks that say so."""
-        file = sqlite_file_of(self._config)
-        if file is not None:
-            make_sqlite_file(file)
-        lake = connect(self._config)
-        make_catalog_tables(lake, lake_id_of_tables(self.tables))
+        lake = make_catalog(self._config, lake_id_of_tables(self.tables))
         segments = self.tables[SEGMENTS]
         intent = read_intent(segments.io, segments.location)
         if any(table.is_elsewhere for table in self.tables.values()):
@@ -424,10 +420,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
                 commit()
 
     sizes = _sizes(messages, found)
-    shared: dict[str, list[Orphan]] = {}
-    for orphan in found:
-        if orphan.part is not None:
-            shared.setdefault(orphan.location, []).append(orphan)
+    shared = grouped((it for it in found if it.part is not None), lambda orphan: orphan.location)
     with told("Proving", sum(sizes.values())) as advance:
         # First: what is in the table already, without receipts, is left there.
         for location, of_file in shared.items():

@@ -316,11 +316,12 @@ def _expired_of(
     rows: Iterable[Receipt], selection: Selection, expiries: Mapping[str, str]
 ) -> tuple[LineageRange, ...]:
     span = Span(from_ms=selection.from_ms, to_ms=selection.to_ms)
-    by_store: dict[str, list[Receipt]] = {}
-    for row in ended(rows):
-        if selection.topic is None or not row.streams or selection.topic in row.gone_streams:
-            by_store.setdefault(row.store_id, []).append(row)
-    return tuple(one for of_store in by_store.values() for one in expired_ranges(of_store, span, expiries))
+    of_topic = [
+        row
+        for row in ended(rows)
+        if selection.topic is None or not row.streams or selection.topic in row.gone_streams
+    ]
+    return expired_ranges(of_topic, span, expiries)
 
 
 def check_topic(lake: Lake, topic: str) -> None:

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
-from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,7 +35,7 @@ from storage_engine.lake.archive.threads import reading_threads
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.nesting import refuse_target_inside_store
 from storage_engine.lake.coverage.coverage import in_either
-from storage_engine.lake.file.data_file import WindowMemory
+from storage_engine.lake.file.data_file import window_memory
 from storage_engine.lake.file.sha256_kernels import LANES
 from storage_engine.lake.restore.filled import FILLED_FILE, FilledSegment, FilledSegments
 from storage_engine.lake.restore.restore_span import (
@@ -71,6 +69,7 @@ from storage_engine.model.proof.receipt import (
     whole,
     with_rows,
 )
+from storage_engine.model.store import by_log
 
 
 def config_names(config: RestoredConfig | None, receipts: Sequence[Receipt]) -> tuple[str, ...]:
@@ -138,8 +137,7 @@ def with_their_ends(
         return tuple(chosen), ()
     whole: list[Receipt] = []
     extensions: list[Extension] = []
-    for log, rows in groupby(chosen, key=lambda row: row.log):
-        of_log = list(rows)
+    for log, of_log in by_log(chosen).items():
         last = of_log[-1]
         known = _merged(config, map(queues, of_log))
         asked_end, why = last.end, config.unfinished(known)
@@ -301,36 +299,6 @@ def _unarchived(lake: Lake, store_id: str) -> tuple[LineageRange, ...]:
     return ()
 
 
-def restore(
-    lake: Lake,
-    store_id: str,
-    to_dir: str | os.PathLike[str],
-    *,
-    second: Lake | None = None,
-    span: Span | None = None,
-    lineage: int | None = None,
-    log: str | None = None,
-    serving: Sequence[Path] = (),
-    files_only: bool = False,
-    with_filler: bool = False,
-    keep_mtime: bool = False,
-    progress: Callable[[int], None] | None = None,
-) -> tuple[RestoredSegment, ...]:
-    """Choose archived segments, and write them: :func:`choose_segments`, then :func:`write_segments`."""
-    chosen = choose_segments(
-        lake,
-        store_id,
-        second=second,
-        span=span,
-        lineage=lineage,
-        log=log,
-        serving=serving,
-        files_only=files_only,
-        with_filler=with_filler,
-    )
-    return write_segments(chosen, to_dir, keep_mtime=keep_mtime, progress=progress)
-
-
 def write_segments(
     segments: ChosenSegments,
     to_dir: str | os.PathLike[str],
@@ -382,10 +350,7 @@ def write_segments(
             target.sweep()
             if filled and FILLED_FILE not in existing:
                 # First: no segment with filler is there without it.
-                with target.new_file(FILLED_FILE) as file:
-                    file.file.write(note)
-                    _check_written(str(name / FILLED_FILE), wanted[FILLED_FILE], file)
-                    file.publish()
+                _write_small(target, name, FILLED_FILE, note)
 
             def restore_one(receipt: Receipt, path: Path) -> tuple[RestoredSegment, pa.Table]:
                 # First, so that a segment which has its name is whole.
@@ -407,10 +372,7 @@ def write_segments(
             pool.shutdown(cancel_futures=True)
         for each, content in config_files(config, [queues for _, queues in done], chosen).items():
             if Path(each) not in existing:
-                with target.new_file(Path(each)) as file:
-                    file.file.write(content)
-                    _check_written(str(name / each), hashlib.sha256(content).hexdigest(), file)
-                    file.publish()
+                _write_small(target, name, Path(each), content)
     if config is not None:
         config.finish(Path(os.path.realpath(name)), chosen)
     return tuple(restored for restored, _ in done)
@@ -437,17 +399,14 @@ class _Source:
             row.row_hash for store_id in stores for row in receipts(lake, store_id, with_ended=True)
         }
         self._queues: dict[str, pa.Table] = {}
-        self._per_thread = threading.local()
 
     def chunks(self, receipt: Receipt) -> Chunks:
         """A segment's bytes, in memory that this thread's next segment uses again."""
-        if not hasattr(self._per_thread, "memory"):
-            self._per_thread.memory = WindowMemory()
         place = self._place(receipt)
         if not receipt.is_whole:
             return iter([(origin_of(receipt), filled_segment(self._tables[place], receipt)[0])])
         return read_segment(
-            self._tables[place], receipt, untouched=self._untouched[place], memory=self._per_thread.memory
+            self._tables[place], receipt, untouched=self._untouched[place], memory=window_memory()
         )
 
     def segment(self, receipt: Receipt) -> bytearray:
@@ -621,6 +580,17 @@ def _write_segment(
             "is damaged: run verify, and restore from a second lake if there is one."
         )
     raise _other_than_written(f"{receipt.log}/{receipt.base_offset:020d}", sha256, found)
+
+
+def _write_small(target: RestoreTarget, name: Path, path: Path, content: bytes) -> None:
+    """Write a small file, which gets its name once it has these bytes.
+
+    :param name: of the target.
+    """
+    with target.new_file(path) as file:
+        file.file.write(content)
+        _check_written(str(name / path), hashlib.sha256(content).hexdigest(), file)
+        file.publish()
 
 
 def _write_companion(companion: Companion, segment: str, new: NewFile, keep_mtime: bool) -> None:

@@ -10,6 +10,7 @@ from storage_engine.brokers import find_broker
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import RestoreError
 from storage_engine.model.proof.receipt import NO_EXPIRIES, Receipt, end_text, end_word
+from storage_engine.model.store import by_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,7 @@ def choose(
     :raises RestoreError: when there are none, or a segment in between is missing.
     """
     chosen: list[Receipt] = []
-    for log, rows in groupby(found, key=lambda row: row.log):
-        of_log = list(rows)
+    for log, of_log in by_log(found).items():
         newest = max(receipt.lineage for receipt in of_log)
         of_log = [receipt for receipt in of_log if receipt.lineage == newest]
         of_log = _with_replicas(of_log, [row for row in replicas if row.log_id == of_log[-1].log_id])
@@ -128,8 +128,7 @@ def check_streams(chosen: Sequence[Receipt], streams: Callable[[Receipt], Set[st
     :param streams: names those of which a segment has rows; asked of logs of which something is gone.
     :raises RestoreError: it does.
     """
-    for log, rows in groupby(chosen, key=lambda row: row.log):
-        of_log = list(rows)
+    for log, of_log in by_log(chosen).items():
         if all(row.is_whole for row in of_log):
             continue
         seen: set[str] = set()

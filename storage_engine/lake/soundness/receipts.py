@@ -39,6 +39,7 @@ from storage_engine.lake.file.scan import (
 )
 from storage_engine.lake.storage.errors import LAKE_FAILURES, lake_unavailable, metadata_errors
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, whole
+from storage_engine.model.store import grouped
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -159,10 +160,8 @@ def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
         # Who proves a segment again, moves it or lets it go knows nothing newer of its store.
         row["proven_at_ms"] = last.get(key, row)["proven_at_ms"]
         last[key] = row
-    by_store: dict[str, list[dict[str, Any]]] = {}
-    for row in last.values():
-        by_store.setdefault(row["store_id"], []).append(row)
-    return tuple(_summary(by_store[store_id]) for store_id in sorted(by_store))
+    of_stores = grouped(last.values(), itemgetter("store_id"))
+    return tuple(_summary(of_stores[store_id]) for store_id in sorted(of_stores))
 
 
 def read_receipts(
@@ -218,13 +217,6 @@ def _values(column: pa.ChunkedArray[Any]) -> list[Any]:
     return [values[at] for at in encoded.indices.fill_null(len(values) - 1).to_pylist()]
 
 
-def receipt_of_row(row: dict[str, Any]) -> Receipt:
-    """Return a row of the table as a receipt."""
-    # A table that an older version made may lack columns that have no value in its rows.
-    fields: dict[str, Any] = {name: row.get(name) for name in Receipt.__dataclass_fields__}
-    return Receipt(**fields)
-
-
 def _summary(rows: Sequence[dict[str, Any]]) -> StoreSummary:
     newest = max(rows, key=lambda row: row["proven_at_ms"])
     archived = [row for row in rows if row.get("state") is None]
@@ -242,7 +234,7 @@ def _summary(rows: Sequence[dict[str, Any]]) -> StoreSummary:
     )
 
 
-def receipts_of_files(file_io: FileIO, locations: Iterator[str] | list[str]) -> list[Receipt]:
+def receipts_of_files(file_io: FileIO, locations: Iterable[str]) -> list[Receipt]:
     """Read receipts straight from data files of ``segments``.
 
     :raises LakeUnavailableError: a file can't be read.
@@ -253,16 +245,13 @@ def receipts_of_files(file_io: FileIO, locations: Iterator[str] | list[str]) -> 
             metadata_errors(location, "read receipts"),
             open_data_file(file_io, location) as stored,
         ):
-            found += map(receipt_of_row, pq.read_table(cast("Any", stored)).to_pylist())
+            found += _receipts_of(pq.read_table(cast("Any", stored)))
     return found
 
 
 def by_store(rows: Iterable[Receipt]) -> Mapping[str, list[Receipt]]:
     """Return receipts by their store, in the order of the chain."""
-    stores: dict[str, list[Receipt]] = {}
-    for row in sorted(rows, key=attrgetter("sequence")):
-        stores.setdefault(row.store_id, []).append(row)
-    return stores
+    return grouped(sorted(rows, key=attrgetter("sequence")), attrgetter("store_id"))
 
 
 _THREADS = 2
@@ -272,10 +261,7 @@ _NAMED = 3
 def proven_hashes(messages: PlacedTable, rows: Iterable[Receipt]) -> dict[str, str]:
     """Return the SHA-256 of each file that a receipt rests on, by the place where it lies now."""
     hashes = {}
-    by_store: dict[str, list[Receipt]] = {}
-    for row in rows:
-        by_store.setdefault(row.store_id, []).append(row)
-    for of_store in by_store.values():
+    for of_store in by_store(rows).values():
         counting = current(of_store)
         partial = {row.identity for row in counting if row.has_rows and not row.is_whole}
         # Between the two commits of an expiry in part the table has the file before it.

@@ -6,10 +6,9 @@ files of a scan at once and keeps what it found until it is taken.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
 from typing import Any, Final, cast
 
 import numpy as np
@@ -41,7 +40,7 @@ from storage_engine.lake.file.data_file import (
     rows_of_segment,
     segment_bytes,
 )
-from storage_engine.lake.file.scan import live_data_files, plan_whole_entries, segment_rows
+from storage_engine.lake.file.scan import live_files_of, plan_whole_entries, segment_rows
 from storage_engine.lake.file.segment_tree import SegmentTree
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
 from storage_engine.model.broker.codec import Columns, SegmentCodec
@@ -236,12 +235,7 @@ def untouched_files(table: Table, rows: Sequence[Receipt]) -> frozenset[str]:
     :param table: that of rows, as loaded.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    found: set[str] = set()
-    for store_id, of_store in groupby(sorted(rows, key=attrgetter("store_id")), attrgetter("store_id")):
-        offsets = [row.base_offset for row in of_store]
-        files = live_data_files(table, store_id, (min(offsets), max(offsets)))
-        found.update(file.location for file in files if not file.has_deletes)
-    return frozenset(found)
+    return frozenset(file.location for file in live_files_of(table, rows) if not file.has_deletes)
 
 
 def expired_files(table: Table, rows: Iterable[Receipt]) -> frozenset[str]:
@@ -306,6 +300,18 @@ def tree_fault(receipt: Receipt, leaves: SegmentTree | None) -> str:
     if tree.streams != receipt.streams:
         return f"expected the streams {receipt.streams}, found {tree.streams}"
     return ""
+
+
+def rows_fault(table: Table, receipt: Receipt, name: str, untouched: Set[str] | None = None) -> str:
+    """Return how a segment's rows, read back, differ from what was proven; "" where they don't.
+
+    :param name: of the file or table that has the rows, for messages.
+    :param untouched: as of :func:`read_segment`, and so are the errors.
+    """
+    digest, leaves = hashlib.sha256(), tree_to_compare(receipt, name)
+    for _, chunk in read_segment(table, receipt, untouched=untouched, tree=leaves):
+        digest.update(chunk)
+    return tree_fault(receipt, leaves) if digest.hexdigest() == receipt.sha256 else "other bytes"
 
 
 def partial_fault(table: Table, receipt: Receipt, *, from_table: bool) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import stat
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from errno import ELOOP, ENOENT, ENOTDIR
@@ -30,9 +29,9 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of, proven_files
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
-from storage_engine.lake.file.data_file import WindowMemory
+from storage_engine.lake.file.data_file import window_memory
 from storage_engine.lake.file.jobs import data_file_name, file_name
-from storage_engine.lake.file.scan import LiveFile, live_data_files
+from storage_engine.lake.file.scan import LiveFile, live_files_of
 from storage_engine.lake.soundness.chain import row_fault, row_faults
 from storage_engine.lake.soundness.segment_reader import (
     partial_fault,
@@ -58,8 +57,6 @@ from storage_engine.lake.storage.errors import LAKE_FAILURES, lake_errors, lake_
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile
 
 Chunk = Callable[[int, memoryview], None]
-
-_per_thread = threading.local()
 
 _segment_of = attrgetter("store_id", "lineage", "log", "base_offset")
 
@@ -248,7 +245,7 @@ class Reader:
                 # The root that its rows reach is over this SHA-256.
                 return replace(seen, undecoded=fault, rows_sha256=None if fault else receipt.sha256)
             untouched = frozenset(file.location for file in seen.own if not file.has_deletes)
-            read = partial(read_segment, self._table, receipt, untouched=untouched, memory=_window_memory())
+            read = partial(read_segment, self._table, receipt, untouched=untouched, memory=window_memory())
             for position, data in read(tree=leaves):
                 if leaves is None:
                     digest.update(data)
@@ -376,11 +373,7 @@ def statistics_difference(table: Table, listed: DataFile) -> str:
 
 
 def _reader(table: Table, rows: Sequence[Receipt]) -> Reader:
-    live: list[LiveFile] = []
-    for store_id in {row.store_id for row in rows}:
-        offsets = [row.base_offset for row in rows if row.store_id == store_id]
-        live += live_data_files(table, store_id, (min(offsets), max(offsets)))
-    return Reader(table, live)
+    return Reader(table, live_files_of(table, rows))
 
 
 def _judged(receipt: Receipt, seen: Seen) -> Look:
@@ -391,14 +384,6 @@ def _column(schema: Schema, name: str) -> tuple[int, PrimitiveType]:
     field = schema.find_field(name)
     assert isinstance(field.field_type, PrimitiveType)
     return field.field_id, field.field_type
-
-
-def _window_memory() -> WindowMemory:
-    """Return memory that serves one segment of this thread after the other, of whichever store."""
-    if not hasattr(_per_thread, "windows"):
-        _per_thread.windows = WindowMemory()
-    windows: WindowMemory = _per_thread.windows
-    return windows
 
 
 def _undecoded(error: Exception) -> str:

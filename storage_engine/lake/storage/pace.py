@@ -92,7 +92,8 @@ class Pace:
 
     @contextmanager
     def writing(self, sink: Any) -> Iterator[Any]:
-        """
+        """Keep what is written to a file to this pace until the block ends.
+
         :param sink: an open binary file, which is left open.
         :return: what to write to instead.
         """
@@ -100,7 +101,8 @@ class Pace:
 
     @contextmanager
     def reading(self, file: pa.NativeFile) -> Iterator[pa.NativeFile]:
-        """
+        """Keep what is read from a file to this pace until the block ends.
+
         :param file: open for reading at any position; it is left open.
         :return: what to read from instead.
         """

@@ -18,7 +18,7 @@ from pyiceberg.expressions import And, BooleanExpression, In, NotEqualTo
 from storage_engine.brokers import find_broker
 from storage_engine.lake.acts.act_files import read_expiries
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.coverage.coverage import ComparedReceipts, ReplicaSpan
+from storage_engine.lake.coverage.coverage import ComparedReceipts, HasOffsets, ReplicaSpan
 from storage_engine.lake.file.scan import EVERY_OFFSET, between
 from storage_engine.lake.soundness.receipts import current, read_receipts, receipt_history, receipts
 from storage_engine.lake.soundness.soundness import Depth
@@ -27,23 +27,11 @@ from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, end_tex
 from storage_engine.model.store import LogNames, Segment, is_unique
 
 
-class LostRange(Protocol):
-    """Offsets [start_offset, end_offset) of a log, as it is called."""
+class LostRange(HasOffsets, Protocol):
+    """Offsets of a log, as it is called."""
 
     @property
-    def log(self) -> str:
-        """Return what the log is called."""
-        ...
-
-    @property
-    def start_offset(self) -> int:
-        """Return the first offset."""
-        ...
-
-    @property
-    def end_offset(self) -> int:
-        """Return the offset behind the last."""
-        ...
+    def log(self) -> str: ...
 
 
 HashRange = Callable[[int, int], "str | None"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,15 +14,10 @@ from storage_engine.lake.archive.commit import append_receipts
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of, relative_name
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
-from storage_engine.lake.file.scan import live_data_files, read_files, segment_rows
+from storage_engine.lake.file.scan import live_data_files, offsets_of, read_files, segment_rows
 from storage_engine.lake.soundness.chain import check_links
 from storage_engine.lake.soundness.receipts import receipts_in
-from storage_engine.lake.soundness.segment_reader import (
-    partial_fault,
-    read_segment,
-    tree_fault,
-    tree_to_compare,
-)
+from storage_engine.lake.soundness.segment_reader import partial_fault, rows_fault
 from storage_engine.lake.soundness.soundness_reader import Reader, moved_receipts
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors
 from storage_engine.model.proof.receipt import Receipt, StoredFile, files_text, proof_version_of
@@ -98,20 +92,15 @@ def _reaches_receipt(table: Table, receipt: Receipt) -> bool:
     """
     if not receipt.is_whole:
         return not partial_fault(table, receipt, from_table=True)
-    digest = hashlib.sha256()
-    leaves = tree_to_compare(receipt, table.location())
     # Whatever file the rows lie in: read by the table, they are what every engine sees.
-    for _, chunk in read_segment(table, receipt, tree=leaves):
-        digest.update(chunk)
-    return digest.hexdigest() == receipt.sha256 and not tree_fault(receipt, leaves)
+    return not rows_fault(table, receipt, table.location())
 
 
 def _commit(lake: Lake, store_id: str, proven: dict[str, Receipt]) -> list[Receipt]:
     """:param proven: by ``row_hash`` of the receipt that each supersedes."""
     if not proven:
         return []
-    offsets = [row.base_offset for row in proven.values()]
-    span = (min(offsets), max(offsets))
+    span = offsets_of(proven.values())
 
     def missing(segments: Table) -> list[Receipt]:
         # One that was superseded meanwhile is not the last one any more, and neither is what we committed.

@@ -45,9 +45,9 @@ from storage_engine.lake.coverage.coverage import (
 )
 from storage_engine.lake.coverage.spans import companion_fault
 from storage_engine.lake.coverage.verify_turns import by_receipt, choose, coverage, standing_fault
-from storage_engine.lake.file.scan import all_equal
+from storage_engine.lake.file.scan import LiveFile, all_equal
 from storage_engine.lake.file.staging import sha256_of
-from storage_engine.lake.file.table_entries import TableEntry, check_entries, list_entries, unreceipted_files
+from storage_engine.lake.file.table_entries import check_entries, list_entries, unreceipted_files
 from storage_engine.lake.soundness.chain import check_chain, row_faults
 from storage_engine.lake.soundness.receipts import by_store, current, read_receipts, receipts_in
 from storage_engine.lake.soundness.soundness import Depth, Fault, Look, ReceiptFault
@@ -329,7 +329,7 @@ def _state(
     table: Table,
     store_id: str,
     every: Sequence[Receipt],
-    entries: Sequence[TableEntry],
+    entries: Sequence[LiveFile],
     remembered: Sequence[Check],
     known: Collection[ChainHead],
 ) -> StoreMetadata:
@@ -342,7 +342,7 @@ def _state(
         chained = False
         findings.append(_chain(error))
     findings += _vanished(every, [check for check in remembered if check.store_id == store_id])
-    reader = Reader(table, (entry.live for entry in entries))
+    reader = Reader(table, entries)
     looks = reader.faulty(rows, faults)
     findings += (unsound(fault) for look in looks.values() for fault in look.faults if not fault.kind.loses)
     since = _receipted_since(lake, table, store_id, every_row, entries)
@@ -361,7 +361,7 @@ def _state(
 
 
 def _receipted_since(
-    lake: Lake, table: Table, store_id: str, rows: Sequence[Receipt], entries: Sequence[TableEntry]
+    lake: Lake, table: Table, store_id: str, rows: Sequence[Receipt], entries: Sequence[LiveFile]
 ) -> frozenset[str]:
     """Data files that an archiver at work has committed, and whose receipts came only after ``rows``."""
     waiting = unreceipted_files(table, rows, entries)

@@ -281,6 +281,11 @@ class ProvenRows:
     def identity(self) -> SegmentIdentity:
         return SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, self.sha256)
 
+    @property
+    def slot(self) -> SegmentIdentity:
+        """Return the identity of whatever bytes the segment may have."""
+        return SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, "")
+
 
 @dataclass(frozen=True, slots=True)
 class Receipt(ProvenRows):

@@ -34,11 +34,11 @@ from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file import data_file, segment_tree, source_file
 from storage_engine.lake.file.staging import discard
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.storage.pace import Pace
 from storage_engine.model.store import FileFacts
 from tests.rounds import again_but, rounds
+from tests.services.restoring import restore
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 STORES = ["clean-stop", "kill9", "cqext-batchcq", "multipath", "edge-frames"]
@@ -175,13 +175,13 @@ def test_a_part_that_changes_between_two_readings_is_refused(
     monkeypatch.setattr(source_file, "WHOLE_BYTES", 0)
     monkeypatch.setattr(source_file, "times_are_trusted", lambda *_: True)
     (job,) = make_jobs(lake, segments[0])
-    prove = archive._prove
+    prove = archive._prove_rows
 
     def written_to(*arguments: Any) -> Any:
         write_a_byte(segments[0])
         return prove(*arguments)
 
-    monkeypatch.setattr(archive, "_prove", written_to)
+    monkeypatch.setattr(archive, "_prove_rows", written_to)
     with pytest.raises(ProofError, match="expected at 0 the 1048576 bytes that were read before"):
         archive_segment(job)
     assert list(_data_directory(lake).iterdir()) == []
@@ -403,14 +403,14 @@ def test_an_attempt_whose_staged_file_another_one_swept_away_proves_the_others(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (job,) = make_jobs(lake, segments[0])
-    prove = archive._prove
+    read_back = archive._reading_back
 
-    def overtaken(*arguments: object) -> object:
-        monkeypatch.setattr(archive, "_prove", prove)
+    def overtaken(*arguments: Any) -> object:
+        monkeypatch.setattr(archive, "_reading_back", read_back)
         archive_all(lake, [job])
-        return prove(*arguments)
+        return read_back(*arguments)
 
-    monkeypatch.setattr(archive, "_prove", overtaken)
+    monkeypatch.setattr(archive, "_reading_back", overtaken)
     proven = archive_segment(job)
     (receipt,) = receipts(lake, "store-1")
     assert proven.staged_file == proven.data_file == data_file_of(lake.messages(), receipt)

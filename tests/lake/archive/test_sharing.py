@@ -31,7 +31,6 @@ from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.gc.thinning import thin_segment
 from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.rebuilding import rebuild
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.chain import check_chain, row_fault, row_hash
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.lake.soundness.segment_reader import read_segment
@@ -48,6 +47,7 @@ from tests.lake.gc.test_expiry import begin_to_expire, expire, states
 from tests.lake.killed_at_each import killed_at_each
 from tests.other_engine import delete_position
 from tests.rounds import again_but
+from tests.services.restoring import restore
 
 STORE = "store-1"
 

@@ -17,8 +17,8 @@ from storage_engine.lake.move.making import check_empty, make_lake
 from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.restore.export import Selection, export_messages
-from storage_engine.lake.restore.restore import restore
 from tests.lake.lake_acts import archive, at, check, tree
+from tests.services.restoring import restore
 
 pytestmark = pytest.mark.slow
 

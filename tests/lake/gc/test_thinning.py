@@ -31,7 +31,6 @@ from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.restore.export import Selection, export_messages
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import Span
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import receipt_history
@@ -56,6 +55,7 @@ from tests.lake.killed_at_each import killed_at_each
 from tests.lake.lake_acts import at
 from tests.rounds import ALL
 from tests.services.forks import begun
+from tests.services.restoring import restore
 
 EVENTS, LEDGER, ORDERS = "events_UPPER-4q", "ledger_ordered", "orders"
 """Topics of each segment, beside one row without a topic."""

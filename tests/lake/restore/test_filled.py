@@ -18,7 +18,6 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.gc import expiry
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.filled import FILLED_FILE, filled_notes, read_filled
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import Span
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.codec.frame import FILLER_TOPIC
@@ -28,6 +27,7 @@ from tests.lake.gc.test_thinning import EVENTS, LEDGER, ORDERS, thin
 from tests.retention.kill_runner import Moment, count_durable_operations, not_killed
 from tests.rounds import ALL
 from tests.services.forks import in_child
+from tests.services.restoring import restore
 
 MIB = 1 << 20
 

@@ -18,19 +18,19 @@ from storage_engine.exceptions import ProofError, RestoreError
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import LineageRange, Span, choose, other_lineages
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.proof.receipt import Receipt
 from tests.lakes import path_of
 from tests.rounds import ALL
+from tests.services.restoring import restore
 
 KILLED_RESTORES = """
 import os, signal, sys, time
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.restore.restore import restore
+from tests.services.restoring import restore
 from storage_engine.rocketmq.codec.codec import CODEC
 for target, moment in zip(sys.argv[2::2], map(float, sys.argv[3::2])):
     child = os.fork()

@@ -21,8 +21,9 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore import restore as restoring
 from storage_engine.lake.restore import restore_target
-from storage_engine.lake.restore.restore import restore, segment_path
+from storage_engine.lake.restore.restore import segment_path
 from storage_engine.model.proof.receipt import Receipt
+from tests.services.restoring import restore
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 Fingerprint = Callable[[Path], dict[str, str]]

@@ -105,7 +105,7 @@ def test_a_receipt_is_hashed_as_its_fields_are(data: st.DataObject) -> None:
         for field in fields(Receipt)
     }
     receipt = Receipt(**drawn)
-    assert chain._hash_of(receipt) == row_hash(asdict(receipt))
+    assert chain.hash_of(receipt) == row_hash(asdict(receipt))
 
 
 def test_an_empty_table_has_an_empty_chain(lake: Lake) -> None:

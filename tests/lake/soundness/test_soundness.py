@@ -37,14 +37,17 @@ RECEIPT = Receipt(
 
 
 def entry(location: str = AT, deletes: tuple[str, ...] = (), **said: Any) -> LiveFile:
-    file = DataFile.from_args(
-        content=DataFileContent.DATA,
-        file_path=location,
-        file_format=FileFormat.PARQUET,
-        partition=Record("s"),
-        **{"record_count": 7, "file_size_in_bytes": 500} | said,
+    file, *others = (
+        DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=path,
+            file_format=FileFormat.PARQUET,
+            partition=Record("s"),
+            **{"record_count": 7, "file_size_in_bytes": 500} | said,
+        )
+        for path in (location, *deletes)
     )
-    return LiveFile(file, deletes)
+    return LiveFile(file, tuple(others))
 
 
 def seen(*listed: LiveFile, receipt: Receipt = RECEIPT, log: bytes = b"commitlog", **more: Any) -> Seen:

@@ -55,7 +55,7 @@ def _entries(file: LiveFile) -> Iterator[tuple[LiveFile, ...]]:
     """Yield what a table may list in place of a file."""
     yield ()
     yield file, file
-    yield (replace(file, delete_files=("file:///deletes.parquet",)),)
+    yield (replace(file, deletes=(DataFile.from_args(file_path="file:///deletes.parquet"),)),)
     lower, upper = file.entry.lower_bounds, file.entry.upper_bounds
     for name, value in [
         ("record_count", 1),

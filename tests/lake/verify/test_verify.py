@@ -16,8 +16,8 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.coverage.coverage import ReleasedSpan
 from storage_engine.lake.coverage.spans import local_spans
+from storage_engine.lake.file import data_file
 from storage_engine.lake.file.data_file import WindowMemory
-from storage_engine.lake.soundness import soundness_reader
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.verify.verify import StoreVerification, VerifyLevel, verify
 from storage_engine.model.proof.receipt import Receipt
@@ -102,9 +102,9 @@ def test_memory_of_segments_is_held_once_a_thread_however_many_stores_there_are(
             made.append(threading.get_ident())
             super().__init__()
 
-    monkeypatch.setattr(soundness_reader, "WindowMemory", Counted)
     for number in range(2, 6):
         archive_all(lake, make_jobs(lake, segments[0], store_id=f"store-{number}"))
+    monkeypatch.setattr(data_file, "WindowMemory", Counted)
     assert {found.overall for found in verify(lake, VerifyLevel.BYTES)} == {Status.OK}
     assert made
     assert len(made) == len(set(made))

@@ -22,7 +22,6 @@ from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.move.describing import describe
 from storage_engine.lake.restore.export import Selection, export_messages
-from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.model.keep.acts import decide_hold
 from storage_engine.model.keep.rules import Scope
@@ -52,6 +51,7 @@ from tests.keeping.world import rows_by_topic
 from tests.lakes import damage, make_lakes, path_of
 from tests.retention.whole_runs import MANUAL, do_everything
 from tests.services.command_line import run_command
+from tests.services.restoring import restore
 
 RULE = Scope(topic="debug-*")
 TOPICS = ("debug-a", "orders", "debug-b", "%RETRY%debug-a", "orders")
