@@ -292,7 +292,7 @@ class Journal(JournalStores):
 
     def find_run(self, store_id: str, run_key: str) -> Run | None:
         """:raises RunStateError: it was there, and has expired."""
-        run = self._database.read(lambda connection: journal_rows.find_run_row(connection, store_id, run_key))
+        run = self.read(lambda connection: journal_rows.find_run_row(connection, store_id, run_key))
         if run is not None and run.state is RunState.EXPIRED:
             raise RunStateError(
                 f"run {run_key!r} of store {store_id}: expected one that is kept whole, found one that ended "
@@ -324,7 +324,7 @@ class Journal(JournalStores):
             run_key = connection.execute(query).scalar()
             return None if run_key is None else journal_rows.find_run_row(connection, store_id, run_key)
 
-        return self._database.read(read)
+        return self.read(read)
 
     def runs_with_plan(self, store_id: str, digest: str) -> tuple[Run, ...]:
         """Return the runs of a store whose plan has this digest and is still there, the newest first."""
@@ -334,7 +334,7 @@ class Journal(JournalStores):
             .where(runs.c.state != RunState.EXPIRED.value)
             .order_by(runs.c.id.desc())
         )
-        keys = self._database.read(lambda connection: connection.execute(query).scalars().all())
+        keys = self.read(lambda connection: connection.execute(query).scalars().all())
         found = (self.find_run(store_id, key) for key in keys)
         return tuple(run for run in found if run is not None)
 
@@ -433,7 +433,7 @@ class Journal(JournalStores):
             row = connection.execute(query).first()
             return None if row is None else journal_rows.to_event(row)
 
-        return self._database.read(read)
+        return self.read(read)
 
     lake_heads = reads(heads_since)
 
@@ -448,7 +448,7 @@ class Journal(JournalStores):
         if phase is not None:
             query = query.where(events.c.phase == phase.value)
         ordered = query.order_by(events.c.id)
-        return self._database.read(lambda c: tuple(map(journal_rows.to_event, c.execute(ordered))))
+        return self.read(lambda c: tuple(map(journal_rows.to_event, c.execute(ordered))))
 
     # Reports and findings
 
@@ -512,7 +512,7 @@ class Journal(JournalStores):
             found = in_row or levels_at(connection, store_id, row.at_ms)
             return Sample(row.store_id, row.at_ms, found, lag, progress, extent)
 
-        return self._database.read(read)
+        return self.read(read)
 
     def max_offsets(self, store_id: str, since_ms: int) -> tuple[tuple[int, int], ...]:
         """Return each sample's moment and the sum of the logs' max offsets, the oldest first."""
@@ -522,7 +522,7 @@ class Journal(JournalStores):
             .where(samples.c.max_offset.is_not(None))
             .order_by(samples.c.at_ms)
         )
-        rows = self._database.read(lambda connection: connection.execute(query).all())
+        rows = self.read(lambda connection: connection.execute(query).all())
         return tuple((row.at_ms, row.max_offset) for row in rows)
 
     def clock_readings(self, store_id: str, limit: int = 10_000) -> tuple[ClockReading, ...]:
@@ -533,7 +533,7 @@ class Journal(JournalStores):
             .order_by(samples.c.id.desc())
             .limit(limit)
         )
-        rows = self._database.read(lambda connection: connection.execute(query).all())
+        rows = self.read(lambda connection: connection.execute(query).all())
         return tuple(from_jsonable(ClockReading, row.clock) for row in rows)
 
     def waive(self, plan_digest: str, person: str, reason: str) -> Waiver:

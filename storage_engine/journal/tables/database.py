@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
@@ -345,18 +345,26 @@ class JournalDatabase:
         )
 
 
+class Reads(Protocol):
+    """What asks a journal."""
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work``, which only asks."""
+
+
 class HasDatabase:
     """What works on a journal, a transaction a method."""
 
     def __init__(self, database: JournalDatabase) -> None:
         self._database = database
+        self.read = database.read
 
 
-def reads(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[HasDatabase, P], T]:
-    """Return a method that runs a function which only asks; see :meth:`JournalDatabase.read`."""
+def reads(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[Reads, P], T]:
+    """Return a method that runs a function which only asks, on one consistent state."""
 
-    def method(self: HasDatabase, /, *args: P.args, **named: P.kwargs) -> T:
-        return self._database.read(lambda connection: work(connection, *args, **named))
+    def method(self: Reads, /, *args: P.args, **named: P.kwargs) -> T:
+        return self.read(lambda connection: work(connection, *args, **named))
 
     return method
 
