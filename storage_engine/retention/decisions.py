@@ -34,7 +34,7 @@ from storage_engine.model.broker.broker_store import BrokerStore, contradiction
 from storage_engine.model.plan import PlanRequest, RecordedPolicy
 from storage_engine.model.proof.receipt import LakeHead, Receipt, SegmentIdentity, files_fault
 from storage_engine.model.report.validation import RangeStatus
-from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode
+from storage_engine.model.settings.policy import ApprovalPolicy
 from storage_engine.model.store import (
     Lineages,
     LogSnapshot,
@@ -144,7 +144,7 @@ def _accepted(
 
 def _ask_every_lake(context: Context) -> None:
     """:raises LakeUnavailableError: one that may have what seems lost can't be asked, or wasn't named."""
-    if context.store.policy.archive is ArchiveMode.OFF:
+    if not context.store.archives:
         return
     known = known_heads(context.journal, context.record)
     lakes = [open_lake(config) for config in context.store.lakes]
@@ -222,7 +222,7 @@ def _gaps(context: Context, told: Sequence[_Lost]) -> list[_Lost]:
 
     :raises LakeUnavailableError: no lake can be read.
     """
-    is_archived = context.store.policy.archive is not ArchiveMode.OFF
+    is_archived = context.store.archives
     measured = measure_lag(context) if is_archived else None
     snapshot = context.snapshot(clock_ms()) if measured is None else measured.snapshot
     return [
@@ -274,7 +274,7 @@ def contradictions(
         for log in logs
         for s in log.segments
     }
-    for config in store.lakes if store.policy.archive is not ArchiveMode.OFF else ():
+    for config in store.archive_lakes:
         lake = open_lake(config)
         rows = {slot_prefix(row.identity): row for row in current_receipts(lake, record, with_ended=True)}
         for slot, segment in segments.items():
@@ -358,7 +358,7 @@ def _contradicted_logs(
 ) -> tuple[set[str], set[str]]:
     """Return which logs aren't what is archived under their names, and which archived ones are."""
     found = {segment.log for segment in contradictions(store, record, logs)}
-    lakes = () if store.policy.archive is ArchiveMode.OFF else store.lakes
+    lakes = store.archive_lakes
     opened = map(open_lake, lakes)
     rows = by_log(row for lake in opened for row in current_receipts(lake, record, with_ended=True))
     archived = [one.name for one in logs if one.name in rows]
@@ -464,7 +464,7 @@ def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
 
 def _record_of(store: ManagedStore, found: Stamp) -> StoreRecord:
     """Return a store that another journal has known, as this one is to know it."""
-    lakes = [open_lake(config) for config in store.lakes if store.policy.archive is not ArchiveMode.OFF]
+    lakes = [open_lake(config) for config in store.archive_lakes]
     lineages = _lineages(store, found.store_id, lakes)
     return StoreRecord(
         found.store_id,
@@ -499,7 +499,7 @@ def stamp(
     wanted = str(uuid.uuid4()) if new else _wanted(store, journal, store_id)
     if new:
         _check_unknown(store, journal)
-    lakes = [open_lake(config) for config in store.lakes if store.policy.archive is not ArchiveMode.OFF]
+    lakes = [open_lake(config) for config in store.archive_lakes]
     if new:
         check_free(store, [row for lake in lakes for row in list_stores(lake)])
     asked = [_asked(lake, wanted) for lake in lakes]

@@ -402,7 +402,7 @@ def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
     refuse_shield(context.store)
     need = _need(context)
     shield = look_at_shield(context.store.real_root)
-    unarchived = context.store.policy.archive is ArchiveMode.OFF and not shield.links
+    unarchived = not context.store.archives and not shield.links
     if unarchived or (need.is_tended and not tends):
         return ShieldResult(len(shield.links), _gone(context, shield), notices=_notices(context))
     return _tend(_Tending(context, begin_background_run(context, SHIELD_RUN), need), shield, tends)

@@ -44,7 +44,6 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.deleted_range import DELETION
 from storage_engine.model.proof.receipt import ChainHead, Receipt
 from storage_engine.model.report.diagnosis import named_in_short
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.spark_from import in_process
 from storage_engine.model.store import WENT, FileFacts, Segment, SegmentContext, SegmentId, by_log
 from storage_engine.retention.archive.archivable import (
@@ -218,7 +217,7 @@ def planned_segments(context: Context, run: Run) -> Planned:
 
     :raises StorageEngineError: each log lost what should have stayed.
     """
-    if context.store.policy.archive is ArchiveMode.OFF:
+    if not context.store.archives:
         return Planned()
     plan = approved_plan(run)
     now: dict[SegmentId, Segment] = {}

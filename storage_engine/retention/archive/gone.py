@@ -18,7 +18,6 @@ from storage_engine.lake.coverage.coverage import Interval, merge_intervals, sub
 from storage_engine.model.broker.broker_store import is_used_by_others
 from storage_engine.model.hold import UNPROVEN, Drift, DriftKind
 from storage_engine.model.plan import LogPlan
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.store_settings import WE_DELETE
 from storage_engine.model.store import FileFacts, Segment, StoreSnapshot, by_log, may_be_one
 from storage_engine.retention.archive.archivable import Unproven, prove_gone
@@ -135,7 +134,7 @@ def settle_gone(
     :param nothing: sentence that says what wasn't changed.
     """
     # Then no lake proves anything, and nothing is lost that shouldn't have gone.
-    is_off = context.store.policy.archive is ArchiveMode.OFF
+    is_off = not context.store.archives
     gone: list[Segment] = []
     refusals: list[Refusal] = []
     for log in logs:

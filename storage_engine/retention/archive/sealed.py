@@ -23,7 +23,6 @@ from storage_engine.lake.coverage.verify_turns import by_receipt, standing_fault
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.lag import ArchiveLag, archive_lag_of
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store import WENT, FileFacts, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.archivable import (
     Listed,
@@ -104,7 +103,7 @@ def archive_sealed(
     :raises LakeUnavailableError: none of the store's lakes can be used.
     """
     context = open_context(store)
-    if context.store.policy.archive is ArchiveMode.OFF:
+    if not context.store.archives:
         return ArchiveResult(())
     run = begin_background_run(context, run_key)
     started_ns = time.monotonic_ns()
@@ -239,7 +238,7 @@ def record_archive_lag(store: AnyStore, run_key: str) -> ArchiveLag | None:
     :return: None under the policy archive: off.
     """
     context = open_context(store)
-    if context.store.policy.archive is ArchiveMode.OFF:
+    if not context.store.archives:
         return None
     run = begin_background_run(context, run_key)
     started_ns = time.monotonic_ns()

@@ -41,7 +41,6 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.gc.compaction import maintain_compaction
 from storage_engine.lake.gc.maintenance import LakeMaintenance, LakePolicy, maintain_lake
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.retention.housekeeping.lake_expiry import maintain_expiry
 from storage_engine.retention.quarantine.emptying import Keeper, empty_expired
 from storage_engine.retention.ranges.recording_deletions import write_deletions
@@ -536,9 +535,8 @@ def maintain_store(
     journal = Journal(store.journal_url)
     record = identify(store, journal)
     emptied = _empty(Keeper(journal, record, store.lakes), now_ms, dry_run)
-    lakes = store.lakes if store.policy.archive is not ArchiveMode.OFF else ()
     # Rows first: events that they are made of may expire.
-    unwritten = () if dry_run else write_deletions(lakes, store.journal_url, record)
+    unwritten = () if dry_run else write_deletions(store.archive_lakes, store.journal_url, record)
     done = _maintain(store.journal_url, Path(store.report_dir), {record.store_id}, now_ms, expiry, dry_run)
     return replace(done, quarantines=emptied, notices=(*done.notices, *unwritten))
 

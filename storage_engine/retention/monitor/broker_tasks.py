@@ -34,7 +34,6 @@ from storage_engine.model.broker.broker_tasks import (
     TaskLimits,
 )
 from storage_engine.model.report.diagnosis import reason_of
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store import SegmentId
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.proof.deletion_checks import check_inside
@@ -339,7 +338,7 @@ def _wanted(left: LeftOver) -> str:
 
 def _proofs(context: Context, lefts: Sequence[LeftOver], known: KnownHeads, lease: Lease) -> Proofs:
     wanted = {one.segment for left in lefts for one in left.files if one.segment is not None}
-    if context.store.policy.archive is ArchiveMode.OFF or not wanted:
+    if not context.store.archives or not wanted:
         return Proofs(())
     return read_proofs_to_delete(context, wanted, known, lease)
 
@@ -353,7 +352,7 @@ def _unproven(context: Context, left: LeftOver, proofs: Proofs) -> str:
     lacking = [Path(one.facts.path).name for one, _ in _counting(left) if not any(_proven(one, proofs))]
     if not lacking:
         return ""
-    off = context.store.policy.archive is ArchiveMode.OFF
+    off = not context.store.archives
     return f"no lake has {', '.join(lacking)}{', as nothing is archived' if off else ''}"
 
 

@@ -21,7 +21,6 @@ from storage_engine.lake.coverage.verify_turns import History, by_receipt, stand
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.plan import Decision, PlanRequest
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store import LogNames, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.sealed import MeasuredLag
 from storage_engine.retention.proof.history import compared_receipts
@@ -122,7 +121,7 @@ def look_for_ranges(
     """
     plan = propose(context.broker, snapshot, clock_ms(), PlanRequest())
     lakes, deleted = Lakes(), tuple[ReleasedSpan, ...]()
-    if context.store.policy.archive is not ArchiveMode.OFF:
+    if context.store.archives:
         journal_url, store_id = context.store.journal_url, context.record.store_id
         known = kept_ranges(journal_url, store_id)
         lakes, found = _lakes(context, snapshot, measured, known)

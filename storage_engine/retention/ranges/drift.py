@@ -32,7 +32,6 @@ from storage_engine.lake.verify.replica_coverage import LostRange, replica_spans
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, whole
 from storage_engine.model.report.validation import RangeStatus
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store import by_log, log_label, may_be_one, name_in_label
 from storage_engine.retention.proof.history import compared_receipts, released_spans, segment_subject
 from storage_engine.retention.proof.proofs import current_receipts
@@ -175,7 +174,7 @@ def gone_ranges(
     lakes: list[Lake] = []
     unreachable: dict[str, str] = {}
     known = known_heads(journal, record)
-    configs = store.lakes if store.policy.archive is not ArchiveMode.OFF else ()
+    configs = store.archive_lakes
     for config in configs:
         try:
             lake = open_lake(config)

@@ -20,7 +20,6 @@ from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.storage.pace import pace_at
 from storage_engine.model.plan import Decision, Plan, Urgency
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.gone import (
     GoneResult,
@@ -142,7 +141,7 @@ def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lea
     :param lease: renewed meanwhile.
     :raises LakeUnavailableError: none of them can be asked, and nobody waived the plan.
     """
-    if context.store.policy.archive is ArchiveMode.OFF:
+    if not context.store.archives:
         return Proofs((), acts=read_own_acts(context.record.real_path))
     proofs = read_proofs_to_delete(context, {segment.id for segment in plan.to_delete}, known, lease)
     if not proofs.asked and context.journal.find_waiver(plan.digest) is None:

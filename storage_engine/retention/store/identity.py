@@ -17,7 +17,6 @@ from storage_engine.journal.stores import moved_error, name_taken, name_taken_in
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import StoreSummary, list_stores
 from storage_engine.model.plan import PlanRequest
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store import Lineages
 from storage_engine.retention.store.known_heads import journalled_heads
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -168,7 +167,7 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
         check_broker(store, known)
         check_same(store, journal, known, stamp)
         return _followed(store, journal, known, stamp)
-    remembered = [] if store.policy.archive is ArchiveMode.OFF else _remembered(store)
+    remembered = _remembered(store)
     store_id = stamp.store_id if stamp is not None else _by_place(store, remembered)
     try:
         _check_name(store, journal, store_id, remembered)
@@ -345,7 +344,7 @@ def check_same(store: ManagedStore, journal: Journal, known: StoreRecord, stamp:
 
 
 def _remembered(store: ManagedStore) -> list[StoreSummary]:
-    return [row for lake in store.lakes for row in list_stores(open_lake(lake))]
+    return [row for lake in store.archive_lakes for row in list_stores(open_lake(lake))]
 
 
 def _by_place(store: ManagedStore, remembered: list[StoreSummary]) -> str | None:
