@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -106,8 +105,7 @@ def archive_sealed(
     if not context.store.archives:
         return ArchiveResult(())
     run = begin_background_run(context, run_key)
-    started_ns = time.monotonic_ns()
-    with context.errors(run, Step.SEALED):
+    with context.errors(run, Step.SEALED) as save:
         done: list[ArchiveResult] = []
         known = kept_logs(context.store.journal_url, context.record.store_id) or ()
         looks = LogLooks()
@@ -140,7 +138,7 @@ def archive_sealed(
         if failed and not left_out and not {segment.log for segment in listing.segments} - failed.keys():
             raise next(iter(failed.values()))
         result = replace(joined_results(done), refused=refused)
-        context.save(run, Step.SEALED, {"segments": len(result.receipts), "lake": result.lake}, started_ns)
+        save({"segments": len(result.receipts), "lake": result.lake})
     unwritten = record_deletions(context, run)
     shared = shared_disk_notice(context.store, context.broker, context.data_paths)
     notices = (*result.notices, *went_unproven.notices, *unwritten, *filter(None, (shared,)))
@@ -241,10 +239,9 @@ def record_archive_lag(store: AnyStore, run_key: str) -> ArchiveLag | None:
     if not context.store.archives:
         return None
     run = begin_background_run(context, run_key)
-    started_ns = time.monotonic_ns()
-    with context.errors(run, Step.ARCHIVE_LAG):
+    with context.errors(run, Step.ARCHIVE_LAG) as save:
         lag = sample_archive_lag(context)
-        context.save(run, Step.ARCHIVE_LAG, lag, started_ns)
+        save(lag)
     return lag
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.jsonable import from_jsonable, to_recorded
+from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import bytes_text, count_text, reason_text
 from storage_engine.exceptions import BadInputError, ReceiptError, StoreBusyError, StoreCrashedError
 from storage_engine.journal.journal import Event, Phase, Run, Step
@@ -292,9 +292,7 @@ def _result(
 
 
 def _save(context: Context, run: Run, result: TaskResult, started_ns: int) -> TaskResult:
-    took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
-    said = {"result": to_recorded(result), "took_ms": took_ms}
-    context.journal.record(run, Step.BROKER_TASK, Phase.RESULT, [(WHOLE, said)])
+    context.save(run, Step.BROKER_TASK, result, started_ns)
     return result
 
 

@@ -12,6 +12,7 @@ from functools import partial
 
 from storage_engine.commands import Text, join_texts
 from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import filled
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.run_rows import deletions_after, journal_ends
@@ -250,11 +251,6 @@ def _with_deleted(context: Context, known: RangeMemory) -> RangeMemory:
     # What an undone run deleted is back.
     memory = known.deleted if known.deleted.last_undo == ends.last_undo else DeletedMemory()
     rows = reader.read(lambda connection: deletions_after(connection, store_id, memory.known_id))
-    new = (
-        ReleasedSpan(
-            one.log, one.start_offset, one.end_offset, one.excuse, lineage=one.lineage, log_id=one.log_id
-        )
-        for one in rows
-    )
+    new = (filled(ReleasedSpan, one, excused=one.excuse) for one in rows)
     spans = tuple(joined((*memory.spans, *new)))
     return replace(known, deleted=DeletedMemory(ends.last_undo, ends.known_id, spans))
