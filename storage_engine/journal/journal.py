@@ -419,21 +419,9 @@ class Journal(JournalStores):
         return self._last(store_id, step, *([runs.c.plan_digest.is_not(None)] if of_plan else ()))
 
     def _last(self, store_id: str, step: Step, *where: ColumnElement[bool]) -> Event | None:
-        query = (
-            select(runs.c.run_key, events)
-            .join(events, events.c.run_id == runs.c.id)
-            .where(runs.c.store_id == store_id)
-            .where(events.c.step == step.value, events.c.phase == Phase.RESULT.value)
-            .where(*where)
-            .order_by(events.c.id.desc())
-            .limit(1)
-        )
-
-        def read(connection: Connection) -> Event | None:
-            row = connection.execute(query).first()
-            return None if row is None else journal_rows.to_event(row)
-
-        return self.read(read)
+        query = journal_rows.last_result(store_id, step, *where)
+        row = self.read(lambda connection: connection.execute(query).first())
+        return None if row is None else journal_rows.to_event(row)
 
     lake_heads = reads(heads_since)
 
@@ -442,7 +430,7 @@ class Journal(JournalStores):
         return self._last(store_id, step, events.c.payload[field].as_boolean().is_(True))
 
     def _events(self, where: Any, step: Step | None, phase: Phase | None) -> tuple[Event, ...]:
-        query = select(runs.c.run_key, events).join(events, events.c.run_id == runs.c.id).where(where)
+        query = journal_rows.EVENTS.where(where)
         if step is not None:
             query = query.where(events.c.step == step.value)
         if phase is not None:

@@ -53,12 +53,19 @@ from storage_engine.journal.reading.answers import (
     StoredReport,
     VerifiedRow,
 )
-from storage_engine.journal.reading.run_rows import RUN_COLUMNS, read_cleanups, read_verdicts, run_row
+from storage_engine.journal.reading.run_rows import (
+    RUN_COLUMNS,
+    read_cleanups,
+    read_verdicts,
+    run_row,
+    undone_among,
+)
 from storage_engine.journal.reading.store_summaries import of_stores, read_summaries
 from storage_engine.journal.records import Phase, Step, StoreRecord, Waiver
 from storage_engine.journal.stores import read_stores
 from storage_engine.journal.tables.database import place_of, read_only_engine, reads, sqlite_error
 from storage_engine.journal.tables.rows import (
+    EVENTS,
     MOST_VALUES,
     in_parts,
     read_archived_topics,
@@ -107,12 +114,7 @@ def read_incidents(
     if until_ms is not None:
         newest = newest.where(events.c.at_ms < until_ms)
     # Payloads are read of these alone.
-    query = (
-        select(runs.c.run_key, events)
-        .join(events, events.c.run_id == runs.c.id)
-        .where(events.c.id.in_(newest))
-        .order_by(events.c.id.desc())
-    )
+    query = EVENTS.where(events.c.id.in_(newest)).order_by(events.c.id.desc())
     return tuple(
         Incident(row.run_key, row.step, row.subject, row.at_ms, row.payload)
         for row in connection.execute(query)
@@ -200,12 +202,7 @@ def _became(connection: Connection, run_ids: Sequence[int], after: int, limit: i
 
     :param after: only by events after this one.
     """
-    undo = select(events.c.run_id).where(
-        events.c.run_id.in_(run_ids),
-        events.c.step == Step.UNDO.value,
-        events.c.phase == Phase.RESULT.value,
-    )
-    undone = {*connection.execute(undo).scalars()}
+    undone = {*connection.execute(undone_among(run_ids)).scalars()}
     query: Select[Any] = (
         select(events.c.id, events.c.run_id, runs.c.run_key, events.c.subject, events.c.step, events.c.at_ms)
         .join(runs, events.c.run_id == runs.c.id)

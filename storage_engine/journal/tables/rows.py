@@ -14,13 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import repeat
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
     Row,
+    Select,
     and_,
     cast,
     delete,
@@ -498,6 +499,16 @@ def _to_run(connection: Connection, row: Row[Any]) -> Run:
         request=from_jsonable(PlanRequest, row.request),
         plan=None if row.plan is None else read_plan(connection, row.plan),
     )
+
+
+EVENTS: Final = select(runs.c.run_key, events).join(events, events.c.run_id == runs.c.id)
+"""Rows for :func:`to_event`."""
+
+
+def last_result(store_id: str, step: Step, *where: ColumnElement[bool]) -> Select[Any]:
+    """The newest result of a step in all runs of a store, as a row for :func:`to_event`."""
+    results = EVENTS.where(events.c.step == step.value, events.c.phase == Phase.RESULT.value)
+    return results.where(runs.c.store_id == store_id, *where).order_by(events.c.id.desc()).limit(1)
 
 
 def to_event(row: Row[Any]) -> Event:
