@@ -290,6 +290,13 @@ class Journal(JournalStores):
             )
         return run
 
+    def run_without_plan(self, store_id: str, run_key: str) -> Run:
+        """Return a run that needs no plan; where there is none it begins.
+
+        :raises RunStateError: it was there, and has expired.
+        """
+        return self.find_run(store_id, run_key) or self.begin_run(store_id, run_key, PlanRequest())
+
     def find_run(self, store_id: str, run_key: str) -> Run | None:
         """:raises RunStateError: it was there, and has expired."""
         run = self.read(lambda connection: journal_rows.find_run_row(connection, store_id, run_key))
@@ -559,8 +566,7 @@ def hold_memory(journal: Journal, store_id: str) -> HoldMemory:
 
 def record_under_watch(journal: Journal, record: StoreRecord, found: Sequence[Drift]) -> None:
     """Record drift under :data:`WATCH_RUN`, as far as it wasn't recorded since the hold was renewed last."""
-    run = journal.find_run(record.store_id, WATCH_RUN)
-    record_drift(journal, record, run or journal.begin_run(record.store_id, WATCH_RUN, PlanRequest()), found)
+    record_drift(journal, record, journal.run_without_plan(record.store_id, WATCH_RUN), found)
 
 
 def record_drift(journal: Journal, record: StoreRecord, run: Run, found: Sequence[Drift]) -> None:

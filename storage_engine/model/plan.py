@@ -184,6 +184,15 @@ class LogPlan:
     def to_delete(self) -> tuple[Segment, ...]:
         return tuple([decision.segment for decision in self.decisions if decision.reason in DELETING])
 
+    def kept(self, reason: Reason, why: str, *, from_offset: int = 0) -> list[Decision]:
+        """Return the decisions where nothing goes from an offset on, for a reason."""
+        return [
+            Decision(one.segment, reason, why)
+            if one.deletes and one.segment.base_offset >= from_offset
+            else one
+            for one in self.decisions
+        ]
+
     @property
     def new_min_offset(self) -> int:
         """The log's min offset once the plan is done."""

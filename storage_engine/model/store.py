@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
@@ -45,6 +45,7 @@ class OfLog(Protocol):
 
 
 One = TypeVar("One", bound=OfLog)
+T = TypeVar("T")
 
 
 def by_log(items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log")) -> dict[str, list[One]]:
@@ -56,6 +57,18 @@ def by_log(items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log
     for item in items:
         found.setdefault(name_of(item), []).append(item)
     return found
+
+
+def in_runs(items: Iterable[T], follows: Callable[[T, T], bool]) -> Iterator[list[T]]:
+    """Yield neighbours together, as long as each follows the one before it."""
+    run: list[T] = []
+    for item in items:
+        if run and not follows(run[-1], item):
+            yield run
+            run = []
+        run.append(item)
+    if run:
+        yield run
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from storage_engine.lake.file.staging import sha256_of
 from storage_engine.lake.soundness.chain import check_links
 from storage_engine.lake.soundness.receipts import list_stores
 from storage_engine.model.broker.broker_store import BrokerStore, contradiction
-from storage_engine.model.plan import PlanRequest, RecordedPolicy
+from storage_engine.model.plan import RecordedPolicy
 from storage_engine.model.proof.receipt import LakeHead, Receipt, SegmentIdentity, files_fault
 from storage_engine.model.report.validation import RangeStatus
 from storage_engine.model.settings.policy import ApprovalPolicy
@@ -103,11 +103,7 @@ def accept_loss(
     :raises LakeUnavailableError: a lake can't be asked, or lacks what it is known to have had: what seems to
         be lost may come back with it.
     """
-    if not (person.strip() and reason.strip()):
-        raise BadInputError(
-            "accept-loss: expected a person and a reason, found an empty one. From then on nothing fails "
-            "over these messages, so the journal keeps who decided that, and why."
-        )
+    _check_decision("accept-loss", person, reason, "fails over these messages")
     with opened(store) as context:
         return _accepted(context, (start_offset, end_offset), person.strip(), reason.strip(), log)
 
@@ -518,9 +514,7 @@ def stamp(
         log_lineages=record.log_lineages,
         policy=_policy_before(store, journal, before),
     )
-    run = journal.find_run(record.store_id, STAMP_RUN) or journal.begin_run(
-        record.store_id, STAMP_RUN, PlanRequest()
-    )
+    run = journal.run_without_plan(record.store_id, STAMP_RUN)
     meant = {"before": before, "stamp": to_jsonable(written)}
     journal.record(run, Step.STAMP, Phase.INTENT, [("", meant)])
     said = {**to_jsonable(written), "person": person.strip(), "reason": reason.strip(), RESET: True}

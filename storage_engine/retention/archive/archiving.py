@@ -40,7 +40,6 @@ from storage_engine.lake.soundness.segment_reader import untouched_files
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.storage.pace import pace_at
 from storage_engine.model.broker.broker_store import contexts_of, process_of
-from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.deleted_range import DELETION
 from storage_engine.model.proof.receipt import ChainHead, Receipt
 from storage_engine.model.report.diagnosis import named_in_short
@@ -669,8 +668,7 @@ def archive(
 
 def begin_background_run(context: Context, run_key: str) -> Run:
     """The run, which needs no plan."""
-    run = context.journal.find_run(context.record.store_id, run_key)
-    return run or context.journal.begin_run(context.record.store_id, run_key, PlanRequest())
+    return context.journal.run_without_plan(context.record.store_id, run_key)
 
 
 def slots(segments: Sequence[Segment]) -> set[tuple[str, int]]:

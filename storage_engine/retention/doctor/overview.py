@@ -21,7 +21,7 @@ from storage_engine.journal.records import StoreRecord
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.describing import LakeInfo, StoreInfo, describe
 from storage_engine.lake.restore.filled import filled_notes
-from storage_engine.model.store import LogSnapshot, Segment
+from storage_engine.model.store import LogSnapshot, in_runs
 from storage_engine.retention.quarantine.places import QuarantineLook, look_at_quarantines
 from storage_engine.retention.store.broker_answers import take_glance
 from storage_engine.retention.store.brokers import open_to_look
@@ -188,13 +188,7 @@ def _on_disk(
 
 def _ranges(log: LogSnapshot) -> Iterator[DiskRange]:
     """Yield the log's runs of segments; where one doesn't begin at the end of the last, bytes are missing."""
-    runs: list[list[Segment]] = []
-    for segment in log.segments:
-        if runs and runs[-1][-1].end_offset == segment.base_offset:
-            runs[-1].append(segment)
-        else:
-            runs.append([segment])
-    for run in runs:
+    for run in in_runs(log.segments, lambda one, other: one.end_offset == other.base_offset):
         yield DiskRange(
             log.name,
             run[0].base_offset,
