@@ -298,7 +298,10 @@ class Journal(JournalStores):
         return self.find_run(store_id, run_key) or self.begin_run(store_id, run_key, PlanRequest())
 
     def find_run(self, store_id: str, run_key: str) -> Run | None:
-        """:raises RunStateError: it was there, and has expired."""
+        """Find a run of a store by its key; None: there is none.
+
+        :raises RunStateError: it was there, and has expired.
+        """
         run = self.read(lambda connection: journal_rows.find_run_row(connection, store_id, run_key))
         if run is not None and run.state is RunState.EXPIRED:
             raise RunStateError(
@@ -308,7 +311,10 @@ class Journal(JournalStores):
         return run
 
     def run(self, store_id: str, run_key: str) -> Run:
-        """:raises RunStateError: there is no such run."""
+        """Return a run of a store by its key.
+
+        :raises RunStateError: there is no such run.
+        """
         run = self.find_run(store_id, run_key)
         if run is None:
             raise RunStateError(

@@ -300,7 +300,8 @@ def _listed(facts: FileFacts) -> tuple[int | str, ...]:
 
 
 def check_limits(request: PlanRequest) -> None:
-    """
+    """Make sure that a request's number of segments and its level in percent can be meant.
+
     :raises BadInputError: no such number of segments or level.
     """
     if request.max_segments is not None and request.max_segments < 0:

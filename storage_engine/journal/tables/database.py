@@ -57,7 +57,8 @@ class JournalPlace:
 
     @contextmanager
     def driver_errors(self) -> Iterator[None]:
-        """
+        """Turn what loading the URL's driver raises into errors that say what to install.
+
         :raises BadInputError: the driver that the URL names isn't installed.
         :raises MissingExtraError: it is one that an extra brings.
         """
@@ -77,7 +78,8 @@ class JournalPlace:
 
 
 def place_of(url: str) -> JournalPlace:
-    """
+    """Read from its URL where a journal is, and which words of it are secrets.
+
     :param url: SQLAlchemy URL.
     :raises BadInputError: not a URL, that of a database in memory, or one with what a driver would load.
     """

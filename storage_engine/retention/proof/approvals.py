@@ -313,7 +313,10 @@ def question_alarms(
 
 
 def require_consent(context: Context, run: Run, consent: Consent) -> None:
-    """:raises NotApprovedError: a second person has to approve the run's plan, and none has."""
+    """Make sure that a plan may go as far as persons are concerned.
+
+    :raises NotApprovedError: a second person has to approve the run's plan, and none has.
+    """
     if not consent.refuses:
         return
     digest = approved_plan(run).digest

@@ -117,7 +117,8 @@ class Context:
         return take_snapshot(self.broker, now_ms, self.store.broker)
 
     def run(self, run_key: str) -> Run:
-        """
+        """Return a run of the store by its key.
+
         :raises RunStateError: there is no such run.
         """
         return self.journal.run(self.record.store_id, run_key)
@@ -310,7 +311,8 @@ def refuse_dry_run(run: Run) -> None:
 
 
 def approved_plan(run: Run) -> Plan:
-    """
+    """Return a run's plan, as it was recorded.
+
     :raises RunStateError: the run has no plan, or the journal has another than was recorded.
     """
     if run.plan is None:
