@@ -47,7 +47,7 @@ from storage_engine.model.store import (
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.archive.sealed import measure_lag
 from storage_engine.retention.hold.leaving_unproven import Acceptance, check_hold_of_other_journal
-from storage_engine.retention.monitor.recording_ranges import store_ranges
+from storage_engine.retention.monitor.recording_ranges import look_for_ranges
 from storage_engine.retention.proof.approvals import recorded_policy
 from storage_engine.retention.proof.gate import is_proven_file
 from storage_engine.retention.proof.proofs import current_receipts
@@ -230,7 +230,7 @@ def _gaps(context: Context, told: Sequence[_Lost]) -> list[_Lost]:
             one.log_id,
             name != one.log,
         )
-        for one in store_ranges(context, snapshot, measured)
+        for one in look_for_ranges(context, snapshot, measured)[0]
         if one.is_missing
         and not any(
             row.label == one.log and row.start_offset < one.end_offset and one.start_offset < row.end_offset

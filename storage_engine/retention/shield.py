@@ -33,7 +33,7 @@ from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
 from storage_engine.model.store import Lineages, Segment, SegmentState
 from storage_engine.retention.archive.archivable import still_unproven
-from storage_engine.retention.archive.archiving import archive_somewhere, begin_background_run, slots
+from storage_engine.retention.archive.archiving import archive_somewhere, begin_background_run
 from storage_engine.retention.proof.gate import is_proven_file
 from storage_engine.retention.proof.history import SegmentRelease, release_by_any_run, segment_subject
 from storage_engine.retention.proof.proofs import Proofs, read_proofs, read_store_permits, witness_release
@@ -487,7 +487,7 @@ def _link(
 def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tuple[list[JudgedLink], Proofs]:
     context = tending.context
     current = [one for one in shield.links if _is_current(context, one)]
-    proofs = _proofs(context, {*slots(sealed), *(one.link.slot for one in current)})
+    proofs = _proofs(context, {*(one.id for one in sealed), *(one.link.slot for one in current)})
     judged = [judge_link(tending.root, seen, proofs) for seen in current]
     for links in by_lineage([one for one in shield.links if one not in current]).values():
         found = _proofs(_of_lineage(context, links), {one.link.slot for one in links})

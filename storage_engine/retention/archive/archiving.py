@@ -48,17 +48,11 @@ from storage_engine.model.store import WENT, FileFacts, Segment, SegmentContext,
 from storage_engine.retention.archive.archivable import (
     KeptOut,
     Listed,
-    archivable_segments,
     kept_out_segments,
     list_segments,
     refuse_other_logs,
 )
-from storage_engine.retention.archive.gone import (
-    GoneResult,
-    present_segments,
-    remembered_log_ids,
-    settle_gone,
-)
+from storage_engine.retention.archive.gone import GoneResult, find_moved, settle_gone
 from storage_engine.retention.proof.gate import lacking_companions
 from storage_engine.retention.proof.history import release_by_any_run, segment_subject
 from storage_engine.retention.proof.proofs import (
@@ -230,13 +224,9 @@ def planned_segments(context: Context, run: Run) -> Planned:
         else:
             _settle(segment, found, now, waiting)
     if elsewhere:
-        present, log_ids = (
-            present_segments(context, context.snapshot(clock_ms())),
-            remembered_log_ids(context),
-        )
-        for segment in elsewhere:
-            if found := present.find(segment, log_ids.get(segment.log, ())):
-                _settle(segment, found, now, waiting)
+        moved = find_moved(context, context.snapshot(clock_ms()), elsewhere)
+        for segment in (one for one in elsewhere if one.id in moved):
+            _settle(segment, moved[segment.id], now, waiting)
     gone = settle_gone(
         context,
         run,
@@ -381,7 +371,9 @@ def archive_jobs(
     refuse_dry_run(run)
     with context.errors(run, Step.ARCHIVE):
         segments = (
-            archivable_segments(context).segments if all_sealed else planned_segments(context, run).segments
+            list_segments(context).archivable.segments
+            if all_sealed
+            else planned_segments(context, run).segments
         )
         if not segments:
             return ()
@@ -671,11 +663,6 @@ def begin_background_run(context: Context, run_key: str) -> Run:
     return context.journal.run_without_plan(context.record.store_id, run_key)
 
 
-def slots(segments: Sequence[Segment]) -> set[tuple[str, int]]:
-    """Log and base offset of each."""
-    return {(segment.log, segment.base_offset) for segment in segments}
-
-
 def record_intents(context: Context, run: Run, step: Step, segments: Sequence[Segment]) -> None:
     """Record, once a run, which segments have to be in the lake."""
     known = {event.subject for event in context.journal.events(run, step, Phase.INTENT)}
@@ -690,7 +677,7 @@ def _read(context: Context, segments: Sequence[Segment], *, read_files: bool) ->
     return read_proofs(
         context.store.lakes,
         context.record,
-        slots(segments),
+        {segment.id for segment in segments},
         known=known_heads(context.journal, context.record),
         read_files=read_files,
         whole_logs=context.broker.identities is not None,

@@ -25,7 +25,6 @@ from storage_engine.model.lag import ArchiveLag, archive_lag_of
 from storage_engine.model.store import WENT, FileFacts, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.archivable import (
     Listed,
-    archivable_segments,
     kept_out_segments,
     list_segments,
     still_unproven,
@@ -42,7 +41,6 @@ from storage_engine.retention.archive.archiving import (
     joined_results,
     record_intents,
     record_refused,
-    slots,
     where_here,
 )
 from storage_engine.retention.archive.gone import GoneResult, record_missing
@@ -297,7 +295,7 @@ def archive_lag_of_store(context: Context) -> ArchiveLag:
 
     :raises LakeUnavailableError: no lake can be read.
     """
-    segments = archivable_segments(context).segments
+    segments = list_segments(context).archivable.segments
     return _measure(context.journal, context.record, context.store, segments)[0]
 
 
@@ -336,7 +334,8 @@ def within_budget(segments: Sequence[Segment], budget_bytes: int | None) -> list
 def _measure(
     journal: Journal, record: StoreRecord, store: ManagedStore, segments: Sequence[Segment]
 ) -> tuple[ArchiveLag, Proofs, list[Segment]]:
-    proofs = read_proofs(store.lakes, record, slots(segments), known=known_heads(journal, record))
+    wanted = {segment.id for segment in segments}
+    proofs = read_proofs(store.lakes, record, wanted, known=known_heads(journal, record))
     unproven = still_unproven(journal, record, proofs, segments)
     touched = {segment.id for segment in proofs.touched(unproven)}
     left = (segment for segment in unproven if segment.id not in touched)

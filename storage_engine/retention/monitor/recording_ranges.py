@@ -101,13 +101,6 @@ def hole_spans(
         yield from excused_parts(span, accepted)
 
 
-def store_ranges(
-    context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
-) -> tuple[OffsetRange, ...]:
-    """Return the ranges of :func:`look_for_ranges`."""
-    return look_for_ranges(context, snapshot, measured)[0]
-
-
 def look_for_ranges(
     context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
 ) -> tuple[tuple[OffsetRange, ...], str]:
