@@ -36,7 +36,7 @@ from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import JournalConflictError, RunStateError, StoreIdentityError
 from storage_engine.journal.records import Phase, RecordedRule, Run, Step, StoreRecord
 from storage_engine.journal.tables.database import HasDatabase, reads, writes
-from storage_engine.journal.tables.rows import insert_events, put_rules
+from storage_engine.journal.tables.rows import insert_events, put_rules, read_stores
 from storage_engine.journal.tables.schema import leases, lineages, log_lineages, stores
 from storage_engine.model.store import Lineages
 
@@ -149,16 +149,6 @@ def read_archive_rules(connection: Connection, store_id: str) -> tuple[RecordedR
 
 
 T = TypeVar("T")
-
-
-def read_stores(connection: Connection, *where: ColumnElement[bool]) -> tuple[StoreRecord, ...]:
-    """Return every store that has an identity, or those of a condition, the oldest first."""
-    rows = connection.execute(select(stores).where(*where).order_by(stores.c.created_at_ms)).all()
-    mine = select(log_lineages).where(log_lineages.c.store_id.in_([row.store_id for row in rows]))
-    of_logs: dict[str, dict[str, int]] = {}
-    for one in connection.execute(mine.order_by(log_lineages.c.log)):
-        of_logs.setdefault(one.store_id, {})[one.log] = one.lineage
-    return tuple(StoreRecord(**row._mapping, log_lineages=of_logs.get(row.store_id, {})) for row in rows)
 
 
 def _store_at(connection: Connection, real_path: str, host: str | None = ANY_HOST) -> StoreRecord | None:

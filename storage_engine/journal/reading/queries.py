@@ -62,7 +62,6 @@ from storage_engine.journal.reading.run_rows import (
 )
 from storage_engine.journal.reading.store_summaries import of_stores, read_summaries
 from storage_engine.journal.records import Phase, Step, StoreRecord, Waiver
-from storage_engine.journal.stores import read_stores
 from storage_engine.journal.tables.database import place_of, read_only_engine, reads, sqlite_error
 from storage_engine.journal.tables.rows import (
     EVENTS,
@@ -70,6 +69,7 @@ from storage_engine.journal.tables.rows import (
     in_parts,
     read_archived_topics,
     read_rules,
+    read_stores,
     read_topic_days,
 )
 from storage_engine.journal.tables.schema import (

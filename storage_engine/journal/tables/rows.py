@@ -36,14 +36,16 @@ from storage_engine.commands import Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import filled, from_jsonable, to_jsonable, to_recorded
 from storage_engine.core.long_work import no_collection
-from storage_engine.journal.records import Event, Phase, Run, RunState, Step, Waiver
+from storage_engine.journal.records import Event, Phase, Run, RunState, Step, StoreRecord, Waiver
 from storage_engine.journal.tables.schema import (
     events,
     heads,
+    log_lineages,
     plans,
     rules,
     runs,
     samples,
+    stores,
     topic_days,
     waivers,
 )
@@ -481,6 +483,16 @@ def read_rules(connection: Connection, store_id: str, start_ms: int, end_ms: int
 
 
 Subjects = Sequence[tuple[str, Mapping[str, Any]]]
+
+
+def read_stores(connection: Connection, *where: ColumnElement[bool]) -> tuple[StoreRecord, ...]:
+    """Return every store that has an identity, or those of a condition, the oldest first."""
+    rows = connection.execute(select(stores).where(*where).order_by(stores.c.created_at_ms)).all()
+    mine = select(log_lineages).where(log_lineages.c.store_id.in_([row.store_id for row in rows]))
+    of_logs: dict[str, dict[str, int]] = {}
+    for one in connection.execute(mine.order_by(log_lineages.c.log)):
+        of_logs.setdefault(one.store_id, {})[one.log] = one.lineage
+    return tuple(StoreRecord(**row._mapping, log_lineages=of_logs.get(row.store_id, {})) for row in rows)
 
 
 def find_run_row(connection: Connection, store_id: str, run_key: str) -> Run | None:
