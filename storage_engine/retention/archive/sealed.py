@@ -110,7 +110,7 @@ def archive_sealed(
         for attempt in range(LISTINGS):
             listed, log_ids = _look(context, looks)
             if not attempt:
-                remember_logs(context.store, context.journal, context.record, context.broker, listed.snapshot)
+                remember_logs(context, listed.snapshot)
             listing = _Listing(context, run, listed.archivable.segments, _left_of(budget_bytes, done))
             archive = partial(_archive, listing, archive_with, where, accept_damage)
             result, failed = archive_each_log(listing.segments, archive)
@@ -127,7 +127,7 @@ def archive_sealed(
             went_unproven = GoneResult(notices=(Text("what went is named by a later run: ", error),))
         else:
             if len(done) > 1:
-                remember_logs(context.store, context.journal, context.record, context.broker, listed.snapshot)
+                remember_logs(context, listed.snapshot)
         left_out = listed.archivable.refused
         faults = {log: StoreLayoutError(f"{why}.") for log, why in left_out.items()}
         refused = tuple(refusal(log, why, NOTHING).said for log, why in {**faults, **failed}.items())

@@ -219,7 +219,7 @@ def remove_all(context: Context) -> tuple[str, ...]:
     drop_links(root, [seen.link.name for seen in there if seen.link.name not in names], in_log=True)
     if not look_at_shield(root).links and remove_shield(root):
         mark_shield(root, record.store_id, record.lineages, False)
-    return asked_notices(context.store, context.journal, record)
+    return asked_notices(context)
 
 
 def _alone(store: ManagedStore) -> list[SeenLink]:

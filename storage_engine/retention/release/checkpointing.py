@@ -127,7 +127,7 @@ def _clean(context: Context, run: Run, logs: Collection[str]) -> DependentsResul
             *held.notices,
             *_stay_notices(stay),
             *unread,
-            *asked_notices(context.store, context.journal, context.record),
+            *asked_notices(context),
         ),
     )
 
