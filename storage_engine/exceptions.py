@@ -83,7 +83,8 @@ class CorruptFrameError(StorageEngineError):
 
     @classmethod
     def at(cls, path: str, offset: int, expected: str, found: str) -> CorruptFrameError:
-        """
+        """Return the error of a frame that is not valid.
+
         :param path: the segment file.
         :param offset: physical offset of the first bad byte's frame.
         :param expected: what a valid frame has there.
@@ -140,7 +141,10 @@ class FileGoneError(ChangedUnderUsError):
 
     @classmethod
     def at(cls, path: str, known: str = "Nothing was changed.") -> FileGoneError:
-        """:param known: what is known of the store, as a sentence."""
+        """Return the error of a file that went away.
+
+        :param known: what is known of the store, as a sentence.
+        """
         return cls(
             f"{path}: expected the file that was listed, found none: it was deleted or renamed meanwhile. "
             f"{known} Run it again, which lists the files as they are by then.",

@@ -27,8 +27,8 @@ from storage_engine.core.host import is_this_host
 from storage_engine.core.long_work import no_collection
 from storage_engine.core.wording import bytes_text, count_text, duration_text, meant, time_text
 from storage_engine.exceptions import BadInputError, JournalUnavailableError, StorageEngineError
-from storage_engine.journal.reading.answers import RunRow, Standing, StoredReport, StoreRow
-from storage_engine.journal.records import RunState
+from storage_engine.journal.reading.answers import RunRow, Standing, StoredReport
+from storage_engine.journal.records import RunState, StoreRecord
 
 if TYPE_CHECKING:
     from storage_engine.journal.reading.queries import JournalReader
@@ -218,7 +218,7 @@ def runs(
     return 0
 
 
-def _left_aside(store: ManagedStore, row: StoreRow) -> tuple[str, ...]:
+def _left_aside(store: ManagedStore, row: StoreRecord) -> tuple[str, ...]:
     """Return what lies in a store's quarantines, if it is here, without the journal's knowing."""
     from storage_engine.journal.journal import Journal
     from storage_engine.retention.quarantine.places import unknown_notices
@@ -232,15 +232,15 @@ def _left_aside(store: ManagedStore, row: StoreRow) -> tuple[str, ...]:
     return ()
 
 
-def _called(row: StoreRow) -> str:
+def _called(row: StoreRecord) -> str:
     from storage_engine.brokers import store_called
 
     return store_called(row.name, row.broker, row.real_path)
 
 
 def _store(
-    journal: str, stores: Sequence[StoreRow], which: str | None, base: ManagedStore | None
-) -> StoreRow:
+    journal: str, stores: Sequence[StoreRecord], which: str | None, base: ManagedStore | None
+) -> StoreRecord:
     """Return the store of a journal that is meant: the one that is named, or its only one.
 
     :param journal: what it is called.
@@ -271,7 +271,7 @@ def _report_file(store: ManagedStore, run_key: str) -> str | None:
     return str(path) if path.is_file() else None
 
 
-def _show_report(reader: JournalReader, row: StoreRow, run: str, as_json: bool) -> None:
+def _show_report(reader: JournalReader, row: StoreRecord, run: str, as_json: bool) -> None:
     """:raises BadInputError: there is no such run, or it has no report."""
     from storage_engine.retention.report.finishing import report_of_stored
     from storage_engine.retention.report.report_text import report_text

@@ -335,7 +335,7 @@ def unlink(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> bool:
 
 
 def unlink_in(path: Path, directory: int) -> bool:
-    """:func:`unlink` a file of a directory.
+    """Unlink a file of a directory, as :func:`unlink` does.
 
     :param directory: its descriptor: that the path leads elsewhere by now changes nothing.
     :raises OSError: it can't be removed; names the path.

@@ -18,7 +18,6 @@ from storage_engine.exceptions import BadInputError, LakeMissingError
 from storage_engine.journal.tables.database import missing_sqlite_file, place_of
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.model.broker.broker_store import hold_of
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.hold.hold_text import broker_text, drift_text, hold_text
 from storage_engine.retention.store.broker_answers import take_snapshot
@@ -90,7 +89,7 @@ def _check_journal(url: str) -> str:
 
 def _check_lakes(store: ManagedStore) -> Iterator[str]:
     """:raises LakeUnavailableError: a lake can't be used; one that is missing is named with what makes it."""
-    if store.policy.archive is ArchiveMode.OFF:
+    if not store.archives:
         yield "Lake: not needed, as nothing is archived."
         return
     for name, config in zip(("Lake", "Second lake"), store.lakes, strict=False):

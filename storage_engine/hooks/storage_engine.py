@@ -68,7 +68,8 @@ class StorageEngineHook(BaseHook):
 
     @cached_property
     def connection(self) -> Connection:
-        """
+        """Return the Airflow connection of the hook's store.
+
         :raises NoSuchConnectionError: there is none of this id.
         :raises BadInputError: it is of another type.
         """

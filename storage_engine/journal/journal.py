@@ -290,9 +290,19 @@ class Journal(JournalStores):
             )
         return run
 
+    def run_without_plan(self, store_id: str, run_key: str) -> Run:
+        """Return a run that needs no plan; where there is none it begins.
+
+        :raises RunStateError: it was there, and has expired.
+        """
+        return self.find_run(store_id, run_key) or self.begin_run(store_id, run_key, PlanRequest())
+
     def find_run(self, store_id: str, run_key: str) -> Run | None:
-        """:raises RunStateError: it was there, and has expired."""
-        run = self._database.read(lambda connection: journal_rows.find_run_row(connection, store_id, run_key))
+        """Find a run of a store by its key; None: there is none.
+
+        :raises RunStateError: it was there, and has expired.
+        """
+        run = self.read(lambda connection: journal_rows.find_run_row(connection, store_id, run_key))
         if run is not None and run.state is RunState.EXPIRED:
             raise RunStateError(
                 f"run {run_key!r} of store {store_id}: expected one that is kept whole, found one that ended "
@@ -301,7 +311,10 @@ class Journal(JournalStores):
         return run
 
     def run(self, store_id: str, run_key: str) -> Run:
-        """:raises RunStateError: there is no such run."""
+        """Return a run of a store by its key.
+
+        :raises RunStateError: there is no such run.
+        """
         run = self.find_run(store_id, run_key)
         if run is None:
             raise RunStateError(
@@ -324,7 +337,7 @@ class Journal(JournalStores):
             run_key = connection.execute(query).scalar()
             return None if run_key is None else journal_rows.find_run_row(connection, store_id, run_key)
 
-        return self._database.read(read)
+        return self.read(read)
 
     def runs_with_plan(self, store_id: str, digest: str) -> tuple[Run, ...]:
         """Return the runs of a store whose plan has this digest and is still there, the newest first."""
@@ -334,7 +347,7 @@ class Journal(JournalStores):
             .where(runs.c.state != RunState.EXPIRED.value)
             .order_by(runs.c.id.desc())
         )
-        keys = self._database.read(lambda connection: connection.execute(query).scalars().all())
+        keys = self.read(lambda connection: connection.execute(query).scalars().all())
         found = (self.find_run(store_id, key) for key in keys)
         return tuple(run for run in found if run is not None)
 
@@ -419,21 +432,9 @@ class Journal(JournalStores):
         return self._last(store_id, step, *([runs.c.plan_digest.is_not(None)] if of_plan else ()))
 
     def _last(self, store_id: str, step: Step, *where: ColumnElement[bool]) -> Event | None:
-        query = (
-            select(runs.c.run_key, events)
-            .join(events, events.c.run_id == runs.c.id)
-            .where(runs.c.store_id == store_id)
-            .where(events.c.step == step.value, events.c.phase == Phase.RESULT.value)
-            .where(*where)
-            .order_by(events.c.id.desc())
-            .limit(1)
-        )
-
-        def read(connection: Connection) -> Event | None:
-            row = connection.execute(query).first()
-            return None if row is None else journal_rows.to_event(row)
-
-        return self._database.read(read)
+        query = journal_rows.last_result(store_id, step, *where)
+        row = self.read(lambda connection: connection.execute(query).first())
+        return None if row is None else journal_rows.to_event(row)
 
     lake_heads = reads(heads_since)
 
@@ -442,13 +443,13 @@ class Journal(JournalStores):
         return self._last(store_id, step, events.c.payload[field].as_boolean().is_(True))
 
     def _events(self, where: Any, step: Step | None, phase: Phase | None) -> tuple[Event, ...]:
-        query = select(runs.c.run_key, events).join(events, events.c.run_id == runs.c.id).where(where)
+        query = journal_rows.EVENTS.where(where)
         if step is not None:
             query = query.where(events.c.step == step.value)
         if phase is not None:
             query = query.where(events.c.phase == phase.value)
         ordered = query.order_by(events.c.id)
-        return self._database.read(lambda c: tuple(map(journal_rows.to_event, c.execute(ordered))))
+        return self.read(lambda c: tuple(map(journal_rows.to_event, c.execute(ordered))))
 
     # Reports and findings
 
@@ -512,7 +513,7 @@ class Journal(JournalStores):
             found = in_row or levels_at(connection, store_id, row.at_ms)
             return Sample(row.store_id, row.at_ms, found, lag, progress, extent)
 
-        return self._database.read(read)
+        return self.read(read)
 
     def max_offsets(self, store_id: str, since_ms: int) -> tuple[tuple[int, int], ...]:
         """Return each sample's moment and the sum of the logs' max offsets, the oldest first."""
@@ -522,7 +523,7 @@ class Journal(JournalStores):
             .where(samples.c.max_offset.is_not(None))
             .order_by(samples.c.at_ms)
         )
-        rows = self._database.read(lambda connection: connection.execute(query).all())
+        rows = self.read(lambda connection: connection.execute(query).all())
         return tuple((row.at_ms, row.max_offset) for row in rows)
 
     def clock_readings(self, store_id: str, limit: int = 10_000) -> tuple[ClockReading, ...]:
@@ -533,7 +534,7 @@ class Journal(JournalStores):
             .order_by(samples.c.id.desc())
             .limit(limit)
         )
-        rows = self._database.read(lambda connection: connection.execute(query).all())
+        rows = self.read(lambda connection: connection.execute(query).all())
         return tuple(from_jsonable(ClockReading, row.clock) for row in rows)
 
     def waive(self, plan_digest: str, person: str, reason: str) -> Waiver:
@@ -571,8 +572,7 @@ def hold_memory(journal: Journal, store_id: str) -> HoldMemory:
 
 def record_under_watch(journal: Journal, record: StoreRecord, found: Sequence[Drift]) -> None:
     """Record drift under :data:`WATCH_RUN`, as far as it wasn't recorded since the hold was renewed last."""
-    run = journal.find_run(record.store_id, WATCH_RUN)
-    record_drift(journal, record, run or journal.begin_run(record.store_id, WATCH_RUN, PlanRequest()), found)
+    record_drift(journal, record, journal.run_without_plan(record.store_id, WATCH_RUN), found)
 
 
 def record_drift(journal: Journal, record: StoreRecord, run: Run, found: Sequence[Drift]) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     Column,
+    ColumnElement,
     Connection,
     MetaData,
     String,
@@ -24,7 +25,6 @@ from sqlalchemy import (
     insert,
     inspect,
     select,
-    true,
     update,
 )
 
@@ -36,7 +36,7 @@ from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import JournalConflictError, RunStateError, StoreIdentityError
 from storage_engine.journal.records import Phase, RecordedRule, Run, Step, StoreRecord
 from storage_engine.journal.tables.database import HasDatabase, reads, writes
-from storage_engine.journal.tables.rows import insert_events, put_rules
+from storage_engine.journal.tables.rows import insert_events, put_rules, read_stores
 from storage_engine.journal.tables.schema import leases, lineages, log_lineages, stores
 from storage_engine.model.store import Lineages
 
@@ -160,7 +160,7 @@ def _store_at(connection: Connection, real_path: str, host: str | None = ANY_HOS
     :raises StoreIdentityError: several machines have a store at this path, this one has none yet, and
         nothing says which it is.
     """
-    found = _select(connection, stores.c.real_path == real_path)
+    found = read_stores(connection, stores.c.real_path == real_path)
     # Its id tells a machine better than its name, which another may have had.
     own = sorted((row for row in found if is_this_host(row.host)), key=lambda row: row.host != this_host())
     if own:
@@ -181,18 +181,15 @@ class JournalStores(HasDatabase):
     """The part of a journal that is about stores; each method is one transaction."""
 
     find_store = reads(_store_at)
+    all_stores = reads(read_stores)
 
     def store_with_id(self, store_id: str) -> StoreRecord | None:
         """Return the store with this id, wherever it lay last."""
-        return self._database.read(lambda connection: _find(connection, stores.c.store_id == store_id))
+        return self.read(lambda connection: _find(connection, stores.c.store_id == store_id))
 
     def store_named(self, name: str) -> StoreRecord | None:
         """Return the store that has this name by somebody's statement."""
-        return self._database.read(lambda connection: _find(connection, stores.c.name == name))
-
-    def all_stores(self) -> tuple[StoreRecord, ...]:
-        """Return every store that has an identity, the oldest first."""
-        return self._database.read(lambda connection: _select(connection, true()))
+        return self.read(lambda connection: _find(connection, stores.c.name == name))
 
     def add_store(
         self,
@@ -326,7 +323,7 @@ class JournalStores(HasDatabase):
             rows = connection.execute(select(_lake_acts.c.lake_id, _lake_acts.c.act))
             return {row.lake_id: row.act for row in rows}
 
-        return self._database.read(read)
+        return self.read(read)
 
     def _twice(self, work: Callable[[Connection], T]) -> T:
         """Run work once more where somebody else recorded the same at the same time: it is seen then."""
@@ -336,17 +333,8 @@ class JournalStores(HasDatabase):
             return self._database.write(work)
 
 
-def _select(connection: Connection, where: Any) -> tuple[StoreRecord, ...]:
-    rows = connection.execute(select(stores).where(where).order_by(stores.c.created_at_ms)).all()
-    mine = select(log_lineages).where(log_lineages.c.store_id.in_([row.store_id for row in rows]))
-    of_logs: dict[str, dict[str, int]] = {}
-    for one in connection.execute(mine.order_by(log_lineages.c.log)):
-        of_logs.setdefault(one.store_id, {})[one.log] = one.lineage
-    return tuple(StoreRecord(**row._mapping, log_lineages=of_logs.get(row.store_id, {})) for row in rows)
-
-
-def _find(connection: Connection, where: Any) -> StoreRecord | None:
-    return next(iter(_select(connection, where)), None)
+def _find(connection: Connection, where: ColumnElement[bool]) -> StoreRecord | None:
+    return next(iter(read_stores(connection, where)), None)
 
 
 def _known(connection: Connection, store_id: str) -> StoreRecord:

@@ -184,6 +184,15 @@ class LogPlan:
     def to_delete(self) -> tuple[Segment, ...]:
         return tuple([decision.segment for decision in self.decisions if decision.reason in DELETING])
 
+    def kept(self, reason: Reason, why: str, *, from_offset: int = 0) -> list[Decision]:
+        """Return the decisions where nothing goes from an offset on, for a reason."""
+        return [
+            Decision(one.segment, reason, why)
+            if one.deletes and one.segment.base_offset >= from_offset
+            else one
+            for one in self.decisions
+        ]
+
     @property
     def new_min_offset(self) -> int:
         """The log's min offset once the plan is done."""
@@ -291,7 +300,8 @@ def _listed(facts: FileFacts) -> tuple[int | str, ...]:
 
 
 def check_limits(request: PlanRequest) -> None:
-    """
+    """Make sure that a request's number of segments and its level in percent can be meant.
+
     :raises BadInputError: no such number of segments or level.
     """
     if request.max_segments is not None and request.max_segments < 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
@@ -47,6 +47,7 @@ class OfLog(Protocol):
 Item = TypeVar("Item")
 Key = TypeVar("Key")
 One = TypeVar("One", bound=OfLog)
+T = TypeVar("T")
 
 
 def grouped(items: Iterable[Item], key_of: Callable[[Item], Key]) -> dict[Key, list[Item]]:
@@ -63,6 +64,18 @@ def by_log(items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log
     :param name_of: returns what the log of an item is called.
     """
     return grouped(items, name_of)
+
+
+def in_runs(items: Iterable[T], follows: Callable[[T, T], bool]) -> Iterator[list[T]]:
+    """Yield neighbours together, as long as each follows the one before it."""
+    run: list[T] = []
+    for item in items:
+        if run and not follows(run[-1], item):
+            yield run
+            run = []
+        run.append(item)
+    if run:
+        yield run
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 class _LakeJobOperator(StoreSparkOperator):
     def check_spark(self) -> None:
-        """
+        """Skip the task where no job can be submitted.
+
         :raises AirflowSkipException: the store's connection names no Spark connection.
         """
         if self.store_hook.spark_conn_id is None:

@@ -53,7 +53,6 @@ from storage_engine.model.proof.receipt import CHAIN_START, ChainHead, Receipt, 
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.report.facts import FactsScope, LocalSegment, StoreFacts
 from storage_engine.model.report.validation import RangeStatus, Status, Where
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store import Lineages, by_log, is_unique
 from storage_engine.quality.rules import FactTable
 from storage_engine.retention.proof.history import compared_receipts, releases
@@ -500,17 +499,21 @@ def collect_facts(store: AnyStore, run_key: str | None, *, full: bool, with_lake
 def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: bool) -> Facts:
     store = managed_of(place)
     run = _run_scope(place, run_key) if run_key is not None else None
-    lakes, unreachable = _lakes(store) if with_lake else ([], {})
-    if lakes:
-        lakes, unreachable = _without_older(place, lakes, unreachable)
-    store_id, released, notes = (None, (), ()) if not with_lake else known_store(place, lakes, unreachable)
+    lakes, unreachable = reachable_lakes(store) if with_lake and store.archives else ([], {})
+    journal, record = _journal(place) if with_lake else (None, None)
+    known = KnownHeads()
+    if lakes and journal is not None and record is not None:
+        known = known_heads(journal, record)
+        lakes, unreachable = without_older(lakes, unreachable, known, record.store_id)
+    store_id, released, notes = (
+        (None, (), ()) if journal is None else known_store(store, journal, record, lakes, unreachable)
+    )
     unasked: tuple[str, ...] = ()
-    missing, present = _missing(place) if store_id is not None else ((), {})
+    missing, present = _missing(store, journal, record) if store_id is not None and journal else ((), {})
     released = (*released, *missing)
     lake = NO_LAKE
-    if with_lake and store.policy.archive is not ArchiveMode.OFF and store_id is not None:
+    if with_lake and store.archives and store_id is not None:
         deep = run.segments if run else None
-        known = _known_heads(place)
         unasked = lakes_unasked(known.heads, lakes, unreachable)
         lake = reduce(
             laid_over,
@@ -529,21 +532,21 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
     archived = (*lake.receipts, *lake.ended)
     names = names_of_logs(present, archived, released)
     own = [row for row in lake.receipts if names.name_of(row) == row.log]
-    lineages = _lineages(place, own)
+    lineages = _lineages(record, own)
     rows = comparable(own, lineages)
     local = _collect_store(store, run, lake, rows, full=full)
     acts = read_own_acts(store.real_root)
     spans = _spans(local.local, rows, lineages, acts, run.pending if run else frozenset(), full=full)
-    kept = _shielded(place) if store_id is not None else ()
+    kept = () if record is None else shielded_spans(store.real_root, record.lineages)
     lay_over = partial(log_ranges, (*spans, *kept), archived, released=released, broken=lake.broken)
     witnesses = Witnesses(present, unasked=unasked, expiries=lake.expiries)
     ranges = lay_over(witnesses=witnesses)
-    if store_id is not None:
+    if store_id is not None and journal is not None:
         lost = lost_ranges(ranges)
-        compared = partial(compared_receipts, _journal(place)[0], store_id)
+        compared = partial(compared_receipts, journal, store_id)
         others = [span for each in lakes for span in replica_spans(each, store_id, names, lost, compared)]
         ranges = lay_over(witnesses=replace(witnesses, replicas=others)) if others else ranges
-    other = other_logs(store, _journal(place)[1], lake.receipts) if store_id is not None else {}
+    other = other_logs(store, record, lake.receipts) if store_id is not None else {}
     ranges = explained(ranges, other, local.cleaned_to)
     told = {row.log for row in ranges}
     ranges += tuple(
@@ -584,16 +587,6 @@ def _wanted(context: Context, run: Run) -> set[Slot]:
     }
 
 
-def _lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
-    """The lakes that can be asked, and why the others can't, by location.
-
-    :raises LakeUnavailableError: none can be.
-    """
-    if store.policy.archive is ArchiveMode.OFF:
-        return [], {}
-    return reachable_lakes(store)
-
-
 def _journal(store: AnyStore) -> tuple[Journal, StoreRecord | None]:
     """Return a store's journal, and what it knows of the store.
 
@@ -604,34 +597,19 @@ def _journal(store: AnyStore) -> tuple[Journal, StoreRecord | None]:
     return journal, journal.find_store(managed.real_root, managed.host)
 
 
-def _without_older(
-    store: AnyStore, lakes: list[Lake], unreachable: dict[str, str]
-) -> tuple[list[Lake], dict[str, str]]:
-    """Return the lakes without those that lack what they are known to have had, and why each is left out."""
-    _, record = _journal(store)
-    if record is None:
-        return lakes, unreachable
-    return without_older(lakes, unreachable, _known_heads(store), record.store_id)
-
-
-def _known_heads(store: AnyStore) -> KnownHeads:
-    journal, record = _journal(store)
-    return KnownHeads() if record is None else known_heads(journal, record)
-
-
 def archived_lakes(store: AnyStore) -> tuple[str, tuple[LakeConfig, ...], tuple[str, ...]]:
     """Return a store's id, its lakes that can be read, and why the others can't.
 
     :raises BadInputError: nothing of the store is archived.
     """
     managed = managed_of(store)
-    if managed.policy.archive is ArchiveMode.OFF:
+    if not managed.archives:
         raise BadInputError(
             f"{managed.root}: expected a store that is archived, found archive: off in its policy. Nothing "
             "was changed. Archive it first."
         )
     lakes, unreachable = reachable_lakes(managed)
-    store_id, _, notes = known_store(store, lakes, unreachable)
+    store_id, _, notes = known_store(managed, *_journal(store), lakes, unreachable)
     if store_id is None:
         raise BadInputError(f"{managed.root}: {notes[0]}. Nothing was changed. Archive it first.")
     missing = tuple(Text("a lake could not be asked: ", reason) for reason in unreachable.values())
@@ -639,13 +617,16 @@ def archived_lakes(store: AnyStore) -> tuple[str, tuple[LakeConfig, ...], tuple[
 
 
 def known_store(
-    place: AnyStore, lakes: Sequence[Lake], unreachable: Mapping[str, str]
+    store: ManagedStore,
+    journal: Journal,
+    record: StoreRecord | None,
+    lakes: Sequence[Lake],
+    unreachable: Mapping[str, str],
 ) -> tuple[str | None, tuple[ReleasedSpan, ...], tuple[str, ...]]:
     """The store's identity and what was deleted from it, without giving it an identity if it has none."""
-    store, (journal, record) = managed_of(place), _journal(place)
     if record is not None:
         return record.store_id, all_gone_spans(journal, record, unreachable), ()
-    if store.policy.archive is ArchiveMode.OFF:
+    if not store.archives:
         return None, (), ("the journal doesn't know this store",)
     named = [s for lake in lakes for s in list_stores(lake) if s.store_root == store.real_root]
     if not named:
@@ -653,9 +634,10 @@ def known_store(
     return max(named, key=lambda s: s.newest_proof_ms).store_id, (), ("identity taken from the lake",)
 
 
-def _missing(place: AnyStore) -> tuple[tuple[ReleasedSpan, ...], dict[str, str]]:
+def _missing(
+    store: ManagedStore, journal: Journal, record: StoreRecord | None
+) -> tuple[tuple[ReleasedSpan, ...], dict[str, str]]:
     """Return what was seen of logs before and should be on disk, and which logs are there."""
-    store, (journal, record) = managed_of(place), _journal(place)
     with closing(open_store(replace(store, live=None, engine=False))) as broker:
         if broker.identities is None:
             return (), {}
@@ -667,15 +649,9 @@ def _missing(place: AnyStore) -> tuple[tuple[ReleasedSpan, ...], dict[str, str]]
         return missing_spans(journal, record, absent), present
 
 
-def _shielded(store: AnyStore) -> tuple[LocalSpan, ...]:
-    _, record = _journal(store)
-    return () if record is None else shielded_spans(managed_of(store).real_root, record.lineages)
-
-
-def _lineages(store: AnyStore, rows: Sequence[Receipt]) -> Lineages:
+def _lineages(record: StoreRecord | None, rows: Sequence[Receipt]) -> Lineages:
     """Return the lineages of a store's logs; of one that no journal knows, the newest that are archived."""
-    record = _journal(store)[1] if rows else None
-    if record is not None:
+    if rows and record is not None:
         return record.lineages
     ordered = sorted(rows, key=lambda row: row.lineage)
     return Lineages(0, {row.log: row.lineage for row in ordered})

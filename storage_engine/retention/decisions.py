@@ -31,10 +31,10 @@ from storage_engine.lake.file.staging import sha256_of
 from storage_engine.lake.soundness.chain import check_links
 from storage_engine.lake.soundness.receipts import list_stores
 from storage_engine.model.broker.broker_store import BrokerStore, contradiction
-from storage_engine.model.plan import PlanRequest, RecordedPolicy
+from storage_engine.model.plan import RecordedPolicy
 from storage_engine.model.proof.receipt import LakeHead, Receipt, SegmentIdentity, files_fault
 from storage_engine.model.report.validation import RangeStatus
-from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode
+from storage_engine.model.settings.policy import ApprovalPolicy
 from storage_engine.model.store import (
     Lineages,
     LogSnapshot,
@@ -47,7 +47,7 @@ from storage_engine.model.store import (
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.archive.sealed import measure_lag
 from storage_engine.retention.hold.leaving_unproven import Acceptance, check_hold_of_other_journal
-from storage_engine.retention.monitor.recording_ranges import store_ranges
+from storage_engine.retention.monitor.recording_ranges import look_for_ranges
 from storage_engine.retention.proof.approvals import recorded_policy
 from storage_engine.retention.proof.gate import is_proven_file
 from storage_engine.retention.proof.proofs import current_receipts
@@ -103,11 +103,7 @@ def accept_loss(
     :raises LakeUnavailableError: a lake can't be asked, or lacks what it is known to have had: what seems to
         be lost may come back with it.
     """
-    if not (person.strip() and reason.strip()):
-        raise BadInputError(
-            "accept-loss: expected a person and a reason, found an empty one. From then on nothing fails "
-            "over these messages, so the journal keeps who decided that, and why."
-        )
+    _check_decision("accept-loss", person, reason, "fails over these messages")
     with opened(store) as context:
         return _accepted(context, (start_offset, end_offset), person.strip(), reason.strip(), log)
 
@@ -144,7 +140,7 @@ def _accepted(
 
 def _ask_every_lake(context: Context) -> None:
     """:raises LakeUnavailableError: one that may have what seems lost can't be asked, or wasn't named."""
-    if context.store.policy.archive is ArchiveMode.OFF:
+    if not context.store.archives:
         return
     known = known_heads(context.journal, context.record)
     lakes = [open_lake(config) for config in context.store.lakes]
@@ -222,7 +218,7 @@ def _gaps(context: Context, told: Sequence[_Lost]) -> list[_Lost]:
 
     :raises LakeUnavailableError: no lake can be read.
     """
-    is_archived = context.store.policy.archive is not ArchiveMode.OFF
+    is_archived = context.store.archives
     measured = measure_lag(context) if is_archived else None
     snapshot = context.snapshot(clock_ms()) if measured is None else measured.snapshot
     return [
@@ -234,7 +230,7 @@ def _gaps(context: Context, told: Sequence[_Lost]) -> list[_Lost]:
             one.log_id,
             name != one.log,
         )
-        for one in store_ranges(context, snapshot, measured)
+        for one in look_for_ranges(context, snapshot, measured)[0]
         if one.is_missing
         and not any(
             row.label == one.log and row.start_offset < one.end_offset and one.start_offset < row.end_offset
@@ -274,7 +270,7 @@ def contradictions(
         for log in logs
         for s in log.segments
     }
-    for config in store.lakes if store.policy.archive is not ArchiveMode.OFF else ():
+    for config in store.archive_lakes:
         lake = open_lake(config)
         rows = {slot_prefix(row.identity): row for row in current_receipts(lake, record, with_ended=True)}
         for slot, segment in segments.items():
@@ -358,7 +354,7 @@ def _contradicted_logs(
 ) -> tuple[set[str], set[str]]:
     """Return which logs aren't what is archived under their names, and which archived ones are."""
     found = {segment.log for segment in contradictions(store, record, logs)}
-    lakes = () if store.policy.archive is ArchiveMode.OFF else store.lakes
+    lakes = store.archive_lakes
     opened = map(open_lake, lakes)
     rows = by_log(row for lake in opened for row in current_receipts(lake, record, with_ended=True))
     archived = [one.name for one in logs if one.name in rows]
@@ -464,7 +460,7 @@ def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
 
 def _record_of(store: ManagedStore, found: Stamp) -> StoreRecord:
     """Return a store that another journal has known, as this one is to know it."""
-    lakes = [open_lake(config) for config in store.lakes if store.policy.archive is not ArchiveMode.OFF]
+    lakes = [open_lake(config) for config in store.archive_lakes]
     lineages = _lineages(store, found.store_id, lakes)
     return StoreRecord(
         found.store_id,
@@ -499,7 +495,7 @@ def stamp(
     wanted = str(uuid.uuid4()) if new else _wanted(store, journal, store_id)
     if new:
         _check_unknown(store, journal)
-    lakes = [open_lake(config) for config in store.lakes if store.policy.archive is not ArchiveMode.OFF]
+    lakes = [open_lake(config) for config in store.archive_lakes]
     if new:
         check_free(store, [row for lake in lakes for row in list_stores(lake)])
     asked = [_asked(lake, wanted) for lake in lakes]
@@ -518,9 +514,7 @@ def stamp(
         log_lineages=record.log_lineages,
         policy=_policy_before(store, journal, before),
     )
-    run = journal.find_run(record.store_id, STAMP_RUN) or journal.begin_run(
-        record.store_id, STAMP_RUN, PlanRequest()
-    )
+    run = journal.run_without_plan(record.store_id, STAMP_RUN)
     meant = {"before": before, "stamp": to_jsonable(written)}
     journal.record(run, Step.STAMP, Phase.INTENT, [("", meant)])
     said = {**to_jsonable(written), "person": person.strip(), "reason": reason.strip(), RESET: True}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from storage_engine.commands import Command, Text
@@ -23,7 +24,7 @@ from storage_engine.exceptions import (
     StorageEngineError,
     StoreLayoutError,
 )
-from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
+from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.jobs import SegmentJob
@@ -33,7 +34,7 @@ from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
 from storage_engine.model.store import Lineages, Segment, SegmentState
 from storage_engine.retention.archive.archivable import still_unproven
-from storage_engine.retention.archive.archiving import archive_somewhere, begin_background_run, slots
+from storage_engine.retention.archive.archiving import archive_somewhere, begin_background_run
 from storage_engine.retention.proof.gate import is_proven_file
 from storage_engine.retention.proof.history import SegmentRelease, release_by_any_run, segment_subject
 from storage_engine.retention.proof.proofs import Proofs, read_proofs, read_store_permits, witness_release
@@ -49,7 +50,6 @@ from storage_engine.retention.store.broker_answers import take_sealed_files
 from storage_engine.retention.store.brokers import no_shield, refuse_shield
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.known_heads import known_heads
-from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import mark_shield
 from storage_engine.same_bytes.own_acts import read_own_acts
 from storage_engine.shield.index import Link, LinkKind, remove_shield
@@ -156,23 +156,21 @@ def _contradiction(seen: SeenLink, row: Receipt, sha256: str = "") -> str:
     )
 
 
-def release_of(journal: Journal, record: StoreRecord, seen: SeenLink) -> SegmentRelease | None:
+def release_of(context: Context, seen: SeenLink) -> SegmentRelease | None:
     """Return the deletion of a link's segment by one of our runs; None: others deleted it."""
     link = seen.link
     segment = Segment(link.log, link.base_offset, link.segment, SegmentState.SEALED, link.mtime_ns)
-    return release_by_any_run(journal, record.store_id, segment)
+    return release_by_any_run(context.journal, context.record.store_id, segment)
 
 
-def ask_of_gone(store: ManagedStore, journal: Journal, record: StoreRecord, shield: Shield) -> AskedGone:
+def ask_of_gone(context: Context, shield: Shield) -> AskedGone:
     """Ask journal and lakes for the segments of a shield that are gone from the log. Changes nothing."""
-    left = [seen for seen in shield.left_log if release_of(journal, record, seen) is None]
+    left = [seen for seen in shield.left_log if release_of(context, seen) is None]
     unproven: list[SeenLink] = []
     unreachable: list[str] = []
-    for lineage, links in by_lineage(left).items():
-        of_lineage = record.at_lineage(lineage, {seen.link.log for seen in links})
+    for links in by_lineage(left).values():
         try:
-            known = known_heads(journal, of_lineage)
-            proofs = read_proofs(store.lakes, of_lineage, {seen.link.slot for seen in links}, known=known)
+            proofs = _proofs(_of_lineage(context, links), {seen.link.slot for seen in links})
         except StorageEngineError as error:
             unproven += links
             unreachable.append(Text(error))
@@ -189,15 +187,13 @@ def _is_told_proven(seen: SeenLink, row: Receipt | None) -> bool:
     return seen.link.sha256 == row.sha256 if seen.link.sha256 else seen.is_same
 
 
-def asked_notices(
-    store: ManagedStore, journal: Journal, record: StoreRecord, going: Sequence[Segment] = ()
-) -> tuple[str, ...]:
+def asked_notices(context: Context, going: Sequence[Segment] = ()) -> tuple[str, ...]:
     """Say what a person should know of a shield, once lakes and journal were asked.
 
     :param going: segments that are to be deleted.
     :raises ShieldError: what is kept there is unknown.
     """
-    return shield_notices(store.real_root, going, lambda shield: ask_of_gone(store, journal, record, shield))
+    return shield_notices(context.store.real_root, going, partial(ask_of_gone, context))
 
 
 def by_lineage(links: Sequence[SeenLink]) -> Mapping[int, list[SeenLink]]:
@@ -402,9 +398,9 @@ def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
     refuse_shield(context.store)
     need = _need(context)
     shield = look_at_shield(context.store.real_root)
-    unarchived = context.store.policy.archive is ArchiveMode.OFF and not shield.links
+    unarchived = not context.store.archives and not shield.links
     if unarchived or (need.is_tended and not tends):
-        return ShieldResult(len(shield.links), _gone(context, shield), notices=_notices(context))
+        return ShieldResult(len(shield.links), _gone(context, shield), notices=asked_notices(context))
     return _tend(_Tending(context, begin_background_run(context, SHIELD_RUN), need), shield, tends)
 
 
@@ -433,19 +429,14 @@ def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
         next_segments=following if chosen.segments else (),
         room_bytes=room_bytes(left.links, tending.need),
         lineage=context.record.lineage,
-        notices=tuple(dict.fromkeys((*tending.notices, *_notices(context)))),
+        notices=tuple(dict.fromkeys((*tending.notices, *asked_notices(context)))),
         log_lineages=context.record.log_lineages,
         is_log_known=log.is_known,
     )
 
 
 def _gone(context: Context, shield: Shield) -> tuple[int, ...]:
-    asked = ask_of_gone(context.store, context.journal, context.record, shield)
-    return tuple(seen.link.base_offset for seen in asked.unproven)
-
-
-def _notices(context: Context) -> tuple[str, ...]:
-    return asked_notices(context.store, context.journal, context.record)
+    return tuple(seen.link.base_offset for seen in ask_of_gone(context, shield).unproven)
 
 
 def _link(
@@ -487,7 +478,7 @@ def _link(
 def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tuple[list[JudgedLink], Proofs]:
     context = tending.context
     current = [one for one in shield.links if _is_current(context, one)]
-    proofs = _proofs(context, {*slots(sealed), *(one.link.slot for one in current)})
+    proofs = _proofs(context, {*(one.id for one in sealed), *(one.link.slot for one in current)})
     judged = [judge_link(tending.root, seen, proofs) for seen in current]
     for links in by_lineage([one for one in shield.links if one not in current]).values():
         found = _proofs(_of_lineage(context, links), {one.link.slot for one in links})
@@ -560,7 +551,7 @@ def _keep(tending: _Tending, one: JudgedLink, error: Exception) -> None:
 
 def _was_let_go(context: Context, seen: SeenLink) -> bool:
     """Return whether one of our runs deleted the segment without a receipt: by the policy, or a waiver."""
-    release = release_of(context.journal, context.record, seen)
+    release = release_of(context, seen)
     return release is not None and release.receipt_hash is None
 
 

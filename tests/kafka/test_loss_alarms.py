@@ -19,7 +19,7 @@ from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import measure_lag
 from storage_engine.retention.doctor.doctor import diagnose
-from storage_engine.retention.monitor.recording_ranges import store_ranges
+from storage_engine.retention.monitor.recording_ranges import look_for_ranges
 from storage_engine.retention.ranges.drift import loss_alarms
 from storage_engine.retention.ranges.offset_ranges import MISSING, OffsetRange, Place
 from storage_engine.retention.ranges.verification import verify_store
@@ -131,7 +131,7 @@ def places(store: ManagedStore) -> list[tuple[int, int, Place]]:
     """Return where offsets of a-0 are, as the console shows it."""
     with opened(store) as context:
         measured = measure_lag(context)
-        found = store_ranges(context, measured.snapshot, measured)
+        found = look_for_ranges(context, measured.snapshot, measured)[0]
     return [(one.start_offset, one.end_offset, one.where) for one in found if one.log == "a-0"]
 
 

@@ -25,7 +25,7 @@ from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import archive_lag, archive_sealed, measure_lag
 from storage_engine.retention.decisions import adopt
-from storage_engine.retention.monitor.recording_ranges import store_ranges
+from storage_engine.retention.monitor.recording_ranges import look_for_ranges
 from storage_engine.retention.quarantine.emptying import Keeper, empty_expired
 from storage_engine.retention.ranges.offset_ranges import Place
 from storage_engine.retention.ranges.verification import verify_store
@@ -157,7 +157,7 @@ def test_a_cleanup_deletes_what_another_node_archived_and_archives_none_of_it(
     assert all(one.replicas and one.receipt_hash and one.sha256 is None for one in deleted)
     with opened(second) as context:
         measured = measure_lag(context)
-        places = {one.where for one in store_ranges(context, measured.snapshot, measured)}
+        places = {one.where for one in look_for_ranges(context, measured.snapshot, measured)[0]}
     assert places == {Place.ARCHIVED, Place.LOCAL}
     facts = collect_facts(second, None, full=False, with_lake=True)
     assert {one.where for one in facts.ranges} == {Where.ARCHIVED, Where.LOCAL}
@@ -285,7 +285,7 @@ def test_what_replicas_archived_is_not_lost_once_this_node_deleted_it(
     begin = int(paths[3].stem)
     with opened(second) as context:
         measured = measure_lag(context)
-        found = store_ranges(context, measured.snapshot, measured)
+        found = look_for_ranges(context, measured.snapshot, measured)[0]
     ranges = [one for one in found if one.log == "plain-0"]
     assert [one.where for one in ranges if one.start_offset < begin] == [Place.ARCHIVED]
     assert (ranges[0].start_offset, ranges[0].end_offset) == (0, begin)

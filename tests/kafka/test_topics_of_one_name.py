@@ -35,7 +35,7 @@ from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import measure_lag
 from storage_engine.retention.decisions import adopt
-from storage_engine.retention.monitor.recording_ranges import store_ranges
+from storage_engine.retention.monitor.recording_ranges import look_for_ranges
 from storage_engine.retention.ranges.losses import AcceptedLoss, excused_parts
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.store.context import opened
@@ -157,7 +157,7 @@ def answers(store: ManagedStore) -> list[tuple[int, int, str, str]]:
     """Return where verify, validation and the pages say that bytes are."""
     with opened(store) as context:
         measured = measure_lag(context)
-        shown = store_ranges(context, measured.snapshot, measured)
+        shown = look_for_ranges(context, measured.snapshot, measured)[0]
     told = [*collect_facts(store, None, full=False, with_lake=True).ranges]
     for verified in verify_store(store, VerifyLevel.STORE):
         told += verified.ranges

@@ -15,7 +15,7 @@ from storage_engine.model.report.validation import VerifyLevel
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import measure_lag
-from storage_engine.retention.monitor.recording_ranges import store_ranges
+from storage_engine.retention.monitor.recording_ranges import look_for_ranges
 from storage_engine.retention.ranges.offset_ranges import Place
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.store.context import opened
@@ -55,7 +55,7 @@ def told(store: ManagedStore) -> set[tuple[int, int, str]]:
                 assert "B" in one.detail
     with opened(store) as context:
         measured = measure_lag(context)
-        ranges = store_ranges(context, measured.snapshot, measured)
+        ranges = look_for_ranges(context, measured.snapshot, measured)[0]
     found.append({(one.start_offset, one.end_offset, one.where.upper()) for one in ranges if is_first(one)})
     assert found[0] == found[1]
     if Place.UNKNOWN not in {one.where for one in ranges}:

@@ -32,7 +32,7 @@ from storage_engine.quality.plain_engine import run_suites
 from storage_engine.resources import project_path
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import measure_lag
-from storage_engine.retention.monitor.recording_ranges import store_ranges
+from storage_engine.retention.monitor.recording_ranges import look_for_ranges
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -105,7 +105,7 @@ def lost(store: ManagedStore) -> set[tuple[str, int, int]]:
     """Return what verify, validation and the pages call lost."""
     with opened(store) as context:
         measured = measure_lag(context)
-        shown = store_ranges(context, measured.snapshot, measured)
+        shown = look_for_ranges(context, measured.snapshot, measured)[0]
     told = [*collect_facts(store, None, full=False, with_lake=True).ranges]
     for verified in verify_store(store, VerifyLevel.STORE):
         told += verified.ranges

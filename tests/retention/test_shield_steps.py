@@ -166,7 +166,7 @@ def test_what_a_run_of_ours_deleted_or_a_lake_has_is_not_said_to_be_in_no_lake(
 
 def asked(store: ManagedStore) -> tuple[str, ...]:
     with opened(store) as context:
-        return asked_notices(context.store, context.journal, context.record)
+        return asked_notices(context)
 
 
 def kept_bytes(store: ManagedStore, path: Path) -> int:

@@ -6,25 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class StoreRow:
-    """A store that the journal knows.
-
-    :param sampled_at_ms: when it was looked at last; None: never.
-    :param used_percent: of its fullest disk then; None: not known.
-    :param oldest_message_ms: when the oldest message was stored, by that look; None: not known.
-    """
-
-    store_id: str
-    name: str | None
-    real_path: str
-    host: str | None
-    broker: str
-    lineage: int
-    sampled_at_ms: int | None
-    used_percent: int | None
-    oldest_message_ms: int | None
+from storage_engine.journal.records import Waiver
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +124,6 @@ class HoldRow:
 
 
 @dataclass(frozen=True, slots=True)
-class WaiverRow:
-    """A plan of the store whose segments a person allows to be deleted without receipts."""
-
-    plan_digest: str
-    person: str
-    reason: str
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class LossRow:
     """Bytes [start_offset, end_offset) that are nowhere, and who goes on without them."""
 
@@ -184,12 +156,13 @@ class Standing:
     """What stands for a store now.
 
     :param worker: who has its lease, and so works on it; None: nobody.
+    :param waivers: of its plans, as a person allows their segments to be deleted without receipts.
     :param verified: None: no check is remembered.
     """
 
     hold: HoldRow | None
     worker: str | None
     worker_until_ms: int | None
-    waivers: tuple[WaiverRow, ...]
+    waivers: tuple[Waiver, ...]
     losses: tuple[LossRow, ...]
     verified: VerifiedRow | None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import islice
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     CTE,
@@ -51,19 +51,25 @@ from storage_engine.journal.reading.answers import (
     SegmentRow,
     Standing,
     StoredReport,
-    StoreRow,
     VerifiedRow,
-    WaiverRow,
 )
-from storage_engine.journal.reading.run_rows import RUN_COLUMNS, read_cleanups, read_verdicts, run_row
+from storage_engine.journal.reading.run_rows import (
+    RUN_COLUMNS,
+    read_cleanups,
+    read_verdicts,
+    run_row,
+    undone_among,
+)
 from storage_engine.journal.reading.store_summaries import of_stores, read_summaries
-from storage_engine.journal.records import Phase, Step
-from storage_engine.journal.tables.database import place_of, read_only_engine, sqlite_error
+from storage_engine.journal.records import Phase, Step, StoreRecord, Waiver
+from storage_engine.journal.tables.database import place_of, read_only_engine, reads, sqlite_error
 from storage_engine.journal.tables.rows import (
+    EVENTS,
     MOST_VALUES,
     in_parts,
     read_archived_topics,
     read_rules,
+    read_stores,
     read_topic_days,
 )
 from storage_engine.journal.tables.schema import (
@@ -108,12 +114,7 @@ def read_incidents(
     if until_ms is not None:
         newest = newest.where(events.c.at_ms < until_ms)
     # Payloads are read of these alone.
-    query = (
-        select(runs.c.run_key, events)
-        .join(events, events.c.run_id == runs.c.id)
-        .where(events.c.id.in_(newest))
-        .order_by(events.c.id.desc())
-    )
+    query = EVENTS.where(events.c.id.in_(newest)).order_by(events.c.id.desc())
     return tuple(
         Incident(row.run_key, row.step, row.subject, row.at_ms, row.payload)
         for row in connection.execute(query)
@@ -201,12 +202,7 @@ def _became(connection: Connection, run_ids: Sequence[int], after: int, limit: i
 
     :param after: only by events after this one.
     """
-    undo = select(events.c.run_id).where(
-        events.c.run_id.in_(run_ids),
-        events.c.step == Step.UNDO.value,
-        events.c.phase == Phase.RESULT.value,
-    )
-    undone = {*connection.execute(undo).scalars()}
+    undone = {*connection.execute(undone_among(run_ids)).scalars()}
     query: Select[Any] = (
         select(events.c.id, events.c.run_id, runs.c.run_key, events.c.subject, events.c.step, events.c.at_ms)
         .join(runs, events.c.run_id == runs.c.id)
@@ -258,7 +254,7 @@ def read_standing(connection: Connection, store_id: str, now_ms: int) -> Standin
         hold=read_holds(connection, (store_id,)).get(store_id),
         worker=None if lease is None else lease.owner,
         worker_until_ms=None if lease is None else lease.expires_at_ms,
-        waivers=tuple(WaiverRow(**row._mapping) for row in connection.execute(waived)),
+        waivers=tuple(Waiver(**row._mapping) for row in connection.execute(waived)),
         losses=_losses(connection, store_id),
         verified=read_verified(connection, (store_id,), counted=True).get(store_id),
     )
@@ -329,16 +325,6 @@ def read_verified(
 
 
 T = TypeVar("T")
-P = ParamSpec("P")
-
-
-def asked(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[JournalReader, P], T]:
-    """Return a method that runs a function which asks a journal; see :meth:`JournalReader.read`."""
-
-    def method(self: JournalReader, /, *args: P.args, **named: P.kwargs) -> T:
-        return self.read(lambda connection: work(connection, *args, **named))
-
-    return method
 
 
 class JournalReader:
@@ -355,51 +341,20 @@ class JournalReader:
         with place.driver_errors():
             self._engine = read_only_engine(url, self._file, answer_seconds)
 
-    def stores(self) -> tuple[StoreRow, ...]:
+    def stores(self) -> tuple[StoreRecord, ...]:
         """Return every store, by name and path."""
-        last = (
-            select(samples.c.store_id, func.max(samples.c.at_ms).label("at_ms"))
-            .group_by(samples.c.store_id)
-            .subquery()
-        )
-        fullest = (
-            select(disks.c.store_id, func.max(levels.c.used_percent).label("used_percent"))
-            .join(levels, levels.c.disk_id == disks.c.id)
-            .join(last, (disks.c.store_id == last.c.store_id) & (levels.c.at_ms == last.c.at_ms))
-            .group_by(disks.c.store_id)
-            .subquery()
-        )
-        oldest = (
-            select(samples.c.store_id, func.max(samples.c.oldest_message_ms).label("oldest_message_ms"))
-            .join(last, (samples.c.store_id == last.c.store_id) & (samples.c.at_ms == last.c.at_ms))
-            .group_by(samples.c.store_id)
-            .subquery()
-        )
-        query = (
-            select(
-                *(column for column in stores.c if column is not stores.c.created_at_ms),
-                last.c.at_ms.label("sampled_at_ms"),
-                fullest.c.used_percent,
-                oldest.c.oldest_message_ms,
-            )
-            .outerjoin(last, stores.c.store_id == last.c.store_id)
-            .outerjoin(fullest, stores.c.store_id == fullest.c.store_id)
-            .outerjoin(oldest, stores.c.store_id == oldest.c.store_id)
-            .order_by(stores.c.name, stores.c.real_path)
-        )
-        rows = self.read(lambda connection: connection.execute(query).all())
-        return tuple(StoreRow(**row._mapping) for row in rows)
+        return tuple(sorted(self.read(read_stores), key=lambda one: (one.name or "", one.real_path)))
 
-    summaries = asked(read_summaries)
-    cleanups = asked(read_cleanups)
-    drifts = asked(read_drifts)
-    verdicts = asked(read_verdicts)
-    incidents = asked(read_incidents)
-    segments = asked(read_segments)
-    topic_days = asked(read_topic_days)
-    archived_topics = asked(read_archived_topics)
-    rules = asked(read_rules)
-    standing = asked(read_standing)
+    summaries = reads(read_summaries)
+    cleanups = reads(read_cleanups)
+    drifts = reads(read_drifts)
+    verdicts = reads(read_verdicts)
+    incidents = reads(read_incidents)
+    segments = reads(read_segments)
+    topic_days = reads(read_topic_days)
+    archived_topics = reads(read_archived_topics)
+    rules = reads(read_rules)
+    standing = reads(read_standing)
 
     def store_id(self, name: str) -> str | None:
         """Return the id of the store with this name; None: the journal knows none."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, and_, func, or_, select
+from sqlalchemy import Connection, Select, and_, func, or_, select
 from sqlalchemy.exc import NoResultFound
 
 from storage_engine.core.clock import HOUR_MS
@@ -18,7 +18,7 @@ from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.answers import RunRow
 from storage_engine.journal.records import Event, Phase, Step
-from storage_engine.journal.tables.rows import in_parts, read_plan, to_event
+from storage_engine.journal.tables.rows import EVENTS, in_parts, read_plan, to_event
 from storage_engine.journal.tables.schema import events, reports, runs
 from storage_engine.model.hold import DriftKind
 from storage_engine.model.plan import Plan
@@ -144,12 +144,7 @@ def events_of_deletion(connection: Connection, run_id: int) -> tuple[Event, ...]
         and_(events.c.step == Step.RELEASE.value, events.c.subject != ""),
         events.c.step.in_([Step.DRIFT.value, Step.ACCEPT_LOSS.value]),
     )
-    query = (
-        select(runs.c.run_key, events)
-        .join(events, events.c.run_id == runs.c.id)
-        .where(runs.c.id == run_id, mine)
-        .order_by(events.c.id)
-    )
+    query = EVENTS.where(runs.c.id == run_id, mine).order_by(events.c.id)
     return tuple(map(to_event, connection.execute(query)))
 
 
@@ -188,11 +183,14 @@ def deletions_after(connection: Connection, store_id: str, event_id: int) -> tup
 def _standing(connection: Connection, store_id: str, run_ids: Sequence[int]) -> Iterator[int]:
     """Yield those of some runs that are of a store and were not undone."""
     for some in in_parts(run_ids):
-        undone = select(events.c.run_id).where(
-            events.c.run_id.in_(some), events.c.step == Step.UNDO.value, events.c.phase == Phase.RESULT.value
-        )
         mine = select(runs.c.id).where(runs.c.id.in_(some), runs.c.store_id == store_id)
-        yield from connection.execute(mine.where(runs.c.id.not_in(undone))).scalars()
+        yield from connection.execute(mine.where(runs.c.id.not_in(undone_among(some)))).scalars()
+
+
+def undone_among(run_ids: Sequence[int]) -> Select[tuple[int]]:
+    """The runs, among these, that have brought back what they deleted."""
+    undone = events.c.step == Step.UNDO.value, events.c.phase == Phase.RESULT.value
+    return select(events.c.run_id).where(events.c.run_id.in_(run_ids), *undone)
 
 
 _MOST_UNPACKED = 200

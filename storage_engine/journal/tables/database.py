@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
@@ -57,7 +57,8 @@ class JournalPlace:
 
     @contextmanager
     def driver_errors(self) -> Iterator[None]:
-        """
+        """Turn what loading the URL's driver raises into errors that say what to install.
+
         :raises BadInputError: the driver that the URL names isn't installed.
         :raises MissingExtraError: it is one that an extra brings.
         """
@@ -77,7 +78,8 @@ class JournalPlace:
 
 
 def place_of(url: str) -> JournalPlace:
-    """
+    """Read from its URL where a journal is, and which words of it are secrets.
+
     :param url: SQLAlchemy URL.
     :raises BadInputError: not a URL, that of a database in memory, or one with what a driver would load.
     """
@@ -345,18 +347,26 @@ class JournalDatabase:
         )
 
 
+class Reads(Protocol):
+    """What asks a journal."""
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work``, which only asks."""
+
+
 class HasDatabase:
     """What works on a journal, a transaction a method."""
 
     def __init__(self, database: JournalDatabase) -> None:
         self._database = database
+        self.read = database.read
 
 
-def reads(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[HasDatabase, P], T]:
-    """Return a method that runs a function which only asks; see :meth:`JournalDatabase.read`."""
+def reads(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[Reads, P], T]:
+    """Return a method that runs a function which only asks, on one consistent state."""
 
-    def method(self: HasDatabase, /, *args: P.args, **named: P.kwargs) -> T:
-        return self._database.read(lambda connection: work(connection, *args, **named))
+    def method(self: Reads, /, *args: P.args, **named: P.kwargs) -> T:
+        return self.read(lambda connection: work(connection, *args, **named))
 
     return method
 

@@ -14,13 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import repeat
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
     Row,
+    Select,
     and_,
     cast,
     delete,
@@ -35,14 +36,16 @@ from storage_engine.commands import Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import filled, from_jsonable, to_jsonable, to_recorded
 from storage_engine.core.long_work import no_collection
-from storage_engine.journal.records import Event, Phase, Run, RunState, Step, Waiver
+from storage_engine.journal.records import Event, Phase, Run, RunState, Step, StoreRecord, Waiver
 from storage_engine.journal.tables.schema import (
     events,
     heads,
+    log_lineages,
     plans,
     rules,
     runs,
     samples,
+    stores,
     topic_days,
     waivers,
 )
@@ -482,6 +485,16 @@ def read_rules(connection: Connection, store_id: str, start_ms: int, end_ms: int
 Subjects = Sequence[tuple[str, Mapping[str, Any]]]
 
 
+def read_stores(connection: Connection, *where: ColumnElement[bool]) -> tuple[StoreRecord, ...]:
+    """Return every store that has an identity, or those of a condition, the oldest first."""
+    rows = connection.execute(select(stores).where(*where).order_by(stores.c.created_at_ms)).all()
+    mine = select(log_lineages).where(log_lineages.c.store_id.in_([row.store_id for row in rows]))
+    of_logs: dict[str, dict[str, int]] = {}
+    for one in connection.execute(mine.order_by(log_lineages.c.log)):
+        of_logs.setdefault(one.store_id, {})[one.log] = one.lineage
+    return tuple(StoreRecord(**row._mapping, log_lineages=of_logs.get(row.store_id, {})) for row in rows)
+
+
 def find_run_row(connection: Connection, store_id: str, run_key: str) -> Run | None:
     row = connection.execute(
         select(runs).where(runs.c.store_id == store_id, runs.c.run_key == run_key)
@@ -498,6 +511,16 @@ def _to_run(connection: Connection, row: Row[Any]) -> Run:
         request=from_jsonable(PlanRequest, row.request),
         plan=None if row.plan is None else read_plan(connection, row.plan),
     )
+
+
+EVENTS: Final = select(runs.c.run_key, events).join(events, events.c.run_id == runs.c.id)
+"""Rows for :func:`to_event`."""
+
+
+def last_result(store_id: str, step: Step, *where: ColumnElement[bool]) -> Select[Any]:
+    """The newest result of a step in all runs of a store, as a row for :func:`to_event`."""
+    results = EVENTS.where(events.c.step == step.value, events.c.phase == Phase.RESULT.value)
+    return results.where(runs.c.store_id == store_id, *where).order_by(events.c.id.desc()).limit(1)
 
 
 def to_event(row: Row[Any]) -> Event:

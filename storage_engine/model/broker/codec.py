@@ -237,7 +237,8 @@ class RestoredConfig(Protocol):
         """Return which files there are of a log, by their path below the restored root."""
 
     def check(self, receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]) -> None:
-        """
+        """Make sure that a broker would serve what is to be restored.
+
         :param read_segment: gives a segment's bytes as the lake has them, which nobody has compared with its
             SHA-256.
         :raises RestoreError: the broker would not serve what these receipts are of.

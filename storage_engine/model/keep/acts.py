@@ -161,7 +161,8 @@ def sha256_of_act(data: bytes) -> str:
 
 
 def decode_act(data: bytes, where: str) -> Act:
-    """
+    """Decode an act from its JSON.
+
     :raises BadInputError: it is none, or a newer release wrote it.
     """
     try:

@@ -143,11 +143,6 @@ def list_segments(context: Context) -> Listed:
     return Listed(found, tuple(segment for segment in others if segment.facts.size_bytes), snapshot)
 
 
-def archivable_segments(context: Context) -> Archivable:
-    """Return what may be archived by now, oldest first in each log."""
-    return list_segments(context).archivable
-
-
 def kept_out_segments(context: Context, listed: Listed) -> tuple[KeptOut, ...]:
     """Return which sealed segments stay out of the lake that, by the journal, were never archived."""
     reasons = listed.archivable.kept_out

@@ -40,27 +40,19 @@ from storage_engine.lake.soundness.segment_reader import untouched_files
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.storage.pace import pace_at
 from storage_engine.model.broker.broker_store import contexts_of, process_of
-from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.deleted_range import DELETION
 from storage_engine.model.proof.receipt import ChainHead, Receipt
 from storage_engine.model.report.diagnosis import named_in_short
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.spark_from import in_process
 from storage_engine.model.store import WENT, FileFacts, Segment, SegmentContext, SegmentId, by_log
 from storage_engine.retention.archive.archivable import (
     KeptOut,
     Listed,
-    archivable_segments,
     kept_out_segments,
     list_segments,
     refuse_other_logs,
 )
-from storage_engine.retention.archive.gone import (
-    GoneResult,
-    present_segments,
-    remembered_log_ids,
-    settle_gone,
-)
+from storage_engine.retention.archive.gone import GoneResult, find_moved, settle_gone
 from storage_engine.retention.proof.gate import lacking_companions
 from storage_engine.retention.proof.history import release_by_any_run, segment_subject
 from storage_engine.retention.proof.proofs import (
@@ -218,7 +210,7 @@ def planned_segments(context: Context, run: Run) -> Planned:
 
     :raises StorageEngineError: each log lost what should have stayed.
     """
-    if context.store.policy.archive is ArchiveMode.OFF:
+    if not context.store.archives:
         return Planned()
     plan = approved_plan(run)
     now: dict[SegmentId, Segment] = {}
@@ -232,13 +224,9 @@ def planned_segments(context: Context, run: Run) -> Planned:
         else:
             _settle(segment, found, now, waiting)
     if elsewhere:
-        present, log_ids = (
-            present_segments(context, context.snapshot(clock_ms())),
-            remembered_log_ids(context),
-        )
-        for segment in elsewhere:
-            if found := present.find(segment, log_ids.get(segment.log, ())):
-                _settle(segment, found, now, waiting)
+        moved = find_moved(context, context.snapshot(clock_ms()), elsewhere)
+        for segment in (one for one in elsewhere if one.id in moved):
+            _settle(segment, moved[segment.id], now, waiting)
     gone = settle_gone(
         context,
         run,
@@ -383,7 +371,9 @@ def archive_jobs(
     refuse_dry_run(run)
     with context.errors(run, Step.ARCHIVE):
         segments = (
-            archivable_segments(context).segments if all_sealed else planned_segments(context, run).segments
+            list_segments(context).archivable.segments
+            if all_sealed
+            else planned_segments(context, run).segments
         )
         if not segments:
             return ()
@@ -670,13 +660,7 @@ def archive(
 
 def begin_background_run(context: Context, run_key: str) -> Run:
     """The run, which needs no plan."""
-    run = context.journal.find_run(context.record.store_id, run_key)
-    return run or context.journal.begin_run(context.record.store_id, run_key, PlanRequest())
-
-
-def slots(segments: Sequence[Segment]) -> set[tuple[str, int]]:
-    """Log and base offset of each."""
-    return {(segment.log, segment.base_offset) for segment in segments}
+    return context.journal.run_without_plan(context.record.store_id, run_key)
 
 
 def record_intents(context: Context, run: Run, step: Step, segments: Sequence[Segment]) -> None:
@@ -693,7 +677,7 @@ def _read(context: Context, segments: Sequence[Segment], *, read_files: bool) ->
     return read_proofs(
         context.store.lakes,
         context.record,
-        slots(segments),
+        {segment.id for segment in segments},
         known=known_heads(context.journal, context.record),
         read_files=read_files,
         whole_logs=context.broker.identities is not None,

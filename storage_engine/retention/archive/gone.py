@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
@@ -18,9 +18,8 @@ from storage_engine.lake.coverage.coverage import Interval, merge_intervals, sub
 from storage_engine.model.broker.broker_store import is_used_by_others
 from storage_engine.model.hold import UNPROVEN, Drift, DriftKind
 from storage_engine.model.plan import LogPlan
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.store_settings import WE_DELETE
-from storage_engine.model.store import FileFacts, Segment, StoreSnapshot, by_log, may_be_one
+from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot, by_log, may_be_one
 from storage_engine.retention.archive.archivable import Unproven, prove_gone
 from storage_engine.retention.archive.missing_ranges import MissingRange
 from storage_engine.retention.proof.proofs import current_receipts, reachable_lakes, read_store_permits
@@ -63,50 +62,33 @@ class GoneResult:
     refusals: tuple[Refusal, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PresentSegments:
-    """The segments that a store has now, and which logs they are of.
+def find_moved(
+    context: Context, snapshot: StoreSnapshot, moved: Sequence[Segment]
+) -> dict[SegmentId, Segment]:
+    """Return what has segments' records now, wherever it lies, by the ids that these had.
 
-    :param segments: by log, oldest first.
-    :param log_ids: identities of logs by name; "", or none: it can't be told.
-    """
-
-    segments: Mapping[str, Sequence[Segment]]
-    log_ids: Mapping[str, str]
-
-    def is_log(self, log: str, log_ids: Collection[str]) -> bool:
-        """Return whether a name may still be of a log that had one of some identities; of none: it may."""
-        now = self.log_ids.get(log, "")
-        return not log_ids or any(map(partial(may_be_one, now), log_ids))
-
-    def find(self, segment: Segment, log_ids: Collection[str] = ()) -> Segment | None:
-        """Return what has a segment's records now, wherever it lies.
-
-        A broker may have moved its log to another directory, or its cleaner merged it into another segment.
-
-        :param log_ids: identities that its log may have had; none: they aren't known.
-        :return: None: another log has the name by now, or nothing has the records.
-        """
-        of_log = self.segments.get(segment.log, ())
-        index = bisect_right(of_log, segment.base_offset, key=attrgetter("base_offset")) - 1
-        if index < 0 or segment.end_offset > of_log[index].end_offset:
-            return None
-        return of_log[index] if self.is_log(segment.log, log_ids) else None
-
-
-def present_segments(context: Context, snapshot: StoreSnapshot) -> PresentSegments:
-    """Return where a snapshot's segments lie.
+    A broker may have moved their log to another directory, or its cleaner merged them into another segment.
+    Nothing is found of a log whose name another one has by now, or where nothing has the records.
 
     :raises StorageEngineError: the broker can't tell its logs.
     :raises OSError: a file can't be read.
     """
-    return PresentSegments(
-        {log.name: log.segments for log in snapshot.logs},
-        present_logs(context.broker, snapshot),
-    )
+    if not moved:
+        return {}
+    logs = {log.name: log.segments for log in snapshot.logs}
+    now, before = present_logs(context.broker, snapshot), _remembered_log_ids(context)
+    found: dict[SegmentId, Segment] = {}
+    for segment in moved:
+        of_log, log_ids = logs.get(segment.log, ()), before.get(segment.log, ())
+        index = bisect_right(of_log, segment.base_offset, key=attrgetter("base_offset")) - 1
+        # Where no identity is known of it, it may be the same log.
+        is_log = not log_ids or any(map(partial(may_be_one, now.get(segment.log, "")), log_ids))
+        if is_log and index >= 0 and segment.end_offset <= of_log[index].end_offset:
+            found[segment.id] = of_log[index]
+    return found
 
 
-def remembered_log_ids(context: Context) -> dict[str, set[str]]:
+def _remembered_log_ids(context: Context) -> dict[str, set[str]]:
     """Return which identities the logs of a store's open lineages had at earlier looks, by name."""
     found: dict[str, set[str]] = {}
     for one in kept_logs(context.store.journal_url, context.record.store_id) or ():
@@ -135,7 +117,7 @@ def settle_gone(
     :param nothing: sentence that says what wasn't changed.
     """
     # Then no lake proves anything, and nothing is lost that shouldn't have gone.
-    is_off = context.store.policy.archive is ArchiveMode.OFF
+    is_off = not context.store.archives
     gone: list[Segment] = []
     refusals: list[Refusal] = []
     for log in logs:

@@ -215,14 +215,7 @@ def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan |
 def _meant_spans(journal: Journal, record: StoreRecord) -> Iterator[ReleasedSpan]:
     """Yield what runs meant to delete and have no result of: one may be at work, or was killed."""
     for releases in open_releases(journal, record.store_id).values():
-        for release in releases.values():
-            yield ReleasedSpan(
-                release.log,
-                release.base_offset,
-                release.end_offset,
-                lineage=release.lineage or 0,
-                log_id=release.log_id or "",
-            )
+        yield from (release.span for release in releases.values())
 
 
 def _of_replicas(

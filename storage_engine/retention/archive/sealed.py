@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -23,11 +22,9 @@ from storage_engine.lake.coverage.verify_turns import by_receipt, standing_fault
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.lag import ArchiveLag, archive_lag_of
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store import WENT, FileFacts, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.archivable import (
     Listed,
-    archivable_segments,
     kept_out_segments,
     list_segments,
     still_unproven,
@@ -44,7 +41,6 @@ from storage_engine.retention.archive.archiving import (
     joined_results,
     record_intents,
     record_refused,
-    slots,
     where_here,
 )
 from storage_engine.retention.archive.gone import GoneResult, record_missing
@@ -104,18 +100,17 @@ def archive_sealed(
     :raises LakeUnavailableError: none of the store's lakes can be used.
     """
     context = open_context(store)
-    if context.store.policy.archive is ArchiveMode.OFF:
+    if not context.store.archives:
         return ArchiveResult(())
     run = begin_background_run(context, run_key)
-    started_ns = time.monotonic_ns()
-    with context.errors(run, Step.SEALED):
+    with context.errors(run, Step.SEALED) as save:
         done: list[ArchiveResult] = []
         known = kept_logs(context.store.journal_url, context.record.store_id) or ()
         looks = LogLooks()
         for attempt in range(LISTINGS):
             listed, log_ids = _look(context, looks)
             if not attempt:
-                remember_logs(context.store, context.journal, context.record, context.broker, listed.snapshot)
+                remember_logs(context, listed.snapshot)
             listing = _Listing(context, run, listed.archivable.segments, _left_of(budget_bytes, done))
             archive = partial(_archive, listing, archive_with, where, accept_damage)
             result, failed = archive_each_log(listing.segments, archive)
@@ -132,7 +127,7 @@ def archive_sealed(
             went_unproven = GoneResult(notices=(Text("what went is named by a later run: ", error),))
         else:
             if len(done) > 1:
-                remember_logs(context.store, context.journal, context.record, context.broker, listed.snapshot)
+                remember_logs(context, listed.snapshot)
         left_out = listed.archivable.refused
         faults = {log: StoreLayoutError(f"{why}.") for log, why in left_out.items()}
         refused = tuple(refusal(log, why, NOTHING).said for log, why in {**faults, **failed}.items())
@@ -141,7 +136,7 @@ def archive_sealed(
         if failed and not left_out and not {segment.log for segment in listing.segments} - failed.keys():
             raise next(iter(failed.values()))
         result = replace(joined_results(done), refused=refused)
-        context.save(run, Step.SEALED, {"segments": len(result.receipts), "lake": result.lake}, started_ns)
+        save({"segments": len(result.receipts), "lake": result.lake})
     unwritten = record_deletions(context, run)
     shared = shared_disk_notice(context.store, context.broker, context.data_paths)
     notices = (*result.notices, *went_unproven.notices, *unwritten, *filter(None, (shared,)))
@@ -239,13 +234,12 @@ def record_archive_lag(store: AnyStore, run_key: str) -> ArchiveLag | None:
     :return: None under the policy archive: off.
     """
     context = open_context(store)
-    if context.store.policy.archive is ArchiveMode.OFF:
+    if not context.store.archives:
         return None
     run = begin_background_run(context, run_key)
-    started_ns = time.monotonic_ns()
-    with context.errors(run, Step.ARCHIVE_LAG):
+    with context.errors(run, Step.ARCHIVE_LAG) as save:
         lag = sample_archive_lag(context)
-        context.save(run, Step.ARCHIVE_LAG, lag, started_ns)
+        save(lag)
     return lag
 
 
@@ -301,7 +295,7 @@ def archive_lag_of_store(context: Context) -> ArchiveLag:
 
     :raises LakeUnavailableError: no lake can be read.
     """
-    segments = archivable_segments(context).segments
+    segments = list_segments(context).archivable.segments
     return _measure(context.journal, context.record, context.store, segments)[0]
 
 
@@ -340,7 +334,8 @@ def within_budget(segments: Sequence[Segment], budget_bytes: int | None) -> list
 def _measure(
     journal: Journal, record: StoreRecord, store: ManagedStore, segments: Sequence[Segment]
 ) -> tuple[ArchiveLag, Proofs, list[Segment]]:
-    proofs = read_proofs(store.lakes, record, slots(segments), known=known_heads(journal, record))
+    wanted = {segment.id for segment in segments}
+    proofs = read_proofs(store.lakes, record, wanted, known=known_heads(journal, record))
     unproven = still_unproven(journal, record, proofs, segments)
     touched = {segment.id for segment in proofs.touched(unproven)}
     left = (segment for segment in unproven if segment.id not in touched)

@@ -23,7 +23,6 @@ from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.report.diagnosis import Finding
 from storage_engine.model.store import DiskUsage, Segment
 from storage_engine.retention.archive.archivable import still_unproven
-from storage_engine.retention.archive.archiving import slots
 from storage_engine.retention.proof.proofs import read_proofs
 from storage_engine.retention.proof.verification_memory import last_verified
 from storage_engine.retention.store.broker_disks import shared_disks
@@ -150,7 +149,8 @@ def unproven_segments(
     """
     if journal is None or record is None:
         return tuple(segments), (), (), 0
-    proofs = read_proofs(store.lakes, record, slots(segments), known=known_heads(journal, record))
+    wanted = {segment.id for segment in segments}
+    proofs = read_proofs(store.lakes, record, wanted, known=known_heads(journal, record))
     unproven = still_unproven(journal, record, proofs, segments)
     touched = proofs.touched(unproven)
     left = tuple(one for one in unproven if one not in touched)

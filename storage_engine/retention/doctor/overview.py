@@ -15,12 +15,13 @@ from storage_engine.core.host import ANY_HOST, is_this_host
 from storage_engine.core.jsonable import filled
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import JournalUnavailableError, StorageEngineError
-from storage_engine.journal.reading.answers import RunRow, Standing, StoreRow
+from storage_engine.journal.reading.answers import RunRow, Standing
 from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.records import StoreRecord
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.describing import LakeInfo, StoreInfo, describe
 from storage_engine.lake.restore.filled import filled_notes
-from storage_engine.model.store import LogSnapshot, Segment
+from storage_engine.model.store import LogSnapshot, in_runs
 from storage_engine.retention.quarantine.places import QuarantineLook, look_at_quarantines
 from storage_engine.retention.store.broker_answers import take_glance
 from storage_engine.retention.store.brokers import open_to_look
@@ -101,7 +102,7 @@ def overview(base: ManagedStore, lakes: Sequence[LakeConfig], now_ms: int) -> Ov
     :param base: a store whose journal is asked; what is at its path is read with its settings.
     """
     infos = tuple(describe(lake) for lake in lakes)
-    known: tuple[StoreRow, ...] = ()
+    known: tuple[StoreRecord, ...] = ()
     missing = ""
     reader = JournalReader(base.journal_url)
     try:
@@ -115,7 +116,7 @@ def overview(base: ManagedStore, lakes: Sequence[LakeConfig], now_ms: int) -> Ov
     return Overview(reader.name, missing, infos, tuple(found))
 
 
-def same_place(base: ManagedStore, row: StoreRow) -> ManagedStore:
+def same_place(base: ManagedStore, row: StoreRecord) -> ManagedStore:
     """Return a store of the journal: with the settings of ``base`` where that is the same, else with none."""
     if row.real_path == base.real_root:
         return base
@@ -132,7 +133,7 @@ def same_place(base: ManagedStore, row: StoreRow) -> ManagedStore:
 
 
 def _by_journal(
-    reader: JournalReader, row: StoreRow, base: ManagedStore, infos: Sequence[LakeInfo], now_ms: int
+    reader: JournalReader, row: StoreRecord, base: ManagedStore, infos: Sequence[LakeInfo], now_ms: int
 ) -> ManagedOverview:
     store = same_place(base, row)
     on_disk, quarantines, notes, not_seen = _on_disk(store, row, now_ms)
@@ -170,7 +171,7 @@ def _by_lakes(store_id: str, infos: Sequence[LakeInfo], missing: str) -> Managed
 
 
 def _on_disk(
-    store: ManagedStore, row: StoreRow, now_ms: int
+    store: ManagedStore, row: StoreRecord, now_ms: int
 ) -> tuple[tuple[DiskRange, ...] | None, tuple[QuarantineLook, ...], tuple[str, ...], str]:
     if row.host not in (None, ANY_HOST) and not is_this_host(row.host):
         return None, (), (), f"it is on host {row.host}"
@@ -187,13 +188,7 @@ def _on_disk(
 
 def _ranges(log: LogSnapshot) -> Iterator[DiskRange]:
     """Yield the log's runs of segments; where one doesn't begin at the end of the last, bytes are missing."""
-    runs: list[list[Segment]] = []
-    for segment in log.segments:
-        if runs and runs[-1][-1].end_offset == segment.base_offset:
-            runs[-1].append(segment)
-        else:
-            runs.append([segment])
-    for run in runs:
+    for run in in_runs(log.segments, lambda one, other: one.end_offset == other.base_offset):
         yield DiskRange(
             log.name,
             run[0].base_offset,

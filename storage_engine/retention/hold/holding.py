@@ -36,7 +36,7 @@ from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.broker.broker_store import hold_of
 from storage_engine.model.hold import Drift, DriftKind, HoldStatus
 from storage_engine.model.report.validation import Where
-from storage_engine.model.settings.policy import ArchiveMode, archive_limit
+from storage_engine.model.settings.policy import archive_limit
 from storage_engine.model.store import FileFacts, LogNames, SegmentId
 from storage_engine.retention.archive.archivable import still_unproven
 from storage_engine.retention.archive.archiving import begin_background_run
@@ -75,7 +75,7 @@ def with_unproven(record: StoreRecord, store: ManagedStore, found: Iterable[Drif
 
 
 def _unproven_text(record: StoreRecord, store: ManagedStore, one: Drift) -> str:
-    if store.policy.archive is ArchiveMode.OFF:
+    if not store.archives:
         return "No lake has any of it, as nothing is archived (archive: off)."
     spans: Spans = []
     unasked = []
@@ -171,7 +171,7 @@ def make_removable(context: Context) -> None:
         log had before it was written to.
     """
     store, said = context.store, ""
-    if _alone(store) and store.policy.archive is not ArchiveMode.OFF:
+    if _alone(store) and store.archives:
         said = join_texts(" ", (Text(notice, ".") for notice in tend_shield(store, tends=True).notices))
     left = [seen for seen in _alone(store) if not _is_accepted(context, seen)]
     _refuse_written(store.real_root, [seen for seen in left if seen.place is Place.IN_LOG])
@@ -219,7 +219,7 @@ def remove_all(context: Context) -> tuple[str, ...]:
     drop_links(root, [seen.link.name for seen in there if seen.link.name not in names], in_log=True)
     if not look_at_shield(root).links and remove_shield(root):
         mark_shield(root, record.store_id, record.lineages, False)
-    return asked_notices(context.store, context.journal, record)
+    return asked_notices(context)
 
 
 def _alone(store: ManagedStore) -> list[SeenLink]:
@@ -255,7 +255,7 @@ def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int
     :raises GateRefusedError: nothing can be held; says why, and the remedy.
     :raises BrokerError: the broker can't be asked.
     """
-    if context.store.policy.archive is ArchiveMode.OFF:
+    if not context.store.archives:
         return HoldStatus(False, left_to_broker=True, described="nothing of it is archived (archive: off)")
     proven, unknown = _proven(context, measured)
     margin_ms = context.store.policy.archive_margin_hours * HOUR_MS

@@ -19,10 +19,9 @@ from storage_engine.journal.journal import Event, Journal, Phase, Step, StoreRec
 from storage_engine.model.broker.broker_store import BrokerStore, UnheldSegments, course_of, hold_of
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.report.diagnosis import named_in_short
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store import Segment, SegmentState
 from storage_engine.retention.archive.archivable import still_unproven
-from storage_engine.retention.archive.archiving import begin_background_run, slots
+from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.archive.sealed import MeasuredLag
 from storage_engine.retention.hold.hold_text import hold_end_text
 from storage_engine.retention.proof.proofs import read_proofs
@@ -129,13 +128,13 @@ def unproven_of(
     store: ManagedStore, journal: Journal, record: StoreRecord, unheld: UnheldSegments
 ) -> UnprovenSegments:
     """Leave out what the lakes prove; a lake that can't be asked proves nothing, wherever it lies."""
-    if store.policy.archive is ArchiveMode.OFF:
+    if not store.archives:
         return UnprovenSegments()
     segments: tuple[Segment, ...] = unheld.segments
     unasked: tuple[str, ...] = ()
     if segments:
         try:
-            known, wanted = known_heads(journal, record), slots(segments)
+            known, wanted = known_heads(journal, record), {one.id for one in segments}
             proofs = read_proofs(store.lakes, record, wanted, known=known, whole_chain=True)
             unasked = tuple(_clause(why) for _, why in proofs.unreachable)
             asked = replace(proofs, unreachable=())

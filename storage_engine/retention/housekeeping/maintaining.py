@@ -14,9 +14,8 @@ from dataclasses import astuple, dataclass, replace
 from functools import partial
 from operator import add
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, update
 
 from storage_engine.brokers import store_called
 from storage_engine.commands import Text
@@ -36,12 +35,12 @@ from storage_engine.exceptions import StoreBusyError
 from storage_engine.journal.journal import Journal, StoreRecord, delete_levels
 from storage_engine.journal.records import Phase, RunState, Step
 from storage_engine.journal.tables.database import JournalDatabase, missing_sqlite_file
+from storage_engine.journal.tables.rows import last_result
 from storage_engine.journal.tables.schema import events, plans, reports, runs, samples, stores, topic_days
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.gc.compaction import maintain_compaction
 from storage_engine.lake.gc.maintenance import LakeMaintenance, LakePolicy, maintain_lake
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.retention.housekeeping.lake_expiry import maintain_expiry
 from storage_engine.retention.quarantine.emptying import Keeper, empty_expired
 from storage_engine.retention.ranges.recording_deletions import write_deletions
@@ -275,7 +274,7 @@ def _protected(connection: Connection, store_id: str) -> frozenset[str]:
     )
     found = set(connection.execute(planned).scalars())
     for step in (Step.REPORT, Step.VALIDATE):
-        last = connection.execute(_last_result(store_id, step)).first()
+        last = connection.execute(last_result(store_id, step)).first()
         if last is not None:
             found |= {last.run_key, str(last.payload.get(SINCE) or last.run_key)}
     return frozenset(found | _with_quarantine(connection, store_id))
@@ -292,17 +291,6 @@ def _with_quarantine(connection: Connection, store_id: str) -> set[str]:
     )
     begun = keys.where(events.c.step == Step.QUARANTINE.value)
     return {*connection.execute(begun).scalars()} - {*connection.execute(over).scalars()}
-
-
-def _last_result(store_id: str, step: Step) -> Select[Any]:
-    return (
-        select(events.c.id, runs.c.run_key, events.c.payload)
-        .join(runs, events.c.run_id == runs.c.id)
-        .where(runs.c.store_id == store_id)
-        .where(events.c.step == step.value, events.c.phase == Phase.RESULT.value)
-        .order_by(events.c.id.desc())
-        .limit(1)
-    )
 
 
 def _expire_runs(
@@ -341,7 +329,7 @@ def _expiring(connection: Connection, store_id: str) -> ColumnElement[bool]:
             events.c.phase != Phase.RESULT.value,
         ),
     )
-    kept = connection.execute(_last_result(store_id, Step.HOLD)).first()
+    kept = connection.execute(last_result(store_id, Step.HOLD)).first()
     return expiring if kept is None else and_(expiring, events.c.id != kept.id)
 
 
@@ -536,9 +524,8 @@ def maintain_store(
     journal = Journal(store.journal_url)
     record = identify(store, journal)
     emptied = _empty(Keeper(journal, record, store.lakes), now_ms, dry_run)
-    lakes = store.lakes if store.policy.archive is not ArchiveMode.OFF else ()
     # Rows first: events that they are made of may expire.
-    unwritten = () if dry_run else write_deletions(lakes, store.journal_url, record)
+    unwritten = () if dry_run else write_deletions(store.archive_lakes, store.journal_url, record)
     done = _maintain(store.journal_url, Path(store.report_dir), {record.store_id}, now_ms, expiry, dry_run)
     return replace(done, quarantines=emptied, notices=(*done.notices, *unwritten))
 

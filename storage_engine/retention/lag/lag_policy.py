@@ -61,10 +61,7 @@ def lag_doubt(source: LagSource, at_ms: int, now_ms: int, most_minutes: int) -> 
 
 def _keep_all(log: LogPlan) -> Sequence[Decision]:
     why = f"which messages of log {log.log} consumers have not read was not measured: its lag is unknown"
-    return [
-        Decision(decision.segment, Reason.LAG_BLOCKED, why) if decision.deletes else decision
-        for decision in log.decisions
-    ]
+    return log.kept(Reason.LAG_BLOCKED, why)
 
 
 def _keep_needed(log: LogPlan, first: Mapping[str | None, QueueLag], unit: str) -> Sequence[Decision]:
@@ -73,14 +70,7 @@ def _keep_needed(log: LogPlan, first: Mapping[str | None, QueueLag], unit: str) 
     if not found:
         return log.decisions
     lag = min(found, key=_needed_from)
-    kept_from, why = _needed_from(lag), _why(lag, unit)
-
-    def decide(decision: Decision) -> Decision:
-        if decision.deletes and decision.segment.base_offset >= kept_from:
-            return Decision(decision.segment, Reason.LAG_BLOCKED, why)
-        return decision
-
-    return [decide(decision) for decision in log.decisions]
+    return log.kept(Reason.LAG_BLOCKED, _why(lag, unit), from_offset=_needed_from(lag))
 
 
 def _needed_from(lag: QueueLag) -> int:

@@ -17,7 +17,7 @@ from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog.config import CATALOG_FILE, DESCRIPTION, LakeConfig
 from storage_engine.model.broker.broker_store import BrokerStore, consumers_of
 from storage_engine.model.lag import Unread, UnreadMessages
-from storage_engine.model.settings.policy import ArchiveMode, LagPolicy
+from storage_engine.model.settings.policy import LagPolicy
 from storage_engine.model.store import Segment, SegmentState, StoreSnapshot
 from storage_engine.retention.store.broker_answers import package_errors
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -213,7 +213,7 @@ def unread_lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool = 
 
 def _lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool) -> Iterator[str]:
     store = place if isinstance(place, ManagedStore) else place.store
-    in_lake = store.policy.archive is not ArchiveMode.OFF and not waived
+    in_lake = store.archives and not waived
     unarchived = _unarchived_topics(place, store, unread.rows[:ROWS_SHOWN]) if in_lake else frozenset()
     if unread.error:
         yield f"what consumers have not read of what goes is not known: {unread.error}"
@@ -229,9 +229,7 @@ def _lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool) -> Iter
         yield error_text(unread.shielded_error)
     for row in unread.shielded[:ROWS_SHOWN]:
         yield shielded_text(row) + (
-            f" until a lake has them; to get them then: {_command(store, row)}"
-            if store.policy.archive is not ArchiveMode.OFF
-            else ""
+            f" until a lake has them; to get them then: {_command(store, row)}" if store.archives else ""
         )
     if more := len(unread.shielded[ROWS_SHOWN:]):
         yield f"so it is for at least {count_text(more, 'more group and topic')} that report.json names"

@@ -19,7 +19,7 @@ from typing import Any
 
 from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.jsonable import from_jsonable, to_recorded
+from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import bytes_text, count_text, reason_text
 from storage_engine.exceptions import BadInputError, ReceiptError, StoreBusyError, StoreCrashedError
 from storage_engine.journal.journal import Event, Phase, Run, Step
@@ -34,7 +34,6 @@ from storage_engine.model.broker.broker_tasks import (
     TaskLimits,
 )
 from storage_engine.model.report.diagnosis import reason_of
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store import SegmentId
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.proof.deletion_checks import check_inside
@@ -293,9 +292,7 @@ def _result(
 
 
 def _save(context: Context, run: Run, result: TaskResult, started_ns: int) -> TaskResult:
-    took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
-    said = {"result": to_recorded(result), "took_ms": took_ms}
-    context.journal.record(run, Step.BROKER_TASK, Phase.RESULT, [(WHOLE, said)])
+    context.save(run, Step.BROKER_TASK, result, started_ns)
     return result
 
 
@@ -339,7 +336,7 @@ def _wanted(left: LeftOver) -> str:
 
 def _proofs(context: Context, lefts: Sequence[LeftOver], known: KnownHeads, lease: Lease) -> Proofs:
     wanted = {one.segment for left in lefts for one in left.files if one.segment is not None}
-    if context.store.policy.archive is ArchiveMode.OFF or not wanted:
+    if not context.store.archives or not wanted:
         return Proofs(())
     return read_proofs_to_delete(context, wanted, known, lease)
 
@@ -353,7 +350,7 @@ def _unproven(context: Context, left: LeftOver, proofs: Proofs) -> str:
     lacking = [Path(one.facts.path).name for one, _ in _counting(left) if not any(_proven(one, proofs))]
     if not lacking:
         return ""
-    off = context.store.policy.archive is ArchiveMode.OFF
+    off = not context.store.archives
     return f"no lake has {', '.join(lacking)}{', as nothing is archived' if off else ''}"
 
 

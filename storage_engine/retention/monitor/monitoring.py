@@ -98,7 +98,7 @@ def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[s
     )
     if snapshot is None:
         return {"page_errors": errors}
-    _told(errors, "which logs there are", lambda: _remember(context, snapshot))
+    _told(errors, "which logs there are", lambda: remember_logs(context, snapshot))
     found = _told(errors, "where bytes are", lambda: look_for_ranges(context, snapshot, measured))
     ranges, unasked = found or (None, "")
     lost = _lost(ranges, unasked)
@@ -122,10 +122,6 @@ def _told(errors: list[str], what: str, tell: Callable[[], Any]) -> Any:
         known = isinstance(error, (StorageEngineError, OSError))
         errors.append(Text(f"{what} is not known: ", error if known else unexpected(error)))
         return None
-
-
-def _remember(context: Context, snapshot: StoreSnapshot) -> None:
-    remember_logs(context.store, context.journal, context.record, context.broker, snapshot)
 
 
 def _due(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None) -> Mapping[str, Any]:

@@ -128,7 +128,8 @@ class CommandMeans:
         return self.words[0]
 
     def send(self, told: Notification, seconds: float) -> None:
-        """
+        """Run the command, with a notification as JSON on its standard input, within so many seconds.
+
         :raises StorageEngineError: it ended with another code than 0, or not in time; it is killed then.
         :raises OSError: it can't be started.
         """
@@ -173,7 +174,8 @@ class WebhookMeans:
         return f"{urlsplit(self.url).scheme}://{urlsplit(self.url).hostname}"
 
     def send(self, told: Notification, seconds: float) -> None:
-        """
+        """Post a notification as JSON to the URL, within so many seconds.
+
         :raises StorageEngineError: it answered with a failure, or not in time.
         """
         import requests

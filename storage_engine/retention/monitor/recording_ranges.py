@@ -12,6 +12,7 @@ from functools import partial
 
 from storage_engine.commands import Text, join_texts
 from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import filled
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.run_rows import deletions_after, journal_ends
@@ -21,7 +22,6 @@ from storage_engine.lake.coverage.verify_turns import History, by_receipt, stand
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.plan import Decision, PlanRequest
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store import LogNames, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.sealed import MeasuredLag
 from storage_engine.retention.proof.history import compared_receipts
@@ -101,13 +101,6 @@ def hole_spans(
         yield from excused_parts(span, accepted)
 
 
-def store_ranges(
-    context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
-) -> tuple[OffsetRange, ...]:
-    """Return the ranges of :func:`look_for_ranges`."""
-    return look_for_ranges(context, snapshot, measured)[0]
-
-
 def look_for_ranges(
     context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
 ) -> tuple[tuple[OffsetRange, ...], str]:
@@ -122,7 +115,7 @@ def look_for_ranges(
     """
     plan = propose(context.broker, snapshot, clock_ms(), PlanRequest())
     lakes, deleted = Lakes(), tuple[ReleasedSpan, ...]()
-    if context.store.policy.archive is not ArchiveMode.OFF:
+    if context.store.archives:
         journal_url, store_id = context.store.journal_url, context.record.store_id
         known = kept_ranges(journal_url, store_id)
         lakes, found = _lakes(context, snapshot, measured, known)
@@ -251,11 +244,6 @@ def _with_deleted(context: Context, known: RangeMemory) -> RangeMemory:
     # What an undone run deleted is back.
     memory = known.deleted if known.deleted.last_undo == ends.last_undo else DeletedMemory()
     rows = reader.read(lambda connection: deletions_after(connection, store_id, memory.known_id))
-    new = (
-        ReleasedSpan(
-            one.log, one.start_offset, one.end_offset, one.excuse, lineage=one.lineage, log_id=one.log_id
-        )
-        for one in rows
-    )
+    new = (filled(ReleasedSpan, one, excused=one.excuse) for one in rows)
     spans = tuple(joined((*memory.spans, *new)))
     return replace(known, deleted=DeletedMemory(ends.last_undo, ends.known_id, spans))

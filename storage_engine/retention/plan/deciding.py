@@ -61,13 +61,7 @@ def _keep_pending(log: LogPlan, pending: Sequence[Pending]) -> Sequence[Decision
         return log.decisions
     kept_from, _ = min(held)
     why = "; ".join(text for base_offset, text in held if base_offset == kept_from)
-
-    def decide(decision: Decision) -> Decision:
-        if decision.deletes and decision.segment.base_offset >= kept_from:
-            return Decision(decision.segment, Reason.PENDING_BLOCKED, why)
-        return decision
-
-    return [decide(decision) for decision in log.decisions]
+    return log.kept(Reason.PENDING_BLOCKED, why, from_offset=kept_from)
 
 
 def pending_notices(plan: Plan, pending: Sequence[Pending], policy: PendingPolicy) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from storage_engine.model.plan import Decision, Reason
 
@@ -50,27 +51,14 @@ def runs_of(
 
     :param detail: the part of a decision's words that is shown.
     """
-    run: list[Decision] = []
-    for decision in decisions:
-        if run and _key(run[0], detail) != _key(decision, detail):
-            yield _run(run, detail)
-            run = []
-        run.append(decision)
-    if run:
-        yield _run(run, detail)
-
-
-def _key(decision: Decision, detail: Callable[[Decision], str]) -> tuple[Reason, str]:
-    return decision.reason, without_moments(detail(decision))
+    for _, group in groupby(decisions, lambda one: (one.reason, without_moments(detail(one)))):
+        run = tuple(group)
+        yield DecisionRun(run, with_spans([detail(decision) for decision in run]))
 
 
 def without_moments(detail: str) -> str:
     """Return a decision's words without its moments: neighbours that have the same are told once."""
     return _MOMENT.sub(_PLACE, detail)
-
-
-def _run(run: Sequence[Decision], detail: Callable[[Decision], str]) -> DecisionRun:
-    return DecisionRun(tuple(run), with_spans([detail(decision) for decision in run]))
 
 
 def with_spans(details: Sequence[str]) -> str:

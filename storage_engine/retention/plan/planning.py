@@ -115,8 +115,8 @@ def make_plan(
                 UNREAD: to_recorded(decided.unread),
             }
             check_quarantine(context.store, context.broker.data_paths, decided)
-            remember_logs(context.store, context.journal, context.record, context.broker, decided.snapshot)
-            shielded = asked_notices(context.store, context.journal, context.record, decided.plan.to_delete)
+            remember_logs(context, decided.snapshot)
+            shielded = asked_notices(context, decided.plan.to_delete)
             permits = read_store_permits(context.store, context.journal, context.record)
             shielded = (*unarchived_notices(permits, decided.plan.to_delete), *shielded)
             replaced = replaced_notices(context.store.real_root)

@@ -10,7 +10,6 @@ from storage_engine.commands import Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import ShieldError
 from storage_engine.model.plan import Plan, PlanRequest
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.spark_from import SparkUse, archive_place, lag_place
 from storage_engine.retention.plan.deciding import Decided, HoldBack, check_quarantine, decide
 from storage_engine.retention.store.broker_answers import take_glance
@@ -47,7 +46,7 @@ def preview(
             take=take_glance,
         )
         check_quarantine(store, broker.data_paths, decided)
-    if decided.plan.to_delete and store.policy.archive is not ArchiveMode.OFF and store.may_have_journal:
+    if decided.plan.to_delete and store.archives and store.may_have_journal:
         from storage_engine.retention.proof.proofs import look_up_permits, unarchived_notices
 
         unarchived = unarchived_notices(look_up_permits(store), decided.plan.to_delete)
@@ -73,5 +72,4 @@ def places_lines(plan: Plan, store: ManagedStore, spark: SparkUse | None) -> Ite
     archive = archive_place(spark, threads, sum(sizes), len(sizes))
     lag = lag_place(spark, spark.spark_from.positions or 1) if spark else lag_place(None, 0)
     least = f" from {spark.spark_from.of_lag} on" if spark and spark.spark_from.positions else ""
-    archives = store.policy.archive is not ArchiveMode.OFF
-    yield f"Archive {archive.text if archives else 'off'}; consumer lag {lag.text}{least}"
+    yield f"Archive {archive.text if store.archives else 'off'}; consumer lag {lag.text}{least}"

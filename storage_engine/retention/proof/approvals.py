@@ -24,7 +24,6 @@ from storage_engine.model.plan import (
     Decision,
     Person,
     PlanQuestion,
-    PlanRequest,
     Realm,
     RecordedPolicy,
     Reply,
@@ -314,7 +313,10 @@ def question_alarms(
 
 
 def require_consent(context: Context, run: Run, consent: Consent) -> None:
-    """:raises NotApprovedError: a second person has to approve the run's plan, and none has."""
+    """Make sure that a plan may go as far as persons are concerned.
+
+    :raises NotApprovedError: a second person has to approve the run's plan, and none has.
+    """
     if not consent.refuses:
         return
     digest = approved_plan(run).digest
@@ -394,8 +396,7 @@ def lower_policy(
             f"{approval.value} with {minimum_hours or 'none'}. Nothing was recorded. To ask for more, say so "
             "in the store's settings: it holds from the next run on."
         )
-    found = journal.find_run(store_id, _POLICY_RUN)
-    run = found or journal.begin_run(store_id, _POLICY_RUN, PlanRequest())
+    run = journal.run_without_plan(store_id, _POLICY_RUN)
     events = [one for one in journal.store_events(store_id, Step.APPROVAL) if one.subject == _POLICY]
     if events and events[-1].phase is Phase.INTENT and now_ms - events[-1].at_ms < LOWERING_HOURS * HOUR_MS:
         asked = from_jsonable(RecordedPolicy, events[-1].payload)

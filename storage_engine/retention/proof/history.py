@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.journal.journal import Event, Journal, Phase, Step
@@ -73,6 +73,12 @@ class SegmentRelease:
     def end_offset(self) -> int:
         return self.segment.end_offset
 
+    @property
+    def span(self) -> ReleasedSpan:
+        """Return its range, for laying store and lake over each other."""
+        lineage, log_id = self.lineage or 0, self.log_id or ""
+        return ReleasedSpan(self.log, self.base_offset, self.end_offset, lineage=lineage, log_id=log_id)
+
 
 def segment_subject(log: str, base_offset: int) -> str:
     """Return how events name a segment."""
@@ -128,24 +134,13 @@ def released_spans(
     :param unasked: where the lakes are that can't be asked now.
     """
     results = journal.store_events(store_id, Step.RELEASE, Phase.RESULT)
-    return spans_of_results(journal, store_id, results, unasked)
-
-
-def spans_of_results(
-    journal: Journal, store_id: str, results: Iterable[Event], unasked: Collection[str] = ()
-) -> tuple[ReleasedSpan, ...]:
-    """Return what runs deleted by some results of releases; what was undone since is back."""
     undone = _undone(journal, store_id)
     gone = (_release(event) for event in results if event.subject and event.run_key not in undone)
     return tuple(
-        ReleasedSpan(
-            log=release.log,
-            start_offset=release.base_offset,
-            end_offset=release.end_offset,
+        replace(
+            release.span,
             excused="" if release.receipt_hash else release.passage_detail,
             unasked=release.lake if release.lake is not None and release.lake in unasked else "",
-            lineage=release.lineage or 0,
-            log_id=release.log_id or "",
         )
         for release in gone
     )

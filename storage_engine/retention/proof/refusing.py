@@ -130,12 +130,8 @@ def refuse_in_plan(plan: Plan, errors: Mapping[str, Exception]) -> Plan:
     """
 
     def decide(log: LogPlan) -> Sequence[Decision]:
-        if (error := errors.get(log.log)) is None:
-            return log.decisions
-        return [
-            Decision(one.segment, Reason.REFUSED, Text(error)) if one.deletes else one
-            for one in log.decisions
-        ]
+        error = errors.get(log.log)
+        return log.decisions if error is None else log.kept(Reason.REFUSED, Text(error))
 
     return plan.each_log(decide) if errors else plan
 

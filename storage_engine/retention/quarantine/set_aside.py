@@ -65,7 +65,10 @@ def _said(path: str) -> str:
 
 
 def refuse_undone(context: Context, run: Run) -> None:
-    """:raises RunStateError: the run was undone, or its undo has begun: it deletes nothing more."""
+    """Make sure that a run may still delete.
+
+    :raises RunStateError: the run was undone, or its undo has begun: it deletes nothing more.
+    """
     found = quarantine_of(context.journal, run)
     undone = (QuarantineState.UNDOING, QuarantineState.UNDONE, QuarantineState.UNDO_ENDED)
     if found is not None and found.state in undone:

@@ -12,8 +12,8 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,7 +127,7 @@ def move_back(place: Place, path: Path) -> None:
     :raises OSError: the directory that it was in is not there.
     """
     *parents, name = place.names(path)
-    with opened(place, *parents) as source, _opened_path(path.parent) as target:
+    with opened(place, *parents) as source, durable.opened(path.parent, _DIRECTORY_FLAGS) as target:
         if _lstat(path.name, target) is not None:
             raise QuarantineError(f"{path}: expected no file, found one. It was not touched.")
         _rename(name, source, target)
@@ -253,15 +253,6 @@ def opened(place: Place, *names: str, create: bool = False) -> Iterator[int]:
         os.close(descriptor)
 
 
-@contextmanager
-def _opened_path(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, _DIRECTORY_FLAGS)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def _lstat(name: str, directory: int) -> os.stat_result | None:
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -282,20 +273,16 @@ def _names(directory: int) -> list[str]:
     return os.listdir(directory)  # pathlib knows no descriptors
 
 
-def _listed(name: str, directory: int) -> tuple[int, Sequence[str]]:
-    descriptor = os.open(name, _DIRECTORY_FLAGS | _NO_LINK, dir_fd=directory)
-    return descriptor, _names(descriptor)
+def _inner(name: str, directory: int) -> AbstractContextManager[int]:
+    return durable.opened(name, _DIRECTORY_FLAGS | _NO_LINK, dir_fd=directory)
 
 
 def _count(directory: int, *, inner: bool = False) -> Contents:
     found = Contents()
     for name in _names(directory):
         if _is_directory(name, directory):
-            descriptor, _ = _listed(name, directory)
-            try:
+            with _inner(name, directory) as descriptor:
                 found += _count(descriptor, inner=True)
-            finally:
-                os.close(descriptor)
         elif (inner or name != MANIFEST) and (status := _lstat(name, directory)) is not None:
             found += Contents(1, status.st_size)
     return found
@@ -314,14 +301,11 @@ def _remove(
             name = _shrink(name, directory)
         return Contents(1, status.st_size) if durable.unlink(name, dir_fd=directory) else Contents()
     removed = Contents()
-    descriptor, names = _listed(name, directory)
-    try:
+    with _inner(name, directory) as descriptor:
         # The manifest last: what a kill leaves still says whose it is.
-        for below in sorted(names, key=lambda one: one == MANIFEST):
+        for below in sorted(_names(descriptor), key=lambda one: one == MANIFEST):
             gone = _remove(below, descriptor, before_steps, inner=True)
             removed += Contents() if below == MANIFEST and not inner else gone
-    finally:
-        os.close(descriptor)
     os.rmdir(name, dir_fd=directory)
     return removed
 
@@ -339,28 +323,25 @@ def _shrink(name: str, directory: int) -> str:
     # Elsewhere than on Linux there are no such leases.
     if mount is None or mount.kind not in LEASED_KINDS or not hasattr(fcntl, "F_SETLEASE"):
         return name
-    with suppress(OSError):
-        descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | _NO_LINK, dir_fd=directory)
-        try:
-            # That somebody waits is told by a signal, by default by one that ends the process.
-            fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
-            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-            if not _is_ours_alone(descriptor, name, directory):
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | _NO_LINK
+    with suppress(OSError), durable.opened(name, flags, dir_fd=directory) as descriptor:
+        # That somebody waits is told by a signal, by default by one that ends the process.
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        if not _is_ours_alone(descriptor, name, directory):
+            return name
+        if not name.endswith(_SHRINKING):
+            if _lstat(name + _SHRINKING, directory) is not None:
                 return name
-            if not name.endswith(_SHRINKING):
-                if _lstat(name + _SHRINKING, directory) is not None:
-                    return name
-                os.rename(name, name + _SHRINKING, src_dir_fd=directory, dst_dir_fd=directory)
-                name += _SHRINKING
-                os.fsync(directory)
-            for size_bytes in range(os.fstat(descriptor).st_size - STEP_BYTES, 0, -STEP_BYTES):
-                # Again: to link a file, or to move it, breaks no lease.
-                if not _is_ours_alone(descriptor, name, directory):
-                    break
-                os.ftruncate(descriptor, size_bytes)
-                time.sleep(_PAUSE_SECONDS)
-        finally:
-            os.close(descriptor)
+            os.rename(name, name + _SHRINKING, src_dir_fd=directory, dst_dir_fd=directory)
+            name += _SHRINKING
+            os.fsync(directory)
+        for size_bytes in range(os.fstat(descriptor).st_size - STEP_BYTES, 0, -STEP_BYTES):
+            # Again: to link a file, or to move it, breaks no lease.
+            if not _is_ours_alone(descriptor, name, directory):
+                break
+            os.ftruncate(descriptor, size_bytes)
+            time.sleep(_PAUSE_SECONDS)
     return name
 
 
@@ -379,11 +360,8 @@ def _remove_directories(name: str, directory: int) -> None:
     """Remove a directory if nothing but directories is in it."""
     if not _is_directory(name, directory):
         return
-    descriptor, names = _listed(name, directory)
-    try:
-        for below in names:
+    with _inner(name, directory) as descriptor:
+        for below in _names(descriptor):
             _remove_directories(below, descriptor)
-    finally:
-        os.close(descriptor)
     with suppress(OSError):
         os.rmdir(name, dir_fd=directory)

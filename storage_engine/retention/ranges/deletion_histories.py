@@ -195,7 +195,10 @@ def read_deleting_runs(reader: JournalReader, store_id: str) -> tuple[DeletingRu
 
 
 def read_history(reader: JournalReader, store_id: str, run: DeletingRun) -> RunHistory:
-    """:raises JournalUnavailableError: the journal can't be read."""
+    """Read the events and the waiver of a run that deleted from a store.
+
+    :raises JournalUnavailableError: the journal can't be read.
+    """
     events = reader.read(partial(events_of_deletion, run_id=run.run_id))
     waiver = reader.read(partial(find_waiver_row, plan_digest=run.plan_digest)) if run.plan_digest else None
     return RunHistory(store_id, run, events, waiver)

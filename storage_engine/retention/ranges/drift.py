@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from storage_engine.commands import Command, Text
-from storage_engine.core.jsonable import from_jsonable
+from storage_engine.core.jsonable import filled, from_jsonable
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
@@ -32,7 +32,6 @@ from storage_engine.lake.verify.replica_coverage import LostRange, replica_spans
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, whole
 from storage_engine.model.report.validation import RangeStatus
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store import by_log, log_label, may_be_one, name_in_label
 from storage_engine.retention.proof.history import compared_receipts, released_spans, segment_subject
 from storage_engine.retention.proof.proofs import current_receipts
@@ -104,17 +103,7 @@ def gone_spans(
     for one, lineage in _widest(recorded_gone(journal, record)):
         is_open = lineage == record.lineage_of(one.log)
         said = one.unarchived if is_open else f"in lineage {lineage}, which is closed: {one.detail}"
-        span = ReleasedSpan(
-            one.log,
-            one.start_offset,
-            one.end_offset,
-            said,
-            others=one.detail,
-            lineage=lineage,
-            log_id=one.log_id,
-            unproven=one.was_unproven,
-        )
-        spans += excused_parts(span, accepted)
+        spans += excused_parts(replace(_span(one), excused=said, lineage=lineage), accepted)
     for changed in changed_spans(record.real_path, record.lineages):
         spans += excused_parts(changed, accepted)
     spans += accepted_gaps(accepted)
@@ -166,7 +155,7 @@ def gone_ranges(
     :param missing: what else should be on disk and isn't.
     :param present: identities of the logs on disk, by name; None: a log that lost something has its name.
     """
-    wanted = (*_drift_spans(drift), *map(span_of_missing, missing))
+    wanted = (*(_span(one) for one in drift if one.kind in GONE), *map(span_of_missing, missing))
     if not wanted:
         return ()
     rows: list[Receipt] = []
@@ -175,7 +164,7 @@ def gone_ranges(
     lakes: list[Lake] = []
     unreachable: dict[str, str] = {}
     known = known_heads(journal, record)
-    configs = store.lakes if store.policy.archive is not ArchiveMode.OFF else ()
+    configs = store.archive_lakes
     for config in configs:
         try:
             lake = open_lake(config)
@@ -224,30 +213,11 @@ def gone_ranges(
 
 def span_of_missing(one: Missing) -> ReleasedSpan:
     """Return a missing range as a span that left its log."""
-    return ReleasedSpan(
-        one.log,
-        one.start_offset,
-        one.end_offset,
-        others=one.why,
-        lineage=one.lineage,
-        unknown=one.is_unknown,
-        log_id=one.log_id,
-        is_other=one.is_other,
-    )
+    return filled(ReleasedSpan, one, others=one.why, unknown=one.is_unknown)
 
 
-def _drift_spans(drift: Iterable[Drift]) -> Iterator[ReleasedSpan]:
-    for one in drift:
-        if one.kind in GONE:
-            yield ReleasedSpan(
-                one.log,
-                one.start_offset,
-                one.end_offset,
-                one.unarchived,
-                others=one.detail,
-                log_id=one.log_id,
-                unproven=one.was_unproven,
-            )
+def _span(one: Drift) -> ReleasedSpan:
+    return filled(ReleasedSpan, one, excused=one.unarchived, others=one.detail, unproven=one.was_unproven)
 
 
 def ranges_of_drift(one: Drift, ranges: Sequence[RangeStatus]) -> list[RangeStatus]:

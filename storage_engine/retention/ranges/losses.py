@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.jsonable import filled, from_jsonable, to_jsonable
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.lake.coverage.coverage import ReleasedSpan
 from storage_engine.model.store import may_be_one
@@ -50,15 +50,7 @@ def accepted_gaps(losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:
     """Yield accepted losses that only a gap shows: no journal has them among its deletions."""
     for loss in losses:
         if loss.gap:
-            span = ReleasedSpan(
-                loss.log,
-                loss.start_offset,
-                loss.end_offset,
-                others=loss.gap,
-                lineage=loss.lineage,
-                log_id=loss.log_id,
-            )
-            yield from excused_parts(span, losses)
+            yield from excused_parts(filled(ReleasedSpan, loss, others=loss.gap), losses)
 
 
 def excused_parts(span: ReleasedSpan, losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:

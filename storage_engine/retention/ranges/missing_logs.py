@@ -32,6 +32,7 @@ from storage_engine.retention.ranges.seen_logs import (
     missing_ranges,
     remembered,
 )
+from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.managed_store import ManagedStore
 
 _ADVICE = Text(
@@ -109,17 +110,16 @@ def keep_logs(journal_url: str, store_id: str, logs: Sequence[SeenLog]) -> None:
 _NOTHING_TOLD = Absence(False, "nothing tells why", is_unknown=True)
 
 
-def remember_logs(
-    store: ManagedStore, journal: Journal, record: StoreRecord, broker: BrokerStore, snapshot: StoreSnapshot
-) -> None:
+def remember_logs(context: Context, snapshot: StoreSnapshot) -> None:
     """Remember where logs are. One that is rightly gone is forgotten; what is missing stays remembered.
 
     :raises StorageEngineError: the journal can't be read or written.
     :raises OSError: a file can't be read.
     """
-    if (identities := broker.identities) is None:
+    if (identities := context.broker.identities) is None:
         return
-    known = _known(store, journal, record)
+    store, record = context.store, context.record
+    known = _known(store, context.journal, record)
     here = logs_of_snapshot(snapshot, identities.read(snapshot), record.lineages, known)
     found = remembered(known, here, _absences(identities, absent_logs(known, here)))
     if found != known:

@@ -27,7 +27,15 @@ from storage_engine.model.broker.broker_store import BrokerStore
 from storage_engine.model.plan import Decision
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt
 from storage_engine.model.report.validation import Where
-from storage_engine.model.store import Lineages, Segment, SegmentId, SegmentState, StoreSnapshot, by_log
+from storage_engine.model.store import (
+    Lineages,
+    Segment,
+    SegmentId,
+    SegmentState,
+    StoreSnapshot,
+    by_log,
+    in_runs,
+)
 from storage_engine.retention.store.broker_answers import take_archivable
 from storage_engine.same_bytes.own_acts import OwnActs
 
@@ -360,21 +368,13 @@ def _in_lineage(pieces: Iterable[OffsetRange], lineage: int) -> list[Interval]:
 
 def _condensed(pieces: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
     """Yield ranges by lineage and offset, with neighbours of one place and one reason as one."""
-    run: OffsetRange | None = None
-    for one in sorted(pieces, key=lambda piece: (piece.lineage, piece.start_offset)):
-        if run is not None and _is_same(run, one):
-            run = replace(
-                run,
-                end_offset=one.end_offset,
-                segments=run.segments + one.segments,
-                size_bytes=run.size_bytes + one.size_bytes,
-            )
-        else:
-            if run is not None:
-                yield run
-            run = one
-    if run is not None:
-        yield run
+    for run in in_runs(sorted(pieces, key=lambda piece: (piece.lineage, piece.start_offset)), _is_same):
+        yield replace(
+            run[0],
+            end_offset=run[-1].end_offset,
+            segments=sum(one.segments for one in run),
+            size_bytes=sum(one.size_bytes for one in run),
+        )
 
 
 def _is_same(run: OffsetRange, one: OffsetRange) -> bool:

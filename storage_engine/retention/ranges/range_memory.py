@@ -30,7 +30,7 @@ from storage_engine.lake.coverage.spans import (
     receipt_spans,
 )
 from storage_engine.lake.coverage.verify_turns import History, standing_fault
-from storage_engine.model.store import Lineages
+from storage_engine.model.store import Lineages, in_runs
 from storage_engine.retention.proof.verification_memory import KeptRows
 
 _KEPT_LAKES = 3
@@ -307,15 +307,8 @@ def _settling(
 
 
 def _runs(spans: Iterable[ArchivedSpan]) -> Iterator[ArchivedSpan]:
-    """Yield spans with those that follow each other joined."""
-    run: list[ArchivedSpan] = []
-    for one in in_order(spans):
-        if run and not _follows(run[-1], one):
-            yield _as_one(run)
-            run = []
-        run.append(one)
-    if run:
-        yield _as_one(run)
+    """Return spans with those that follow each other joined."""
+    return map(_as_one, in_runs(in_order(spans), _follows))
 
 
 def _follows(one: ArchivedSpan, following: ArchivedSpan) -> bool:

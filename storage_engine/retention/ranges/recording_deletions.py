@@ -21,7 +21,6 @@ from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import copy_of
 from storage_engine.model.proof.deleted_range import DeletedRange, RunDigest
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.retention.proof.proofs import stamp_store
 from storage_engine.retention.ranges.deleted_ranges import Absence
 from storage_engine.retention.ranges.deletion_histories import (
@@ -54,8 +53,7 @@ def _record(context: Context, run: Run) -> Iterator[str]:
         return
     if not runs:
         return
-    lakes = context.store.lakes if context.store.policy.archive is not ArchiveMode.OFF else ()
-    rows = yield from _write_into(lakes, reader, context.record, runs, context.name)
+    rows = yield from _write_into(context.store.archive_lakes, reader, context.record, runs, context.name)
     try:
         stamped = read_stamp(context.store.real_root)
         differs = _stamped_otherwise(reader, store_id, runs, stamped, rows)

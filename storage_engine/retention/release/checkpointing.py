@@ -9,7 +9,6 @@ Recovery trusts the checkpoint: a value that is higher than the truth makes a br
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,11 +82,10 @@ def clean_dependents(store: AnyStore, run_key: str) -> DependentsResult:
     released = context.result(run, Step.RELEASE, ReleaseResult)
     if released is None:
         raise RunStateError(f"run {run_key!r}: expected its release to be done, found none. Release first.")
-    started_ns = time.monotonic_ns()
-    with context.errors(run, Step.DEPENDENTS):
+    with context.errors(run, Step.DEPENDENTS) as save:
         logs = {release.log for release in released.deleted}
         result = _clean(context, run, logs) if logs else DependentsResult(run_key, None, {}, 0)
-        context.save(run, Step.DEPENDENTS, result, started_ns)
+        save(result)
     return result
 
 
@@ -129,7 +127,7 @@ def _clean(context: Context, run: Run, logs: Collection[str]) -> DependentsResul
             *held.notices,
             *_stay_notices(stay),
             *unread,
-            *asked_notices(context.store, context.journal, context.record),
+            *asked_notices(context),
         ),
     )
 
@@ -193,32 +191,27 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
     done = context.result(run, Step.CHECKPOINT, CheckpointResult)
     if done is not None:
         return done
-    started_ns = time.monotonic_ns()
-    with context.errors(run, Step.CHECKPOINT):
-        now_ms = clock_ms()
-        flushed = process_of(context.broker).flush_now()
-        if flushed is not None:
-            result = _flushed(context, run_key, now_ms, flushed)
-            context.save(run, Step.CHECKPOINT, result, started_ns)
-            return result
-        progress = process_of(context.broker).progress(now_ms)
-        if progress is not None:
-            result = _measured(context, run_key, now_ms, progress)
-            context.save(run, Step.CHECKPOINT, result, started_ns)
-            return result
-        snapshot = context.snapshot(now_ms)
-        paths = dict.fromkeys(str(path) for path in flush_paths(context.broker, snapshot))
-        paths.update(
-            dict.fromkeys(file.facts.path.rpartition("/")[0] for file in deleted_dependents(context, run))
-        )
-        unflushed = list(_flush(paths))
-        checkpoint, unknown = take_checkpoint(context.broker)
-        notices = _look_at(checkpoint, _planned_with(context, run), now_ms)
-        result = CheckpointResult(
-            run_key, checkpoint, len(paths) - len(unflushed), (*unflushed, *unknown, *notices)
-        )
-        context.save(run, Step.CHECKPOINT, result, started_ns)
+    with context.errors(run, Step.CHECKPOINT) as save:
+        result = _flush_store(context, run, clock_ms())
+        save(result)
     return result
+
+
+def _flush_store(context: Context, run: Run, now_ms: int) -> CheckpointResult:
+    process = process_of(context.broker)
+    if (flushed := process.flush_now()) is not None:
+        return _flushed(context, run.run_key, now_ms, flushed)
+    if (progress := process.progress(now_ms)) is not None:
+        return _measured(context, run.run_key, now_ms, progress)
+    snapshot = context.snapshot(now_ms)
+    paths = dict.fromkeys(str(path) for path in flush_paths(context.broker, snapshot))
+    paths.update(
+        dict.fromkeys(file.facts.path.rpartition("/")[0] for file in deleted_dependents(context, run))
+    )
+    unflushed = list(_flush(paths))
+    checkpoint, unknown = take_checkpoint(context.broker)
+    notices = (*unflushed, *unknown, *_look_at(checkpoint, _planned_with(context, run), now_ms))
+    return CheckpointResult(run.run_key, checkpoint, len(paths) - len(unflushed), notices)
 
 
 def _flush(paths: Iterable[str]) -> Iterator[str]:

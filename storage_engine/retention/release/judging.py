@@ -20,14 +20,8 @@ from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.storage.pace import pace_at
 from storage_engine.model.plan import Decision, Plan, Urgency
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
-from storage_engine.retention.archive.gone import (
-    GoneResult,
-    present_segments,
-    remembered_log_ids,
-    settle_gone,
-)
+from storage_engine.retention.archive.gone import GoneResult, find_moved, settle_gone
 from storage_engine.retention.proof.gate import Consent, Passage, Verdict
 from storage_engine.retention.proof.history import (
     SegmentRelease,
@@ -80,9 +74,7 @@ def settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> S
     others: list[SegmentRelease] = []
     there = {segment.id for log in snapshot.logs for segment in log.segments}
     moved = [segment for segment in plan.to_delete if segment.id not in there]
-    if moved:
-        present, log_ids = present_segments(context, snapshot), remembered_log_ids(context)
-        there |= {one.id for one in moved if present.find(one, log_ids.get(one.log, ()))}
+    there |= find_moved(context, snapshot, moved).keys()
     done, meant = releases(context.journal.events(run, Step.RELEASE))
     went = {release.log for release in done.values()}
 
@@ -142,7 +134,7 @@ def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lea
     :param lease: renewed meanwhile.
     :raises LakeUnavailableError: none of them can be asked, and nobody waived the plan.
     """
-    if context.store.policy.archive is ArchiveMode.OFF:
+    if not context.store.archives:
         return Proofs((), acts=read_own_acts(context.record.real_path))
     proofs = read_proofs_to_delete(context, {segment.id for segment in plan.to_delete}, known, lease)
     if not proofs.asked and context.journal.find_waiver(plan.digest) is None:

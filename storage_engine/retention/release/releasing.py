@@ -13,7 +13,6 @@ whatever run. Before one goes after all, its receipt has to hold still, and nobo
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -55,7 +54,7 @@ from storage_engine.retention.proof.approvals import consent_of, note_question, 
 from storage_engine.retention.proof.deletion_checks import check_gone, check_kept, check_left
 from storage_engine.retention.proof.gate import Passage, Verdict, request_again, still_eligible
 from storage_engine.retention.proof.history import SegmentRelease, open_releases, releases, still_proves
-from storage_engine.retention.proof.proofs import Proofs, none_reachable, read_proofs, witness_release
+from storage_engine.retention.proof.proofs import Proofs, none_reachable, witness_release
 from storage_engine.retention.proof.refusing import (
     Refusal,
     RefusedLog,
@@ -76,6 +75,7 @@ from storage_engine.retention.release.judging import (
     compared_last,
     judge_logs,
     read_plan_proofs,
+    read_proofs_to_delete,
     reading_of,
     record_gone,
     settle,
@@ -191,15 +191,8 @@ def _proofs(context: Context, wanted: Mapping[SegmentId, SegmentRelease], held: 
     """:raises LakeUnavailableError: a lake can't be asked, so that it is unknown what is proven."""
     if all(release.receipt_hash is None for release in wanted.values()):
         return Proofs(())
-    proofs = read_proofs(
-        context.store.lakes,
-        context.record,
-        wanted,
-        known=known_heads(context.journal, context.record),
-        to_delete=True,
-        read_files=True,
-        looked=lambda: context.journal.renew(held.lease),
-    )
+    known = known_heads(context.journal, context.record)
+    proofs = read_proofs_to_delete(context, wanted.keys(), known, held.lease)
     if proofs.unreachable:
         raise none_reachable([reason for _, reason in proofs.unreachable])
     return proofs
@@ -300,8 +293,7 @@ def release(
     consent = consent_of(context, run, plan.decisions)
     note_question(context, run, consent)
     require_consent(context, run, consent)
-    started_ns = time.monotonic_ns()
-    with context.errors(run, Step.RELEASE):
+    with context.errors(run, Step.RELEASE) as save:
         if plan.to_delete:
             result = _release(context, run, plan, clock_ms() if now_ms is None else now_ms)
         else:
@@ -309,7 +301,7 @@ def release(
             result = ReleaseResult(
                 run_key, plan.digest, (), (), (), 0, of_only_log(offsets), (), new_min_offsets=offsets
             )
-        context.save(run, Step.RELEASE, result, started_ns)
+        save(result)
     return result
 
 

@@ -184,7 +184,8 @@ class FinishResult:
         return ending_error(self.refused, self.wrong_lakes)
 
     def raise_refused(self) -> None:
-        """
+        """Raise the error with which the run has to end, if there is one.
+
         :raises LogsRefusedError: logs of the run were refused.
         :raises LakeIdentityError: a lake isn't what it should be, such as a copy.
         """

@@ -89,7 +89,10 @@ class SegmentReport:
 def segment_reports(
     plan: Plan | None, gone: Mapping[str, SegmentRelease], released: ReleaseResult | None
 ) -> tuple[SegmentReport, ...]:
-    """:param gone: by subject, what this run deleted, or another one."""
+    """Return what became of each segment of a plan, in the plan's order.
+
+    :param gone: by subject, what this run deleted, or another one.
+    """
     stayed = {segment_subject(k.log, k.base_offset): k for k in (released.kept if released else ())}
     missing = {
         (one.log, offset): Fate.MISSING

@@ -7,9 +7,10 @@ broker again for the settings: a person may have changed them while a step worke
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -116,7 +117,8 @@ class Context:
         return take_snapshot(self.broker, now_ms, self.store.broker)
 
     def run(self, run_key: str) -> Run:
-        """
+        """Return a run of the store by its key.
+
         :raises RunStateError: there is no such run.
         """
         return self.journal.run(self.record.store_id, run_key)
@@ -163,13 +165,15 @@ class Context:
         )
 
     @contextmanager
-    def errors(self, run: Run, step: Step) -> Iterator[None]:
+    def errors(self, run: Run, step: Step) -> Iterator[Callable[[Any], None]]:
         """Record why a step failed, for the report; the error goes on its way.
+
+        Yields what records what the step came to, and how long it has taken since.
 
         To wait for a person is no failure.
         """
         try:
-            yield
+            yield partial(self.save, run, step, started_ns=time.monotonic_ns())
         except NotApprovedError:
             raise
         except Exception as error:
@@ -307,7 +311,8 @@ def refuse_dry_run(run: Run) -> None:
 
 
 def approved_plan(run: Run) -> Plan:
-    """
+    """Return a run's plan, as it was recorded.
+
     :raises RunStateError: the run has no plan, or the journal has another than was recorded.
     """
     if run.plan is None:

@@ -16,8 +16,6 @@ from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.journal.stores import moved_error, name_taken, name_taken_in_lake, named_anew, renamed
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import StoreSummary, list_stores
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store import Lineages
 from storage_engine.retention.store.known_heads import journalled_heads
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -69,9 +67,7 @@ def carry_out(
     move = Move(
         record.name, record.host, record.real_path, name, this_host(), store.real_root, person, reason
     )
-    run = journal.find_run(record.store_id, MOVE_RUN) or journal.begin_run(
-        record.store_id, MOVE_RUN, PlanRequest()
-    )
+    run = journal.run_without_plan(record.store_id, MOVE_RUN)
     journal.record(run, Step.MOVE, Phase.INTENT, [("", to_jsonable(move))])
     if read_stamp(store.real_root) is not None:
         rewrite_place(store.real_root)
@@ -168,7 +164,7 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
         check_broker(store, known)
         check_same(store, journal, known, stamp)
         return _followed(store, journal, known, stamp)
-    remembered = [] if store.policy.archive is ArchiveMode.OFF else _remembered(store)
+    remembered = _remembered(store)
     store_id = stamp.store_id if stamp is not None else _by_place(store, remembered)
     try:
         _check_name(store, journal, store_id, remembered)
@@ -345,7 +341,7 @@ def check_same(store: ManagedStore, journal: Journal, known: StoreRecord, stamp:
 
 
 def _remembered(store: ManagedStore) -> list[StoreSummary]:
-    return [row for lake in store.lakes for row in list_stores(open_lake(lake))]
+    return [row for lake in store.archive_lakes for row in list_stores(open_lake(lake))]
 
 
 def _by_place(store: ManagedStore, remembered: list[StoreSummary]) -> str | None:

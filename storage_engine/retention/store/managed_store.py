@@ -90,11 +90,21 @@ class ManagedStore:
         return (self.lake,) if self.second_lake is None else (self.lake, self.second_lake)
 
     @property
+    def archives(self) -> bool:
+        """Return whether its policy is that segments go into a lake before they are deleted."""
+        return self.policy.archive is not ArchiveMode.OFF
+
+    @property
+    def archive_lakes(self) -> tuple[LakeConfig, ...]:
+        """Return its lakes; none where nothing is archived."""
+        return self.lakes if self.archives else ()
+
+    @property
     def archives_ahead(self) -> bool:
         """Return whether segments are archived once sealed: by policy, or for their kind of broker."""
         policy = self.policy
         at_seal = policy.archive_when is ArchiveWhen.SEAL or self._cleanups(None) is not Cleanups.WHEN_DUE
-        return policy.archive is not ArchiveMode.OFF and at_seal
+        return self.archives and at_seal
 
     @property
     def cleans_up(self) -> bool:

@@ -79,7 +79,7 @@ def opened_places(root: str) -> Iterator[tuple[StampPlace, ...]]:
         places = []
         for path in paths:
             with suppress(FileNotFoundError):
-                places.append(StampPlace(path, opening.enter_context(_open(path.parent))))
+                places.append(StampPlace(path, opening.enter_context(durable.opened(path.parent, _FLAGS))))
         yield tuple(places)
 
 
@@ -95,7 +95,9 @@ def locked_places(root: str) -> Iterator[tuple[StampPlace, ...]]:
         if not _plain_directories(root):
             yield (StampPlace(paths[0], opening.enter_context(locked(root, _LOCK))),)
             return
-        places = [StampPlace(path, opening.enter_context(_open(path.parent))) for path in paths]
+        places = [
+            StampPlace(path, opening.enter_context(durable.opened(path.parent, _FLAGS))) for path in paths
+        ]
         # All processes lock them in one order. A lock file would be one more file among the broker's.
         for place in sorted(places, key=lambda one: os.path.realpath(one.path)):
             lock(place.directory, place.path.parent, WAIT_SECONDS)
@@ -134,15 +136,6 @@ def _identities(directories: Iterable[Path]) -> set[tuple[int, int]]:
 def _plain_directories(root: str) -> tuple[Path, ...]:
     path = Path(root)
     return find_broker(broker_of(path)).places.stamped_directories(path) if path.is_file() else ()
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, _FLAGS)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 _MAX_BYTES = 1 << 20

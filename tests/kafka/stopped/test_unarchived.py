@@ -30,7 +30,7 @@ from storage_engine.model.report.validation import Status, VerifyLevel, Where
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import archive_lag, measure_lag
 from storage_engine.retention.doctor.doctor import diagnose
-from storage_engine.retention.monitor.recording_ranges import store_ranges
+from storage_engine.retention.monitor.recording_ranges import look_for_ranges
 from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.proof.history import releases
@@ -252,7 +252,9 @@ def test_what_waits_for_a_rule_is_on_disk_and_in_no_lake(store: ManagedStore, no
     assert (found.unproven, found.left_out) == ((), 2)
     with opened(store) as context:
         measured = measure_lag(context)
-        shown = {it.log: it.where for it in reversed(store_ranges(context, measured.snapshot, measured))}
+        shown = {
+            it.log: it.where for it in reversed(look_for_ranges(context, measured.snapshot, measured)[0])
+        }
     assert shown == {"a-0": Place.LOCAL, "b-0": Place.BOTH}
 
 

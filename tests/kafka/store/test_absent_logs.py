@@ -23,7 +23,7 @@ from storage_engine.model.report.validation import RangeStatus, Status, VerifyLe
 from storage_engine.quality.facts import Facts, collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import measure_lag
-from storage_engine.retention.monitor.recording_ranges import store_ranges
+from storage_engine.retention.monitor.recording_ranges import look_for_ranges
 from storage_engine.retention.ranges.missing_logs import _SEEN, kept_logs
 from storage_engine.retention.ranges.offset_ranges import OffsetRange, Place
 from storage_engine.retention.ranges.verification import verify_store
@@ -72,7 +72,7 @@ def places(store: ManagedStore) -> tuple[OffsetRange, ...]:
     """Return where bytes are, as the console shows it."""
     with opened(store) as context:
         measured = measure_lag(context)
-        return store_ranges(context, measured.snapshot, measured)
+        return look_for_ranges(context, measured.snapshot, measured)[0]
 
 
 def test_what_no_lake_has_of_a_log_that_is_gone_is_lost(store: ManagedStore, made: MadeNode) -> None:

@@ -37,7 +37,7 @@ from storage_engine.retention.archive.archivable import Listed
 from storage_engine.retention.archive.missing_ranges import LogLooks, missing_ranges
 from storage_engine.retention.archive.sealed import archive_sealed, measure_lag
 from storage_engine.retention.housekeeping.maintaining import maintain_store
-from storage_engine.retention.monitor.recording_ranges import store_ranges
+from storage_engine.retention.monitor.recording_ranges import look_for_ranges
 from storage_engine.retention.ranges import range_memory
 from storage_engine.retention.ranges.drift import recorded_gone
 from storage_engine.retention.ranges.offset_ranges import Place
@@ -255,7 +255,7 @@ def test_what_the_last_look_kept_is_none_where_another_engine_deletes_receipts(
     go_on(node, 28)
     with opened(store) as context:
         measured = measure_lag(context)
-        shown = store_ranges(context, measured.snapshot, measured)
+        shown = look_for_ranges(context, measured.snapshot, measured)[0]
     archived = [(one.start_offset, one.end_offset) for one in shown if one.where is Place.ARCHIVED]
     assert archived == [(20, deleted), (deleted + 2, 28)]
     archive_sealed(store, "later", archive_here)

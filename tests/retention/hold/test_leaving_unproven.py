@@ -10,7 +10,7 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.chain import forget_links
 from storage_engine.model.broker.broker_store import UnheldSegments
 from storage_engine.retention import steps
-from storage_engine.retention.archive.archivable import archivable_segments, prove_gone
+from storage_engine.retention.archive.archivable import list_segments, prove_gone
 from storage_engine.retention.hold import holding
 from storage_engine.retention.hold.leaving_unproven import unproven_of
 from storage_engine.retention.store.context import open_context
@@ -23,7 +23,7 @@ def test_of_a_broken_chain_nothing_proves_what_a_broker_may_delete(
     store = managed()
     steps.archive_sealed(store, "a", lambda jobs: steps.archive(store, "a", jobs))
     context = open_context(store)
-    last = tuple(archivable_segments(context).segments)[-1:]
+    last = tuple(list_segments(context).archivable.segments)[-1:]
 
     def left() -> tuple[int, int, bool]:
         forget_links()

@@ -31,7 +31,7 @@ from storage_engine.model.report.validation import Status, VerifyLevel, Where
 from storage_engine.model.settings.policy import Policy, ShieldMode
 from storage_engine.retention import shield, steps
 from storage_engine.retention.archive.sealed import archive_lag, measure_lag
-from storage_engine.retention.monitor.recording_ranges import store_ranges
+from storage_engine.retention.monitor.recording_ranges import look_for_ranges
 from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.proof.history import releases
@@ -114,7 +114,7 @@ def test_topics_under_a_rule_go_without_a_copy_and_are_never_lost(
     assert steps.archive_sealed(store, "again", archive_here).receipts == ()
     with opened(store) as context:
         measured = measure_lag(context)
-        (shown, *_) = store_ranges(context, measured.snapshot, measured)
+        (shown, *_) = look_for_ranges(context, measured.snapshot, measured)[0]
     assert shown.where is Place.BOTH
     assert f"a lake has it, but {NOT_ARCHIVED}{rule.rule_id[:12]}, in part" in shown.detail
     (notice,) = [it for it in preview(store, PlanRequest(manual=True)).plan.notices if NOT_ARCHIVED in it]
@@ -258,7 +258,7 @@ def test_what_others_delete_once_the_rule_is_lifted_is_lost(store: ManagedStore,
     assert found.ranges[0].detail.endswith("the lake has what other topics have of it")
     with opened(store) as context:
         measured = measure_lag(context)
-        assert store_ranges(context, measured.snapshot, measured)[0].where is Place.LOST
+        assert look_for_ranges(context, measured.snapshot, measured)[0][0].where is Place.LOST
     # Once a person has accepted that, it is what the lake has of it.
     steps.accept_loss(store, 0, GOING * SEGMENT_BYTES, "ann", "deleted by hand")
     assert places(store)[0][:2] == (Where.NOT_ARCHIVED, Status.OK)
