@@ -238,6 +238,6 @@ class BrokerAdmin:
             return answers.checked(lambda: parse(answer))
         except AnswerError as error:
             raise BrokerProtocolError(
-                f"{self.address}, request {code} ({command.NAMES[code]}): {error}. Check that a broker of "
+                f"{self._connection.what(code)}: {error}. Check that a broker of "
                 "RocketMQ 4.9 or 5 listens there."
             ) from error
