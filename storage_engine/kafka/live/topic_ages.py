@@ -209,7 +209,7 @@ class ObservedNode:
 
 
 def observe(
-    store: LiveNode,
+    live_node: LiveNode,
     now_ms: int,
     *,
     remembered: Mapping[str, KnownLog] = MappingProxyType({}),
@@ -225,7 +225,7 @@ def observe(
     :param kept_from: by log, the base offset of the first segment that is to stay; None: all of each are.
     :raises BrokerError: the cluster can't be asked.
     """
-    seen = seen or store.look(now_ms)
+    seen = seen or live_node.look(now_ms)
     node, live = seen.node, seen.node.live
     partitions = {} if live is None else live.partitions
     settings = read_topic_settings(node)
@@ -240,15 +240,15 @@ def observe(
             unheld[topic] = why
         by_topic.setdefault(topic, []).append(one)
     asked = [topic for topic in by_topic if topic not in unheld]
-    said = read_settings(store.asked, asked)
+    said = read_settings(live_node.asked, asked)
     unheld |= {
         topic: f"its settings aren't known: {answer.remark}"
         for topic, answer in said.items()
         if isinstance(answer, BrokerRefusedError)
     }
     properties = node.properties.values if node.properties is not None else {}
-    interval_ms = check_interval_ms(store.asked, node_id_of(node), properties)
-    wanted_ms = store.live.hold_hours * HOUR_MS
+    interval_ms = check_interval_ms(live_node.asked, node_id_of(node), properties)
+    wanted_ms = live_node.live.hold_hours * HOUR_MS
     bears = bearable(seen, now_ms, wanted_ms)
     spans_ms = (wanted_ms, 2 * interval_ms)
     ages: list[TopicAge] = []
@@ -275,12 +275,12 @@ def observe(
                     f"how old it is isn't known, as a file of it can't be read: {reason_text(error)}"
                 )
         ages.append(TopicAge(topic, str(topic_id), answer, tuple(log_ages)))
-    of_logs = found_logs(store, node, logs, remembered, now_ms)
+    of_logs = found_logs(live_node, node, logs, remembered, now_ms)
     return ObservedNode(now_ms, tuple(ages), of_logs, unheld, interval_ms, bears, unread)
 
 
 def found_logs(
-    store: LiveNode,
+    live_node: LiveNode,
     node: Node,
     told: Mapping[str, LivePartition],
     remembered: Mapping[str, KnownLog],
@@ -294,7 +294,7 @@ def found_logs(
     here = {log.name.log: log for _, log in node.logs}
     names = [partition_directory(name) for name in remembered if name not in here]
     elsewhere = (
-        observe_cluster(store.asked, [name for name in names if name], now_ms).partitions if names else {}
+        observe_cluster(live_node.asked, [name for name in names if name], now_ms).partitions if names else {}
     )
     epochs: dict[str, tuple[LeaderEpoch, ...] | str] = {}
     for name, live in told.items():
