@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import (
     BrokerRefusedError,
@@ -46,6 +47,7 @@ from storage_engine.kafka.hold.hold_state import HoldState, load_state, save_sta
 from storage_engine.kafka.live.cut_faults import Prefix, boundary_fault, log_fault
 from storage_engine.kafka.live.findings import node_id_of
 from storage_engine.kafka.live.observe import observe
+from storage_engine.kafka.store.plan import SeenNode
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store import Segment, SegmentId, by_log
 
@@ -83,7 +85,7 @@ def delete_segments(
             "Hold it first."
         )
     prefixes = list(_prefixes(live_node, segments))
-    facts = observe(live_node.asked, [one.name for one in prefixes], time.time_ns() // 1_000_000)
+    facts = observe(live_node.asked, [one.name for one in prefixes], clock_ms())
     node_id = node_id_of(live_node.seen.node) if live_node.seen is not None else None
     witnesses: dict[tuple[str, int], Witness] = {}
     cuts: list[Cut] = []
@@ -133,7 +135,15 @@ def below_start(live_node: LiveNode, segments: Sequence[Segment]) -> frozenset[S
 
 
 def _prefixes(live_node: LiveNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
-    seen = live_node.seen or live_node.look(time.time_ns() // 1_000_000)
+    return prefixes_of(live_node.seen or live_node.look(clock_ms()), segments)
+
+
+def prefixes_of(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
+    """Yield what goes of each log of a node.
+
+    :param segments: the first ones of their logs, oldest first in each.
+    :raises ChangedUnderUsError: a log isn't among the node's any more.
+    """
     for name, of_log in by_log(segments).items():
         one = seen.known.get(name)
         if one is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import bytes_text, duration_text, reason_text
 from storage_engine.exceptions import BrokerRefusedError, StorageEngineError
-from storage_engine.kafka.cluster.client import TIMEOUT_SECONDS, Cluster
+from storage_engine.kafka.cluster.client import TIMEOUT_SECONDS, Cluster, is_topics_own
 from storage_engine.kafka.format.checkpoints import LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
 from storage_engine.kafka.format.file_names import partition_directory
 from storage_engine.kafka.format.layout import LivePartition, Node, PartitionLog
@@ -53,33 +53,21 @@ def read_settings(
 
     :raises BrokerUnavailableError: nobody answers.
     """
-    from confluent_kafka.admin import ConfigResource, ConfigSource
-
-    own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-
-    def ask(some: Sequence[str]) -> Any:
-        resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in some]
-        return cluster.admin.describe_configs(resources, request_timeout=TIMEOUT_SECONDS)
-
     found: dict[str, Mapping[str, TopicSetting] | BrokerRefusedError] = {}
-    for resource, answer in cluster.answers("settings of topics", list(topics), ask):
+    for name, answer in cluster.topic_settings(topics):
         if isinstance(answer, BrokerRefusedError):
-            found[resource.name] = answer
+            found[name] = answer
             continue
         missing = [key for key in HELD_SETTINGS if key not in answer or answer[key].value is None]
-        found[resource.name] = (
+        found[name] = (
             BrokerRefusedError(
-                f"{cluster.address}: asked for settings of topic {resource.name}, the cluster doesn't say "
+                f"{cluster.address}: asked for settings of topic {name}, the cluster doesn't say "
                 f"{', '.join(missing)}",
                 remark=f"the cluster doesn't say {', '.join(missing)}",
             )
             if missing
             else {
-                key: TopicSetting(
-                    int(answer[key].value),
-                    int(getattr(answer[key].source, "value", answer[key].source)) == own,
-                )
-                for key in HELD_SETTINGS
+                key: TopicSetting(int(answer[key].value), is_topics_own(answer[key])) for key in HELD_SETTINGS
             }
         )
     return found
@@ -125,18 +113,7 @@ def check_interval_ms(cluster: Cluster, node_id: int | None, properties: Mapping
     :param properties: of the node's own file.
     :raises BrokerUnavailableError: nobody answers.
     """
-    from confluent_kafka.admin import ConfigResource
-
-    said = properties.get(CHECK_INTERVAL, "")
-    if node_id is not None:
-        resource = ConfigResource(ConfigResource.Type.BROKER, str(node_id))
-        asked = cluster.admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)
-        for future in asked.values():
-            try:
-                found = cluster.answer("settings of the node", future).get(CHECK_INTERVAL)
-            except BrokerRefusedError:
-                continue
-            said = said if found is None or found.value is None else found.value
+    said = {**properties, **cluster.node_settings(node_id)}.get(CHECK_INTERVAL, "")
     return int(said) if said.strip().isdecimal() else _DEFAULT_INTERVAL_MS
 
 
