@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_engine.core import durable
 from storage_engine.core.wording import bytes_text, count_text, reason_text, time_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.format.file_names import METADATA_TOPIC, corrupt, read_stored
@@ -238,13 +239,10 @@ def _check_whole(segment: SegmentFiles, damages: Sequence[Damage], size_bytes: i
 @contextmanager
 def mapped(path: str) -> Iterator[memoryview]:
     """Map a file's bytes as they are now; what is appended meanwhile isn't seen."""
-    descriptor = os.open(path, _OPEN)
-    try:
+    with durable.opened(path, _OPEN) as descriptor:
         size_bytes = os.fstat(descriptor).st_size
         if not size_bytes:
             yield memoryview(b"")
             return
         with mmap.mmap(descriptor, size_bytes, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
             yield data
-    finally:
-        os.close(descriptor)

@@ -128,11 +128,8 @@ class Watching:
         :raises OSError: it can't be written.
         """
         flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(NAME, flags, dir_fd=self._directory)
-        try:
+        with durable.opened(NAME, flags, dir_fd=self._directory) as descriptor:
             os.pwrite(descriptor, sign, 0)
-        finally:
-            os.close(descriptor)
 
 
 @contextmanager

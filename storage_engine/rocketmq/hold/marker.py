@@ -219,10 +219,7 @@ def remove_marker(root: Path, manager: str) -> None:
 
 
 def _write_in_place(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
+    with durable.opened(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC) as fd:
         os.pwrite(fd, data, 0)
         os.ftruncate(fd, len(data))
         os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -32,6 +32,7 @@ from storage_engine.arrow.name_columns import (
 from storage_engine.core.long_work import told
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError, FileGoneError
+from storage_engine.model.broker.lag_job import check_plan
 from storage_engine.model.lag import LagSource, Unread, UnreadMessages
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
@@ -100,14 +101,7 @@ def lag_context(
     :raises BadInputError: one of the others isn't in the store.
     """
     (log,) = snapshot.logs
-    went = {one for one in doomed if one.log == log.name and one.base_offset < log.min_offset}
-    unknown = set(doomed) - went - {segment.id for segment in log.segments}
-    if unknown:
-        name, base_offset = min(unknown)
-        raise BadInputError(
-            f"{snapshot.root}: no segment of log {name} begins at {base_offset}: expected the segments of a "
-            "plan for this store as it is now. Make a new plan."
-        )
+    check_plan(snapshot, doomed)
     hours = delete_hours(config)
     losses: list[int | None] = []
     expired_ms = now_ms
