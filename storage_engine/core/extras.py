@@ -44,7 +44,8 @@ class Extra:
         return MissingExtraError(f"{what} needs {self.libraries}: {self.install}")
 
     def require(self, what: str) -> None:
-        """
+        """Make sure that the extra is installed.
+
         :raises MissingExtraError: it isn't installed; nothing was changed.
         """
         if not self.is_installed:
@@ -104,7 +105,8 @@ class SparkPair:
 
 
 def require_provider(what: str) -> None:
-    """
+    """Make sure that Airflow has the provider of this package.
+
     :param what: needs an Airflow that has the provider, as the subject of a sentence in the singular.
     :raises MissingExtraError: it isn't installed; nothing was changed.
     """

@@ -89,7 +89,7 @@ def oldest_open(log: PartitionLog, end: int) -> OpenTransaction | None:
     :raises CorruptFileError: it can't be told.
     :raises OSError: a file can't be read.
     """
-    known = [one for one in log.snapshots if int(Path(one.path).stem) <= end]
+    known = [one for one in log.snapshots if _offset_of(one.path) <= end]
     if not known:
         return None
     path = known[-1].path
@@ -101,8 +101,7 @@ def oldest_open(log: PartitionLog, end: int) -> OpenTransaction | None:
 
 def _bytes_behind(log: PartitionLog, end: int) -> int:
     """Return how many bytes lie in the segments behind the newest snapshot."""
-    snapshots = [int(Path(one.path).stem) for one in log.snapshots]
-    begin = max((one for one in snapshots if one <= end), default=0)
+    begin = max((at for at in (_offset_of(one.path) for one in log.snapshots) if at <= end), default=0)
     return sum(segment.log.size_bytes for segment, behind in log.with_ends(end) if behind > begin)
 
 

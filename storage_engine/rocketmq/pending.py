@@ -99,7 +99,8 @@ _REMOVES = b"d"
 
 
 def refuse_timers_in_rocksdb(layout: StoreLayout) -> None:
-    """
+    """Make sure that a store's timers are in its own files.
+
     :raises UnsupportedLayoutError: timers are, or may be, in RocksDB.
     :raises OSError: a file of RocksDB can't be looked at.
     """
@@ -111,7 +112,8 @@ def refuse_timers_in_rocksdb(layout: StoreLayout) -> None:
 
 
 def refuse_halves_in_rocksdb(layout: StoreLayout, log_min_offset: int) -> None:
-    """
+    """Make sure that a store's half messages are in its own files.
+
     :raises UnsupportedLayoutError: half messages are, or may be, in RocksDB.
     :raises CorruptFileError: a queue can't be read as what it is.
     """

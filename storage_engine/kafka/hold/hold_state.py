@@ -147,7 +147,8 @@ class HoldState:
 
 
 def load_state(memory: HoldMemory | None) -> HoldState | None:
-    """
+    """Return what is remembered of a store's hold; None: it isn't held, or nothing is remembered.
+
     :raises GateRefusedError: what is remembered isn't what this release writes.
     """
     return load_hold(memory, HoldState)

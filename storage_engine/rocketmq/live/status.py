@@ -213,7 +213,8 @@ def progress(
     now_ms: int,
     newest_message_timestamp_ms: int | None = None,
 ) -> BrokerProgress:
-    """
+    """Return how far a broker is with its log, from what it says of itself.
+
     :param info: of the moment ``now_ms``.
     :param checkpoint: its file's values by name, read before the newest message was looked up.
     :param newest_message_timestamp_ms: store time of the log's newest message; None: it has none, or

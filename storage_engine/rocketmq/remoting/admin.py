@@ -8,7 +8,6 @@ would create for who asks for it. A success that a broker reports without having
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 import javaproperties
@@ -58,9 +57,7 @@ class BrokerAdmin:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

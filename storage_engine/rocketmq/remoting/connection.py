@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Final, Self
 
 from storage_engine.core.wording import reason_text, shortened
@@ -61,7 +60,10 @@ class Tls:
     verify: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """:raises BadInputError: a file is missing or isn't what it should be."""
+        """Make the TLS context of a connection.
+
+        :raises BadInputError: a file is missing or isn't what it should be.
+        """
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
             if self.certificate_file is not None:
@@ -153,9 +155,7 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def access_elsewhere(self, timeout_seconds: float) -> Access:
