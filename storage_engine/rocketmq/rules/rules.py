@@ -307,6 +307,9 @@ def _disk_notices(snapshot: StoreSnapshot, config: BrokerConfig) -> list[str]:
 def log_disks(layout: StoreLayout) -> tuple[int | None, int | None]:
     """Return the bytes of the smallest disk of a store's log, and the level in percent of the fullest.
 
+    A level is as the broker has it (UtilAll#getDiskPartitionSpaceUsedPercent). Where the broker answers -1
+    and later takes that for a level (missing path, failed call, a disk without size), it is unknown here.
+
     :return: None for what can't be measured.
     """
     return smallest_and_fullest(map(DiskUsage.of, layout.commitlog_paths))

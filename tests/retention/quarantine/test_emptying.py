@@ -272,10 +272,10 @@ def disk_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[ManagedStore, int], No
     """Let a store's disk be as full as it has segments, in commitlog and quarantine: 5 % each."""
 
     def fill(store: ManagedStore, percent_of_others: int) -> None:
-        def usage(path: str) -> DiskUsage:
+        def usage(path: object) -> DiskUsage:
             count = len(list(Path(store.root).rglob("commitlog/0*")))
             percent = percent_of_others + 5 * count
-            return DiskUsage(path, percent, 100 * MIB, (100 - percent) * MIB, device=1)
+            return DiskUsage(str(path), percent, 100 * MIB, (100 - percent) * MIB, device=1)
 
         monkeypatch.setattr(DiskUsage, "of", usage)
 
