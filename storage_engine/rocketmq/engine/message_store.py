@@ -154,9 +154,9 @@ class MessageStore:
             files.wrote_offset, committed, files.flushed_where, self.dispatched_offset, self.checkpoint.values
         )
 
-    def wait_until_dispatched(self, timeout_seconds: float = _LONGEST_DISPATCH_SECONDS) -> bool:
+    def wait_until_dispatched(self) -> bool:
         """Wait until each message that is there by now has its entries; False when it takes longer."""
-        deadline = time.monotonic() + timeout_seconds
+        deadline = time.monotonic() + _LONGEST_DISPATCH_SECONDS
         end = self._dispatchable_end()
         while self.dispatched_offset < end and not self.failure:
             if time.monotonic() > deadline:
