@@ -29,13 +29,13 @@ from storage_engine.core.wording import count_text, time_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.store import DiskUsage
 from storage_engine.project.init import STORE_CONNECTION, Project, init_project
 from storage_engine.project.up import LocalAirflow, free_port
 from storage_engine.retention import steps
 from storage_engine.retention.hold.leaving_unproven import Acceptance
 from storage_engine.retention.plan.watching import watch
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.rocketmq.rules.rules import disk_usage
 
 MONITOR_ID = f"storage_monitor__{STORE_CONNECTION}"
 DAG_ID = f"storage_retention__{STORE_CONNECTION}"
@@ -141,7 +141,7 @@ def _run(directory: Path, say: Say, tell: Say) -> int:
 
 
 def _check_disk(directory: Path) -> None:
-    used = disk_usage(directory).used_percent
+    used = DiskUsage.of(directory).used_percent
     if used is not None and used >= _FORCE_LEVEL - 5:
         raise BadInputError(
             f"{directory}: expected a disk less than {_FORCE_LEVEL - 5} % full, found {used} %: above "

@@ -30,6 +30,20 @@ from storage_engine.rocketmq.remoting.command import RemotingCommand
 from storage_engine.rocketmq.remoting.connection import Connection
 from storage_engine.rocketmq.remoting.masters import NameServers
 
+PULL_MESSAGE: Final = 11
+GET_MAX_OFFSET: Final = 30
+GET_MIN_OFFSET: Final = 31
+GET_EARLIEST_MESSAGE_STORE_TIME: Final = 32
+GET_ROUTE_INFO_BY_TOPIC: Final = 105
+GET_TOPIC_STATS_INFO: Final = 202
+GET_CONSUME_STATS: Final = 208
+CLEAN_EXPIRED_CONSUME_QUEUE: Final = 306
+GET_TOPIC_CONFIG: Final = 351
+TOPIC_NOT_EXIST: Final = 17
+PULL_NOT_FOUND: Final = 19
+PULL_RETRY_IMMEDIATELY: Final = 20
+PULL_OFFSET_MOVED: Final = 21
+
 READER_GROUP: Final = "TOOLS_CONSUMER"
 """A group that every broker has from the start (MixAll.TOOLS_CONSUMER_GROUP); any other it would create."""
 _PULL_WITH_SUBSCRIPTION: Final = 4
@@ -68,11 +82,11 @@ class PullStatus(Enum):
     """What became of a pull (PullMessageProcessor)."""
 
     FOUND = command.SUCCESS
-    NOT_FOUND = command.PULL_NOT_FOUND
+    NOT_FOUND = PULL_NOT_FOUND
     """Nothing at this offset yet."""
-    RETRY = command.PULL_RETRY_IMMEDIATELY
+    RETRY = PULL_RETRY_IMMEDIATELY
     """Nothing that matches; go on at the next offset."""
-    OFFSET_MOVED = command.PULL_OFFSET_MOVED
+    OFFSET_MOVED = PULL_OFFSET_MOVED
     """The offset lies outside the queue: what was there is deleted, or was never there."""
 
 
@@ -118,20 +132,20 @@ class ReadingAdmin(BrokerAdmin):
 
         :raises BrokerError: with ``may_have_acted`` when it may have happened all the same.
         """
-        self._connection.act(command.CLEAN_EXPIRED_CONSUME_QUEUE)
+        self._connection.act(CLEAN_EXPIRED_CONSUME_QUEUE)
 
     def topic_config(self, topic: str) -> TopicConfig:
         """
         :raises NotOnBrokerError: the broker doesn't have the topic.
         """
-        return self._of_topic(topic, command.GET_TOPIC_CONFIG, lambda answer: topic_config(answer.body))
+        return self._of_topic(topic, GET_TOPIC_CONFIG, lambda answer: topic_config(answer.body))
 
     def topic_stats(self, topic: str) -> dict[int, QueueStats]:
         """Offsets of all queues of a topic, by queue id (GET_TOPIC_STATS_INFO).
 
         :raises NotOnBrokerError: the broker doesn't have the topic.
         """
-        return self._of_topic(topic, command.GET_TOPIC_STATS_INFO, lambda answer: topic_stats(answer.body))
+        return self._of_topic(topic, GET_TOPIC_STATS_INFO, lambda answer: topic_stats(answer.body))
 
     def consume_stats(self, group: str, topic: str | None = None) -> dict[tuple[str, int], QueueConsumption]:
         """Return how far a group is, by topic and queue id (GET_CONSUME_STATS).
@@ -141,7 +155,7 @@ class ReadingAdmin(BrokerAdmin):
         :raises NotOnBrokerError: the broker has neither such a group nor offsets of one, or not the topic.
         """
         found = self._read(
-            command.GET_CONSUME_STATS,
+            GET_CONSUME_STATS,
             lambda answer: consume_stats(answer.body),
             {"consumerGroup": group} | ({} if topic is None else {"topic": topic}),
         )
@@ -160,21 +174,21 @@ class ReadingAdmin(BrokerAdmin):
 
         :raises NotOnBrokerError: the broker doesn't have the topic, or not that many queues of it.
         """
-        return self._of_queue(command.GET_MIN_OFFSET, topic, queue_id, "offset")
+        return self._of_queue(GET_MIN_OFFSET, topic, queue_id, "offset")
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The next message's queue offset (GET_MAX_OFFSET).
 
         :raises NotOnBrokerError: the broker doesn't have the topic, or not that many queues of it.
         """
-        return self._of_queue(command.GET_MAX_OFFSET, topic, queue_id, "offset")
+        return self._of_queue(GET_MAX_OFFSET, topic, queue_id, "offset")
 
     def earliest_message_timestamp_ms(self, topic: str, queue_id: int) -> int | None:
         """Store time of a queue's first message; None when it has none (GET_EARLIEST_MSG_STORETIME).
 
         :raises NotOnBrokerError: the broker doesn't have the topic, or not that many queues of it.
         """
-        code = command.GET_EARLIEST_MESSAGE_STORE_TIME
+        code = GET_EARLIEST_MESSAGE_STORE_TIME
         return known_time(self._of_queue(code, topic, queue_id, "timestamp"))
 
     def pull(
@@ -187,7 +201,7 @@ class ReadingAdmin(BrokerAdmin):
         """
         return self._of_topic(
             topic,
-            command.PULL_MESSAGE,
+            PULL_MESSAGE,
             lambda answer: pull_result(answer.code, answer.fields, answer.body),
             {
                 "consumerGroup": group,
@@ -228,7 +242,7 @@ class ReadingAdmin(BrokerAdmin):
         try:
             return self._read(code, parse, {"topic": topic, **(fields or {})}, accept=accept)
         except BrokerRefusedError as error:
-            if error.code != command.TOPIC_NOT_EXIST:
+            if error.code != TOPIC_NOT_EXIST:
                 raise
             raise NotOnBrokerError(
                 f"{self.address}: expected topic {topic!r}, found that the broker doesn't have it. "
@@ -248,11 +262,11 @@ def route(servers: NameServers, topic: str) -> TopicRoute:
 
     def ask(connection: Connection) -> TopicRoute:
         answer = connection.read(
-            command.GET_ROUTE_INFO_BY_TOPIC,
+            GET_ROUTE_INFO_BY_TOPIC,
             {"topic": topic},
-            accept=(command.SUCCESS, command.TOPIC_NOT_EXIST),
+            accept=(command.SUCCESS, TOPIC_NOT_EXIST),
         )
-        if answer.code == command.TOPIC_NOT_EXIST:
+        if answer.code == TOPIC_NOT_EXIST:
             raise NotOnBrokerError(
                 f"Name server {connection.address}: expected topic {topic!r}, found that no registered "
                 "broker has it. Check the name, and that its brokers run."

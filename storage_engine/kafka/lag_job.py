@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 
-from storage_engine.exceptions import BadInputError
 from storage_engine.kafka.format.layout import Node
 from storage_engine.kafka.lag import Consumers, LagContext, consumers_of, place_positions
 from storage_engine.kafka.store.lag_context import lag_context
 from storage_engine.kafka.store.store import KafkaStore, open_store
-from storage_engine.model.broker.lag_job import LagRequest, Place
+from storage_engine.model.broker.lag_job import LagRequest, Place, check_plan
 from storage_engine.model.lag import LagSource, Unread
-from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store import FileFacts, Segment, StoreSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def lag_job(request: LagRequest) -> KafkaLagJob:
     finally:
         store.close()
     assert store.node.seen is not None
-    _check_plan(snapshot, request.plan_segments)
+    check_plan(snapshot, request.plan_segments)
     read = {f"{topic}-{number}" for _, topic, number in consumers.committed}
     going = frozenset(request.plan_segments)
     context = lag_context(store.node.seen, snapshot, read, going, request.now_ms)
@@ -80,22 +79,6 @@ def _opened(request: LagRequest) -> KafkaStore:
     from storage_engine.kafka.live.live_store import open_live
 
     return open_live(settings, settings.live)
-
-
-def _check_plan(snapshot: StoreSnapshot, plan_segments: Collection[SegmentId]) -> None:
-    """Check that a plan's segments are those of a node, or went from the beginning of their log.
-
-    :raises BadInputError: a segment isn't in the node, and didn't go meanwhile.
-    """
-    there = {segment.id for log in snapshot.logs for segment in log.segments}
-    begins = {log.name: log.min_offset for log in snapshot.logs}
-    went = {one for one in plan_segments if one.base_offset < begins.get(one.log, 0)}
-    if unknown := set(plan_segments) - went - there:
-        name, base_offset = min(unknown)
-        raise BadInputError(
-            f"{snapshot.root}: no segment of log {name} begins at {base_offset}: expected the segments of a "
-            "plan for this store as it is now. Make a new plan."
-        )
 
 
 def _newest(node: Node) -> FileFacts | None:

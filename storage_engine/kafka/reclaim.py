@@ -23,8 +23,6 @@ from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import bytes_text
 from storage_engine.exceptions import (
-    ChangedUnderUsError,
-    NotOnBrokerError,
     StorageEngineError,
     StoreBusyError,
 )
@@ -33,7 +31,7 @@ from storage_engine.kafka.format import checkpoints
 from storage_engine.kafka.format.file_names import METADATA_TOPIC
 from storage_engine.kafka.format.layout import LivePartition, LogDirectory, Node, PartitionLog, read_node
 from storage_engine.kafka.format.log_end import end_offset
-from storage_engine.kafka.hold.hold_state import with_first_settings
+from storage_engine.kafka.hold.hold_state import check_cluster, with_first_settings
 from storage_engine.kafka.hold.needed_retention import all_states
 from storage_engine.kafka.live.cut_faults import (
     Prefix,
@@ -45,12 +43,20 @@ from storage_engine.kafka.live.cut_faults import (
     log_fault,
 )
 from storage_engine.kafka.live.observe import LeadersWord, ask_leaders
-from storage_engine.kafka.live.release import Cut, Witness, cut_remembered, other_than, refused, witness_of
+from storage_engine.kafka.live.release import (
+    Cut,
+    Witness,
+    cut_remembered,
+    other_than,
+    prefixes_of,
+    refused,
+    witness_of,
+)
 from storage_engine.kafka.metadata.cluster_metadata import ClusterMetadata, nodes_text, replica_fault
 from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.kafka.stopped.stopped_plan import StoppedNode, kept, read_stopped, topic_or_fault
 from storage_engine.kafka.stopped.stopped_release import delete_oldest
-from storage_engine.kafka.store.plan import SeenNode, cut_to_archivable, logs_of, plan_notices
+from storage_engine.kafka.store.plan import SeenNode, cut_from, cut_to_archivable, logs_of, plan_notices
 from storage_engine.kafka.store.store import KafkaStore, OpenNode, open_store, plan_of_log
 from storage_engine.model.broker.broker_store import (
     ALWAYS,
@@ -74,7 +80,7 @@ from storage_engine.model.plan import (
     wanted_bytes,
 )
 from storage_engine.model.report.diagnosis import reason_of
-from storage_engine.model.store import Archivable, DiskUsage, Segment, SegmentId, StoreSnapshot, by_log
+from storage_engine.model.store import Archivable, DiskUsage, Segment, SegmentId, StoreSnapshot
 
 Fault = tuple[Reason, str]
 
@@ -116,7 +122,7 @@ def only_needed(
     needed = set(_needed(plans, shortages, deleted))
 
     def decided(one: Decision) -> Decision:
-        if not one.deletes or one.segment.id in needed:
+        if one.segment.id in needed:
             return one
         shortage = shortages.get(one.segment.facts.device, Shortage(None, None))
         if shortage.wanted_bytes is None:
@@ -124,7 +130,7 @@ def only_needed(
         why = f"its disk has {bytes_text(shortage.wanted_bytes)} free without it; otherwise: {one.detail}"
         return replace(one, reason=Reason.TARGET_REACHED, detail=why)
 
-    return tuple(LogPlan(plan.log, tuple(map(decided, plan.decisions))) for plan in plans)
+    return tuple(plan.with_going(decided) for plan in plans)
 
 
 def _needed(
@@ -238,25 +244,6 @@ def _recovery_points(directory: Path) -> Mapping[str, int]:
     return checkpoints.read_offsets(path) if path.exists() else {}
 
 
-def _cut_from(plan: LogPlan, fault_of: Callable[[Decision], Fault | None]) -> LogPlan:
-    """Return a log's plan in which nothing goes from the first segment on that something speaks against."""
-
-    def decided() -> Iterator[Decision]:
-        stops = False
-        for one in plan.decisions:
-            if not one.deletes:
-                yield one
-            elif stops:
-                yield Decision(one.segment, Reason.BEHIND_KEPT, "an older segment of its log stays")
-            elif (fault := fault_of(one)) is not None:
-                stops = True
-                yield Decision(one.segment, *fault)
-            else:
-                yield one
-
-    return LogPlan(plan.log, tuple(decided()))
-
-
 def _forced(plan: LogPlan, reason: str) -> LogPlan:
     """Delete what only its age or size keeps, as a person asks."""
 
@@ -278,7 +265,7 @@ def _certain(plan: LogPlan, recovery_point: int) -> LogPlan:
         f"its broker did not stop cleanly, and flushed this log up to offset {recovery_point}: what lies "
         "above is certain once it has started"
     )
-    return _cut_from(
+    return cut_from(
         plan, lambda one: (Reason.STORE_CRASHED, why) if one.segment.end_offset > recovery_point else None
     )
 
@@ -313,17 +300,12 @@ def _by_way(
             return f"; {way.said}, so it is deleted for the cluster"
         return f"; {way.said}, and is told to begin behind it first"
 
-    return _told(_cut_from(plan, fault_of), said)
+    return _told(cut_from(plan, fault_of), said)
 
 
 def _told(plan: LogPlan, said: Callable[[Decision], str]) -> LogPlan:
     """Add to why each segment goes on what ground it may."""
-    return LogPlan(
-        plan.log,
-        tuple(
-            replace(one, detail=f"{one.detail}{said(one)}") if one.deletes else one for one in plan.decisions
-        ),
-    )
+    return plan.with_going(lambda one: replace(one, detail=f"{one.detail}{said(one)}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,16 +439,11 @@ def delete_segments(
 
 
 def _prefixes(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
-    for name, of_log in by_log(segments).items():
-        if (one := seen.known.get(name)) is None:
-            raise ChangedUnderUsError(
-                f"log {name}: expected it among the node's logs, found none. Nothing of it was deleted. Plan "
-                "again.",
-                path=of_log[0].facts.path,
-            )
+    for prefix in prefixes_of(seen, segments):
         # What went before, in this call's release, is listed there still.
-        left = tuple(files for files in one.log.segments if files.base_offset >= of_log[0].base_offset)
-        yield Prefix(one.log.name, one.directory, replace(one.log, segments=left), tuple(of_log))
+        first = prefix.segments[0].base_offset
+        left = tuple(files for files in prefix.log.segments if files.base_offset >= first)
+        yield replace(prefix, log=replace(prefix.log, segments=left))
 
 
 def _way(prefix: Prefix, stopped: StoppedNode | Fault, word: LeadersWord) -> Way:
@@ -612,12 +589,7 @@ def with_word(node: Node, word: LeadersWord, address: str) -> Node:
     :param address: of the cluster, for a message.
     :raises NotOnBrokerError: the directories are of another cluster.
     """
-    if other := node.cluster_ids - {word.facts.cluster_id}:
-        raise NotOnBrokerError(
-            f"{node.root}: expected log directories of the cluster at {address}, {word.facts.cluster_id}, "
-            f"found those of {', '.join(sorted(other))}. Nothing was changed. Name a broker of their own "
-            "cluster."
-        )
+    check_cluster(node, word.facts.cluster_id, address)
     directories = tuple(_from_leaders(directory, word) for directory in node.directories)
     return replace(node, live=word.facts, directories=directories)
 

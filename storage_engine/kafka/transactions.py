@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_engine.core import durable
 from storage_engine.core.wording import bytes_text, count_text, reason_text, time_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.format.file_names import METADATA_TOPIC, corrupt, read_stored
@@ -88,7 +89,7 @@ def oldest_open(log: PartitionLog, end: int) -> OpenTransaction | None:
     :raises CorruptFileError: it can't be told.
     :raises OSError: a file can't be read.
     """
-    known = [one for one in log.snapshots if int(Path(one.path).stem) <= end]
+    known = [one for one in log.snapshots if _offset_of(one.path) <= end]
     if not known:
         return None
     path = known[-1].path
@@ -100,8 +101,7 @@ def oldest_open(log: PartitionLog, end: int) -> OpenTransaction | None:
 
 def _bytes_behind(log: PartitionLog, end: int) -> int:
     """Return how many bytes lie in the segments behind the newest snapshot."""
-    snapshots = [int(Path(one.path).stem) for one in log.snapshots]
-    begin = max((one for one in snapshots if one <= end), default=0)
+    begin = max((at for at in (_offset_of(one.path) for one in log.snapshots) if at <= end), default=0)
     return sum(segment.log.size_bytes for segment, behind in log.with_ends(end) if behind > begin)
 
 
@@ -238,13 +238,10 @@ def _check_whole(segment: SegmentFiles, damages: Sequence[Damage], size_bytes: i
 @contextmanager
 def mapped(path: str) -> Iterator[memoryview]:
     """Map a file's bytes as they are now; what is appended meanwhile isn't seen."""
-    descriptor = os.open(path, _OPEN)
-    try:
+    with durable.opened(path, _OPEN) as descriptor:
         size_bytes = os.fstat(descriptor).st_size
         if not size_bytes:
             yield memoryview(b"")
             return
         with mmap.mmap(descriptor, size_bytes, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
             yield data
-    finally:
-        os.close(descriptor)

@@ -201,6 +201,10 @@ class LogPlan:
             return min(kept)
         return max((decision.segment.end_offset for decision in self.decisions), default=0)
 
+    def with_going(self, change: Callable[[Decision], Decision]) -> LogPlan:
+        """Return the plan with another decision on each segment that goes."""
+        return LogPlan(self.log, tuple(change(one) if one.deletes else one for one in self.decisions))
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from storage_engine.model.report.facts import FactsScope, StoreFacts
     from storage_engine.model.report.inspection import Inspection, KeyLookup, StoreRecovery
     from storage_engine.model.store import StoreSnapshot
+    from storage_engine.rocketmq.store.broker import RocketMQBrokerStore
 
 
 _QUEUES = (
@@ -77,16 +78,18 @@ WORDS: Final = BrokerWords(
 )
 
 
-def _local_settings(settings: StoreSettings) -> StoreSettings:
-    """Return settings for what reads the store's files alone.
+def _store_files(settings: StoreSettings) -> RocketMQBrokerStore:
+    """Open what is read by the store's files alone.
 
     :raises BrokerError: the running broker can't be asked.
     """
-    if settings.live is None:
-        return settings
-    from storage_engine.rocketmq.live.connect import settings_in_effect
+    from storage_engine.rocketmq.store.broker import open_files
 
-    return settings_in_effect(settings, settings.live)
+    if settings.live is not None:
+        from storage_engine.rocketmq.live.connect import settings_in_effect
+
+        settings = settings_in_effect(settings, settings.live)
+    return open_files(settings)
 
 
 class RocketMQEngine(BrokerEngine):
@@ -96,16 +99,14 @@ class RocketMQEngine(BrokerEngine):
         self, settings: StoreSettings, *, dry_run: bool, cut_messages: bool, whole_index: bool
     ) -> StoreRecovery:
         from storage_engine.rocketmq.engine.recovering import recover_store
-        from storage_engine.rocketmq.store.broker import open_files
 
-        config = open_files(_local_settings(settings)).config
+        config = _store_files(settings).config
         return recover_store(config, dry_run=dry_run, cut_messages=cut_messages, whole_index=whole_index)
 
     def rebuild_queues(self, settings: StoreSettings) -> StoreRecovery:
         from storage_engine.rocketmq.engine.recovering import rebuild_queues
-        from storage_engine.rocketmq.store.broker import open_files
 
-        return rebuild_queues(open_files(_local_settings(settings)).config)
+        return rebuild_queues(_store_files(settings).config)
 
     def write_sample(self, request: SampleRequest) -> SampleStore:
         from storage_engine.rocketmq.sample.writing import write_sample
@@ -153,9 +154,8 @@ class RocketMQInspection(Inspecting):
         snapshot: StoreSnapshot | None = None,
     ) -> Inspection:
         from storage_engine.rocketmq.inspect import described, inspect
-        from storage_engine.rocketmq.store.broker import open_files
 
-        store = open_files(_local_settings(settings))
+        store = _store_files(settings)
         found = inspect(store.files, now_ms, messages=messages, queues=queues, snapshot=snapshot)
         return described(found, store.data_paths, messages=messages)
 
@@ -166,16 +166,14 @@ class RocketMQInspection(Inspecting):
 
     def look_up(self, settings: StoreSettings, topic: str, key: str, max_count: int | None) -> KeyLookup:
         from storage_engine.rocketmq.inspect import look_up
-        from storage_engine.rocketmq.store.broker import open_files
 
-        store = open_files(_local_settings(settings))
+        store = _store_files(settings)
         return look_up(store.files.layout, store.config, topic, key, max_count)
 
     def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
         from storage_engine.rocketmq.inspect import unindexed_ranges
-        from storage_engine.rocketmq.store.broker import open_files
 
-        store = open_files(_local_settings(settings))
+        store = _store_files(settings)
         return unindexed_ranges(store.files.layout, store.config)
 
 

@@ -70,6 +70,7 @@ from storage_engine.rocketmq.format.broker_config import (
     load_broker_config,
 )
 from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.rocketmq.rules import window
 from storage_engine.rocketmq.rules.cleanup_schedule import DEFAULT_INTERVAL_MS, interval_ms
 from storage_engine.rocketmq.rules.rules import (
     NOTICE_LEVEL_PERCENT,
@@ -83,7 +84,6 @@ from storage_engine.rocketmq.rules.rules import (
     mtime_ms,
     triggers,
 )
-from storage_engine.rocketmq.rules.window import time_zone
 
 SHARE_UNIT = 1_000_000
 """Shares of the log are counted in parts of it."""
@@ -620,7 +620,7 @@ class RocketMQRules(BrokerRules):
         self, values: Mapping[str, str], time_zone: str, start_ms: int, end_ms: int
     ) -> tuple[tuple[int, int], ...]:
         _check_horizon(end_ms - start_ms)
-        return hour_spans_ms(start_ms, end_ms, self.hours(values), _zone(time_zone))
+        return hour_spans_ms(start_ms, end_ms, self.hours(values), window.time_zone(time_zone))
 
     def course(
         self,
@@ -631,16 +631,12 @@ class RocketMQRules(BrokerRules):
         limit_seconds: float = MOST_SECONDS,
     ) -> Course:
         _check_horizon(horizon_ms)
-        return course(config_of(values), start, horizon_ms, _zone(start.time_zone), limit_seconds)
+        return course(config_of(values), start, horizon_ms, window.time_zone(start.time_zone), limit_seconds)
 
     def advice(
         self, values: Mapping[str, str], start: CourseStart, *, wished_hours: int | None = None
     ) -> tuple[Advice, ...]:
         return advice(config_of(values), start, wished_hours)
-
-
-def _zone(name: str) -> ZoneInfo:
-    return time_zone(name)
 
 
 def _check_horizon(horizon_ms: int) -> None:

@@ -38,9 +38,7 @@ from storage_engine.rocketmq.format.layout import StoreLayout, is_new, resolve_l
 from storage_engine.rocketmq.format.stored_files import Patience, read_or_tell
 from storage_engine.rocketmq.live.connect import local_settings, reach
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
-
-_CLEAN_RESOURCE_INTERVAL_MS = 10_000
-"""The broker's default (cleanResourceInterval)."""
+from storage_engine.rocketmq.rules.cleanup_schedule import DEFAULT_INTERVAL_MS
 
 
 def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
@@ -128,10 +126,10 @@ def _cleaning_ms(settings: Mapping[str, str]) -> int:
     Not less than two with the default pause, as a round takes its time, too.
     """
     try:
-        pause_ms = int(settings.get("cleanResourceInterval", _CLEAN_RESOURCE_INTERVAL_MS))
+        pause_ms = int(settings.get("cleanResourceInterval", DEFAULT_INTERVAL_MS))
     except ValueError:
-        pause_ms = _CLEAN_RESOURCE_INTERVAL_MS
-    return 2 * max(pause_ms, _CLEAN_RESOURCE_INTERVAL_MS)
+        pause_ms = DEFAULT_INTERVAL_MS
+    return 2 * max(pause_ms, DEFAULT_INTERVAL_MS)
 
 
 def _index_facts(layout: StoreLayout, patience: Patience) -> tuple[IndexFact, ...]:

@@ -111,7 +111,10 @@ class LogFiles:
 
     @property
     def local(self) -> tuple[LocalSegment, ...]:
-        """:raises FileNotFoundError: a file is gone since."""
+        """Return the log's files with the offsets that each has messages of.
+
+        :raises FileNotFoundError: a file is gone since.
+        """
         return tuple(
             LocalSegment(
                 log=LOG,
@@ -125,7 +128,10 @@ class LogFiles:
 
 @dataclass(frozen=True, slots=True)
 class LogWalk:
-    """:param newest_store_timestamp_ms: of the last message that was seen; -1 when none was."""
+    """What was found while the log's messages were read.
+
+    :param newest_store_timestamp_ms: of the last message that was seen; -1 when none was.
+    """
 
     frames: tuple[FrameFact, ...]
     dispatch: tuple[DispatchFact, ...]
@@ -134,7 +140,10 @@ class LogWalk:
 
 
 def list_log(layout: StoreLayout) -> LogListing:
-    """:raises StoreNotFoundError: there is no segment."""
+    """List the files in the log's directories, by their names and sizes alone.
+
+    :raises StoreNotFoundError: there is no segment.
+    """
     found = list_raw_files(layout.log_paths)
     named = readable_files(found)
     if not named:
@@ -299,7 +308,10 @@ class LogReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """:param queues: their ``log_max_offset`` isn't known yet."""
+    """What was found in the consume queues of both kinds.
+
+    :param queues: their ``log_max_offset`` isn't known yet.
+    """
 
     files: tuple[QueueFileFact, ...]
     queues: tuple[QueueFact, ...]

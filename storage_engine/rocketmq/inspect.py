@@ -35,12 +35,13 @@ from storage_engine.rocketmq.codec.commitlog import FrameKind, read_store_timest
 from storage_engine.rocketmq.codec.stored_messages import StoredMessage, read_message
 from storage_engine.rocketmq.file_facts import LogListing, list_log
 from storage_engine.rocketmq.format import batch_consume_queue, config_files, consume_queue
+from storage_engine.rocketmq.format.batch_consume_queue import all_queues
 from storage_engine.rocketmq.format.broker_config import SETTING_NAMES, BrokerConfig
 from storage_engine.rocketmq.format.checkpoint import read_known_values
 from storage_engine.rocketmq.format.index_file import IndexFile, open_index, read_index_files
 from storage_engine.rocketmq.format.layout import StoreLayout, is_new
 from storage_engine.rocketmq.format.mapped_files import mapped
-from storage_engine.rocketmq.format.queue_files import QueueDirectory, iter_queues
+from storage_engine.rocketmq.format.queue_files import QueueDirectory
 from storage_engine.rocketmq.format.stored_files import read_or_tell
 from storage_engine.rocketmq.store.store import RocketMQStore
 from storage_engine.rocketmq.store.store_lock import lock_holder
@@ -143,11 +144,7 @@ def inspect(
     snapshot = snapshot or store.snapshot(now_ms)
     (log,) = snapshot.logs
     layout = store.layout
-    found = [
-        (queue, batch)
-        for directory, batch in ((layout.consumequeue, False), (layout.batchconsumequeue, True))
-        for queue in iter_queues(directory)
-    ]
+    found = [(queue, form is batch_consume_queue.FORMAT) for queue, form in all_queues(layout)]
     index_files, no_index = read_or_tell(partial(read_index_files, layout, store.config), (), "the index")
     checkpoint, no_checkpoint = read_or_tell(
         partial(read_known_values, layout.checkpoint), {}, "the checkpoint"

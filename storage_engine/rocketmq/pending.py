@@ -46,7 +46,7 @@ from storage_engine.exceptions import BadInputError, CorruptFileError, StoreBusy
 from storage_engine.model.broker.broker_store import Pending, PendingKind
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC
-from storage_engine.rocketmq.codec.stored_messages import LogFile, Longs, stored_messages
+from storage_engine.rocketmq.codec.stored_messages import Longs, stored_messages
 from storage_engine.rocketmq.format import consume_queue, consume_queue_ext
 from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES
 from storage_engine.rocketmq.format.config_files import delay_offsets
@@ -99,7 +99,8 @@ _REMOVES = b"d"
 
 
 def refuse_timers_in_rocksdb(layout: StoreLayout) -> None:
-    """
+    """Make sure that a store's timers are in its own files.
+
     :raises UnsupportedLayoutError: timers are, or may be, in RocksDB.
     :raises OSError: a file of RocksDB can't be looked at.
     """
@@ -111,7 +112,8 @@ def refuse_timers_in_rocksdb(layout: StoreLayout) -> None:
 
 
 def refuse_halves_in_rocksdb(layout: StoreLayout, log_min_offset: int) -> None:
-    """
+    """Make sure that a store's half messages are in its own files.
+
     :raises UnsupportedLayoutError: half messages are, or may be, in RocksDB.
     :raises CorruptFileError: a queue can't be read as what it is.
     """
@@ -199,7 +201,7 @@ def _due_ms(extension: Path, tags_codes: Longs) -> Longs:
     return due
 
 
-_Reader: TypeAlias = Callable[[Sequence[LogFile]], tuple[Longs, Longs]]
+_Reader: TypeAlias = Callable[[Sequence[MappedFile]], tuple[Longs, Longs]]
 """Of a kind: physical offsets, and due times of as many messages or of none."""
 
 _WHEEL_STOPS = (
@@ -220,11 +222,11 @@ def pending(layout: StoreLayout, *, attempts: int = 1) -> tuple[Pending, ...]:
     if is_new(layout):
         return tuple(Pending(kind, 0, log=LOG) for kind in PendingKind)
 
-    def timers(log: Sequence[LogFile]) -> tuple[Longs, Longs]:
+    def timers(log: Sequence[MappedFile]) -> tuple[Longs, Longs]:
         refuse_timers_in_rocksdb(layout)
         return waiting_timers(layout, log)
 
-    def halves(log: Sequence[LogFile]) -> tuple[Longs, Longs]:
+    def halves(log: Sequence[MappedFile]) -> tuple[Longs, Longs]:
         refuse_halves_in_rocksdb(layout, log[0].base_offset)
         return undecided(layout, log), np.empty(0, np.int64)
 
@@ -238,7 +240,7 @@ def pending(layout: StoreLayout, *, attempts: int = 1) -> tuple[Pending, ...]:
 
 def _pending(kind: PendingKind, layout: StoreLayout, reader: _Reader, attempts: int) -> Pending:
     def read() -> tuple[int, Longs, Longs]:
-        log = [LogFile(str(file.path), file.base_offset, file.size_bytes) for file in list_segments(layout)]
+        log = list_segments(layout)
         return log[0].base_offset, *reader(log)
 
     try:
@@ -363,7 +365,7 @@ def read_timer_checkpoint(path: Path) -> TimerCheckpoint | None:
 _RESTORE = "Restore the file from a replica or a backup, or start the broker and stop it cleanly."
 
 
-def waiting_timers(layout: StoreLayout, log: Sequence[LogFile]) -> tuple[Longs, Longs]:
+def waiting_timers(layout: StoreLayout, log: Sequence[MappedFile]) -> tuple[Longs, Longs]:
     """Return the physical offset of each waiting timer, and when it is due, in ms since the epoch.
 
     That is :data:`UNKNOWN_DUE` where it isn't known. For one that lies beyond the wheel's window that is when
@@ -446,7 +448,7 @@ def _is_blank(data: memoryview, at: int) -> bool:
     return left >= _BLANK.size and _BLANK.unpack_from(data, at) == (left, 0, frame.MAGIC_BLANK)
 
 
-def _due_of_messages(log: Sequence[LogFile], offsets: Longs) -> Longs:
+def _due_of_messages(log: Sequence[MappedFile], offsets: Longs) -> Longs:
     """Due times of messages by their properties; unknown where the message is gone, or there are many."""
     due = np.full(len(offsets), UNKNOWN_DUE, np.int64)
     there = np.flatnonzero(offsets >= log[0].base_offset)
@@ -456,7 +458,7 @@ def _due_of_messages(log: Sequence[LogFile], offsets: Longs) -> Longs:
     return due
 
 
-def undecided(layout: StoreLayout, log: Sequence[LogFile]) -> Longs:
+def undecided(layout: StoreLayout, log: Sequence[MappedFile]) -> Longs:
     """Return the physical offset of each undecided half message.
 
     :param log: the commitlog's files, oldest first.
@@ -482,7 +484,7 @@ def undecided(layout: StoreLayout, log: Sequence[LogFile]) -> Longs:
 
 
 def _decided(
-    layout: StoreLayout, log: Sequence[LogFile], queue_id: int, positions: dict[tuple[str, int], int]
+    layout: StoreLayout, log: Sequence[MappedFile], queue_id: int, positions: dict[tuple[str, int], int]
 ) -> Longs:
     """Queue offsets of the half messages that were committed or rolled back."""
     operations = entries_from(

@@ -66,7 +66,8 @@ class RestoredStore(RestoredConfig):
         return ()
 
     def check_conf(self) -> None:
-        """
+        """Make sure that queues can be made for a broker of the configuration file.
+
         :raises RestoreError: no queues can be made for a broker of this configuration.
         :raises BrokerConfigError: a value that no broker would work with.
         """
@@ -86,7 +87,8 @@ class RestoredStore(RestoredConfig):
         settings_for(config, layout)
 
     def check(self, receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]) -> None:
-        """
+        """Make sure that a broker would serve what is restored.
+
         :raises RestoreError: no broker of this configuration would start on the segments and serve them all;
             or it is a slave's, and its master's log doesn't go on where they end.
         """

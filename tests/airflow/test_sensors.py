@@ -44,14 +44,12 @@ def execute(task: Any) -> Any:
 def levels(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let every disk be this full, or unknown."""
     from storage_engine.model.store import DiskUsage
-    from storage_engine.rocketmq.store import causes, store
 
     def set_level(percent: int | None) -> None:
         def usage(path: object) -> DiskUsage:
             return DiskUsage(str(path), percent, error="" if percent is not None else "not mounted")
 
-        monkeypatch.setattr(store, "disk_usage", usage)
-        monkeypatch.setattr(causes, "disk_usage", usage)
+        monkeypatch.setattr(DiskUsage, "of", usage)
 
     return set_level
 

@@ -14,12 +14,11 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from storage_engine.model.store import DiskUsage
-from storage_engine.rocketmq.engine.append.mapped_file_queue import PinnedRange
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.store_service import CleanupLoop
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from tests.integration.jars import JAVA_PROJECTS, class_path, java
-from tests.rocketmq.engine.scenarios import BATCH_TOPIC, messages, put_all, write_conf
+from tests.rocketmq.engine.scenarios import BATCH_TOPIC, PinnedRange, messages, put_all, read_log, write_conf
 from tests.rounds import rounds
 
 pytestmark = [pytest.mark.integration, pytest.mark.again]
@@ -134,7 +133,7 @@ def left_by_ours(
             held.release()
             held = None
         if "hold" in one and held is None:
-            held = store.read(one["hold"], 10)
+            held = read_log(store, one["hold"], 10)
         loop.clean_log()
         loop.clean_queues()
         left.append(left_of(store))

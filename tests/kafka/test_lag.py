@@ -29,11 +29,11 @@ from storage_engine.kafka.lag import (
     unread_by_log,
     unread_records,
 )
-from storage_engine.kafka.lag_job import KafkaLagJob, _check_plan, lag_job
+from storage_engine.kafka.lag_job import KafkaLagJob, lag_job
 from storage_engine.kafka.metadata.consumer_offsets import read_consumer_offsets
 from storage_engine.kafka.store.lag_context import lag_context
 from storage_engine.model.broker.broker_store import StoreSettings
-from storage_engine.model.broker.lag_job import LagRequest
+from storage_engine.model.broker.lag_job import LagRequest, check_plan
 from storage_engine.model.lag import LagSource
 from storage_engine.model.store import SegmentId
 from storage_engine.retention.lag.lag_table import queue_shares
@@ -164,7 +164,7 @@ def test_a_planned_segment_that_went_from_the_beginning_of_its_log_is_none_of_an
     log = next(log for log in snapshot.logs if log.name == "tinyseg-0")
     later = replace(log, segments=log.segments[1:])
     assert later.min_offset > log.segments[0].base_offset
-    _check_plan(replace(snapshot, logs=(later,)), [log.segments[0].id])
+    check_plan(replace(snapshot, logs=(later,)), [log.segments[0].id])
 
 
 def test_a_segment_of_another_plan_is_refused(node: Path) -> None:

@@ -234,6 +234,13 @@ def _config_file(path: Path) -> dict[str, str]:
         ) from error
 
 
+def is_topics_own(entry: Any) -> bool:
+    """Return whether a topic has a setting itself, and not from its brokers."""
+    from confluent_kafka.admin import ConfigSource
+
+    return bool(getattr(entry.source, "value", entry.source) == ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
+
+
 class Cluster:
     """A running cluster. Each question is one error where it isn't answered.
 
@@ -332,6 +339,54 @@ class Cluster:
                     yield key, self.answer(what, future)
                 except BrokerRefusedError as error:
                     yield key, error
+
+    def topics(self, what: str, names: Sequence[str]) -> Iterator[tuple[str, Any | BrokerRefusedError]]:
+        """Ask for topics, and yield each with its description, or the error of one that is refused.
+
+        :param what: is asked for, for a message.
+        :raises BrokerUnavailableError: nobody answers.
+        """
+        from confluent_kafka import TopicCollection
+
+        def ask(some: Sequence[str]) -> Any:
+            return self.admin.describe_topics(TopicCollection(list(some)), request_timeout=TIMEOUT_SECONDS)
+
+        return self.answers(what, names, ask)
+
+    def topic_settings(
+        self, names: Sequence[str]
+    ) -> Iterator[tuple[str, Mapping[str, Any] | BrokerRefusedError]]:
+        """Ask for topics' settings, and yield each with its entries by name, or why it is refused.
+
+        :raises BrokerUnavailableError: nobody answers.
+        """
+        from confluent_kafka.admin import ConfigResource
+
+        def ask(some: Sequence[str]) -> Any:
+            resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in some]
+            return self.admin.describe_configs(resources, request_timeout=TIMEOUT_SECONDS)
+
+        for resource, answer in self.answers("settings of topics", names, ask):
+            yield resource.name, answer
+
+    def node_settings(self, node_id: int | None) -> Mapping[str, str]:
+        """Return a node's settings that have a value; none where the account may not ask for them.
+
+        :param node_id: None: it isn't known, and nothing is asked.
+        :raises BrokerUnavailableError: nobody answers.
+        """
+        from confluent_kafka.admin import ConfigResource
+
+        if node_id is None:
+            return {}
+        resource = ConfigResource(ConfigResource.Type.BROKER, str(node_id))
+        (asked,) = self.admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS).values()
+        try:
+            entries = self.answer("settings of the node", asked)
+        except BrokerRefusedError:
+            # Which right is lacking is a finding of its own.
+            return {}
+        return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
     def consumer_settings(self) -> dict[str, Any]:
         """Return settings of a consumer that reads single records, commits nothing and joins no group."""

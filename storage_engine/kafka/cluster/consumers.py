@@ -65,12 +65,9 @@ def _missing_groups(cluster: Cluster) -> str:
 
     Groups of a partition without a leader have no coordinator, and no broker names them.
     """
-    from confluent_kafka import KafkaError, TopicCollection
+    from confluent_kafka import KafkaError
 
-    def ask(names: Sequence[str]) -> Any:
-        return cluster.admin.describe_topics(TopicCollection(list(names)), request_timeout=TIMEOUT_SECONDS)
-
-    ((_, answer),) = cluster.answers("where groups are kept", [OFFSETS_TOPIC], ask)
+    ((_, answer),) = cluster.topics("where groups are kept", [OFFSETS_TOPIC])
     if isinstance(answer, BrokerRefusedError):
         # No group has committed yet.
         if answer.code == KafkaError.UNKNOWN_TOPIC_OR_PART:

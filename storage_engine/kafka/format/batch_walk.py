@@ -12,10 +12,11 @@ import hashlib
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from storage_engine.core import durable
 from storage_engine.kafka.format import batch_header as header
 from storage_engine.model.store import Segment
 
@@ -53,17 +54,12 @@ def open_file(path: str) -> int:
     return os.open(path, _OPEN)
 
 
-@contextmanager
-def opened(path: str) -> Iterator[int]:
+def opened(path: str) -> AbstractContextManager[int]:
     """Open a file for reading, which must be no symbolic link.
 
     :raises OSError: it can't be opened.
     """
-    descriptor = open_file(path)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    return durable.opened(path, _OPEN)
 
 
 def batch_heads(descriptor: int, position: int) -> Iterator[BatchHead]:

@@ -153,7 +153,10 @@ def read_stored(path: str | Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
 
 
 def check_entries(size_bytes: int, entry_bytes: int, path: str, remedy: str) -> None:
-    """:raises CorruptFileError: a file of so many bytes has no whole entries."""
+    """Make sure that a file's size is a multiple of what an entry takes.
+
+    :raises CorruptFileError: a file of so many bytes has no whole entries.
+    """
     rest = size_bytes % entry_bytes
     if rest:
         raise corrupt(path, size_bytes - rest, f"entries of {entry_bytes} bytes", f"{rest} bytes", remedy)

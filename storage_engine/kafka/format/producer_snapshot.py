@@ -57,7 +57,8 @@ def parse_producer_snapshot(data: bytes, path: str) -> tuple[Producer, ...]:
     if count < 0 or len(data) != _HEADER.size + count * _ENTRY.size:
         size = len(data) - _HEADER.size
         raise corrupt(path, _CRC_END, f"{count} entries of {_ENTRY.size} bytes", f"{size} bytes", _REMEDY)
-    return tuple(_producer(*words) for words in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :]))
+    entries = _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :])
+    return tuple(Producer(*(*words, None if first == _NONE else first)) for *words, first in entries)
 
 
 def same_producers(left: bytes, right: bytes, path: str) -> bool:
@@ -82,26 +83,4 @@ def same_producers(left: bytes, right: bytes, path: str) -> bool:
         if one in first and one in second
         else (first.get(one) or second[one]).transaction_first_offset is None
         for one in first.keys() | second.keys()
-    )
-
-
-def _producer(
-    producer_id: int,
-    epoch: int,
-    last_sequence: int,
-    last_offset: int,
-    offset_delta: int,
-    timestamp_ms: int,
-    coordinator_epoch: int,
-    first_offset: int,
-) -> Producer:
-    return Producer(
-        producer_id,
-        epoch,
-        last_sequence,
-        last_offset,
-        offset_delta,
-        timestamp_ms,
-        coordinator_epoch,
-        None if first_offset == _NONE else first_offset,
     )

@@ -147,7 +147,8 @@ class HoldState:
 
 
 def load_state(memory: HoldMemory | None) -> HoldState | None:
-    """
+    """Return what is remembered of a store's hold; None: it isn't held, or nothing is remembered.
+
     :raises GateRefusedError: what is remembered isn't what this release writes.
     """
     return load_hold(memory, HoldState)
@@ -166,12 +167,7 @@ def with_live(node: Node, facts: LiveFacts, address: str) -> Node:
     :param address: of the cluster, for a message.
     :raises NotOnBrokerError: the directories are of another cluster.
     """
-    other = node.cluster_ids - {facts.cluster_id}
-    if other:
-        raise NotOnBrokerError(
-            f"{node.root}: expected log directories of the cluster at {address}, {facts.cluster_id}, found "
-            f"those of {', '.join(sorted(other))}. Nothing was changed. Name a broker of their own cluster."
-        )
+    check_cluster(node, facts.cluster_id, address)
     same = {
         log.name.log: known
         for _, log in node.logs
@@ -179,6 +175,19 @@ def with_live(node: Node, facts: LiveFacts, address: str) -> Node:
     }
     directories = tuple(_directory(directory, same) for directory in node.directories)
     return replace(node, directories=directories, live=replace(facts, partitions=same))
+
+
+def check_cluster(node: Node, cluster_id: str, address: str) -> None:
+    """Make sure that a node's directories are of a cluster.
+
+    :param address: of the cluster, for a message.
+    :raises NotOnBrokerError: they are of another one.
+    """
+    if other := node.cluster_ids - {cluster_id}:
+        raise NotOnBrokerError(
+            f"{node.root}: expected log directories of the cluster at {address}, {cluster_id}, found "
+            f"those of {', '.join(sorted(other))}. Nothing was changed. Name a broker of their own cluster."
+        )
 
 
 def with_first_settings(node: Node, states: Sequence[HoldState]) -> Node:

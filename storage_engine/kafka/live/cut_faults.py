@@ -74,12 +74,7 @@ def cut_to_held(plan: LogPlan, unheld: Mapping[str, str], live: LiveFacts | None
     partition = None if live is None else live.partitions.get(plan.log)
     if not (why := unheld.get(plan.log, "") or leader_fault(partition)):
         return plan
-    return LogPlan(
-        plan.log,
-        tuple(
-            replace(one, reason=Reason.NOT_HELD, detail=why) if one.deletes else one for one in plan.decisions
-        ),
-    )
+    return plan.with_going(lambda one: replace(one, reason=Reason.NOT_HELD, detail=why))
 
 
 def boundary_fault(prefix: Prefix, live: LivePartition) -> str:

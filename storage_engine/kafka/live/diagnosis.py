@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from storage_engine.exceptions import BrokerRefusedError
-from storage_engine.kafka.cluster.client import TIMEOUT_SECONDS, Cluster
+from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.cluster.consumers import listed_groups
 from storage_engine.kafka.cluster.rights import lacking_rights
 from storage_engine.kafka.diagnose import diagnose
@@ -46,7 +44,11 @@ def diagnose_live(settings: StoreSettings, live: LiveBroker, now_ms: int) -> Bro
         found.extend(one.finding for one in lacks)
         if deleting:
             found.extend(waiting_files(known))
-        shown.extend(_settings(cluster, node_id_of(node)))
+        in_effect = cluster.node_settings(node_id_of(node))
+        shown.extend(
+            SettingInEffect(name, in_effect[name], SettingFrom.RUNNING_BROKER)
+            for name in sorted(RETENTION_SETTINGS & in_effect.keys())
+        )
         return known
 
     said = diagnose(settings, now_ms, look)
@@ -57,21 +59,3 @@ def diagnose_live(settings: StoreSettings, live: LiveBroker, now_ms: int) -> Bro
         settings=tuple(shown) or said.settings,
         findings=(*said.findings, *found),
     )
-
-
-def _settings(cluster: Cluster, node_id: int | None) -> Iterator[SettingInEffect]:
-    """Yield the node's settings of retention; nothing where the account may not ask."""
-    from confluent_kafka.admin import ConfigResource
-
-    if node_id is None:
-        return
-    resource = ConfigResource(ConfigResource.Type.BROKER, str(node_id))
-    asked = cluster.admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)
-    try:
-        for entries in [cluster.answer("settings of the node", future) for future in asked.values()]:
-            for name in sorted(RETENTION_SETTINGS & set(entries)):
-                if (value := entries[name].value) is not None:
-                    yield SettingInEffect(name, value, SettingFrom.RUNNING_BROKER)
-    except BrokerRefusedError:
-        # Which right is lacking is a finding of its own.
-        return

@@ -65,23 +65,23 @@ if TYPE_CHECKING:
     from storage_engine.kafka.live.live_node import LiveNode
 
 
-def renew(store: LiveNode, now_ms: int) -> HoldStatus:
+def renew(live_node: LiveNode, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker.broker_store.StoreHold.renew`.
 
     :raises GateRefusedError: it can't be held; nothing was changed.
     :raises StoreBusyError: another store changes settings of the cluster.
     :raises BrokerError: the cluster can't be asked, or may have taken a part of the changes.
     """
-    memory = memory_of(store)
+    memory = memory_of(live_node)
     state = load_state(memory) or HoldState()
-    seen = store.look(now_ms)
+    seen = live_node.look(now_ms)
     with memory.alone(cluster_of(seen)) as still_alone:
-        found = observe(store, now_ms, remembered=state.logs, seen=seen)
-        return _renew(store, memory, state, found, seen, still_alone)
+        found = observe(live_node, now_ms, remembered=state.logs, seen=seen)
+        return _renew(live_node, memory, state, found, seen, still_alone)
 
 
 def _renew(
-    store: LiveNode,
+    live_node: LiveNode,
     memory: HoldMemory,
     state: HoldState,
     found: ObservedNode,
@@ -93,10 +93,10 @@ def _renew(
     # First: what goes by what is remembered from here on doesn't find it any more.
     memory.record_drift(drift)
     state = as_found(state, found.of_logs, found.settings, others)
-    state = looked_at(store, replace(state, logs=_known_logs(state, found, seen)), found.at_ms)
+    state = looked_at(live_node, replace(state, logs=_known_logs(state, found, seen)), found.at_ms)
     state = rely_on_others(memory, state, found.topics, others, found.at_ms)
-    strict = store.live.hold == STRICT
-    raised = raise_settings(store.asked, memory, state, found, still_alone, strict=strict)
+    strict = live_node.live.hold == STRICT
+    raised = raise_settings(live_node.asked, memory, state, found, still_alone, strict=strict)
     state = raised.state
     if raised.refused:
         found = replace(
@@ -109,23 +109,23 @@ def _renew(
         }
         state = replace(state, logs=logs)
     save_state(memory, state)
-    return _status(store, state, found, drift, raised.too_short)
+    return _status(live_node, state, found, drift, raised.too_short)
 
 
-def memory_of(store: LiveNode) -> HoldMemory:
+def memory_of(live_node: LiveNode) -> HoldMemory:
     """Return where a hold is remembered.
 
     :raises GateRefusedError: nowhere, so that nothing may be held.
     :raises BadInputError: a hold of no length.
     """
-    if store.memory is None:
-        raise GateRefusedError(f"{store.root}: expected a journal that remembers a hold, found none.")
-    if store.live.hold_hours < 1:
+    if live_node.memory is None:
+        raise GateRefusedError(f"{live_node.root}: expected a journal that remembers a hold, found none.")
+    if live_node.live.hold_hours < 1:
         raise BadInputError(
-            f"hold_hours: expected at least 1, found {store.live.hold_hours}. Nothing was changed. "
+            f"hold_hours: expected at least 1, found {live_node.live.hold_hours}. Nothing was changed. "
             "Correct it: 24 is usual."
         )
-    return store.memory
+    return live_node.memory
 
 
 def cluster_of(seen: SeenNode) -> str:
@@ -133,9 +133,9 @@ def cluster_of(seen: SeenNode) -> str:
     return "" if seen.node.live is None else seen.node.live.cluster_id
 
 
-def looked_at(store: LiveNode, state: HoldState, now_ms: int) -> HoldState:
+def looked_at(live_node: LiveNode, state: HoldState, now_ms: int) -> HoldState:
     """Return a state with when it was looked at, and for how long what it raises holds from then on."""
-    holds_for_ms = 0 if store.live.hold == STRICT else store.live.hold_hours * HOUR_MS
+    holds_for_ms = 0 if live_node.live.hold == STRICT else live_node.live.hold_hours * HOUR_MS
     return replace(state, looked_at_ms=now_ms, holds_for_ms=holds_for_ms)
 
 
@@ -151,13 +151,13 @@ def _known_logs(state: HoldState, found: ObservedNode, seen: SeenNode) -> Mappin
     return logs
 
 
-def look(store: LiveNode, now_ms: int) -> HoldStatus:
+def look(live_node: LiveNode, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker.broker_store.StoreHold.status`."""
-    memory, state = store.memory, load_state(store.memory)
+    memory, state = live_node.memory, load_state(live_node.memory)
     if memory is None or state is None:
         return HoldStatus(held=False, notices=("the store isn't held",))
-    found = observe(store, now_ms, remembered=state.logs)
-    return _status(store, state, found, drift_of(state, found, memory), {})
+    found = observe(live_node, now_ms, remembered=state.logs)
+    return _status(live_node, state, found, drift_of(state, found, memory), {})
 
 
 def drift_of(state: HoldState, found: ObservedNode, memory: HoldMemory) -> tuple[Drift, ...]:
@@ -165,7 +165,7 @@ def drift_of(state: HoldState, found: ObservedNode, memory: HoldMemory) -> tuple
 
 
 def _status(
-    store: LiveNode,
+    live_node: LiveNode,
     state: HoldState,
     found: ObservedNode,
     drift: tuple[Drift, ...],
@@ -182,7 +182,7 @@ def _status(
     held = [replace(one, logs=tuple(log for log in one.logs if log.log not in open_logs)) for one in topics]
     held = [one for one in held if one.logs]
     short = tuple(f"topic {topic} can't be held for longer: {why}" for topic, why in too_short.items())
-    store.unheld = {**_of_logs(found.unheld, found.of_logs.here), **open_logs}
+    live_node.unheld = {**_of_logs(found.unheld, found.of_logs.here), **open_logs}
     ours = [one for one in state.settings if one.topic in found.settings]
     is_held = bool(held) or not open_logs
     ends = ends_at_ms(held) if is_held else None
@@ -255,7 +255,7 @@ def _is_higher(value: int, than: int) -> bool:
     return than >= 0 and (value < 0 or value > than)
 
 
-def end_hold(store: LiveNode, now_ms: int) -> HoldStatus:
+def end_hold(live_node: LiveNode, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker.broker_store.StoreHold.end`.
 
     What somebody else has set meanwhile stays as they set it.
@@ -263,16 +263,16 @@ def end_hold(store: LiveNode, now_ms: int) -> HoldStatus:
     :raises StoreBusyError: another store changes settings of the cluster.
     :raises BrokerError: the cluster can't be asked, or doesn't take a setting; what it took is put back.
     """
-    memory, state = store.memory, load_state(store.memory)
+    memory, state = live_node.memory, load_state(live_node.memory)
     if memory is None or state is None:
         return HoldStatus(held=False, notices=("the store wasn't held",))
-    seen = store.look(now_ms)
+    seen = live_node.look(now_ms)
     with memory.alone(cluster_of(seen)) as still_alone:
-        found = observe(store, now_ms, remembered=state.logs, seen=seen)
+        found = observe(live_node, now_ms, remembered=state.logs, seen=seen)
         drift = drift_of(state, found, memory)
         memory.record_drift(drift)
         ids = found.of_logs.topic_ids
-        done = put_back(store.asked, memory, state, state.settings, ids, now_ms, still_alone)
+        done = put_back(live_node.asked, memory, state, state.settings, ids, now_ms, still_alone)
         left = tuple(one for one in done.kept if one.topic in done.unsettled)
         save_state(memory, replace(state, settings=left) if left else None)
     if left:
@@ -296,31 +296,31 @@ NOT_HELD = "no topic is held, as nothing that no lake has goes soon"
 
 
 def hold_due(
-    store: LiveNode, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int
+    live_node: LiveNode, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int
 ) -> HoldStatus:
     """See :meth:`storage_engine.model.broker.broker_store.StoreHold.hold_due`.
 
     :raises StoreBusyError: another store changes settings of the cluster.
     :raises BrokerError: the cluster can't be asked, or may have taken a part of the changes.
     """
-    memory = memory_of(store)
+    memory = memory_of(live_node)
     state, left = load_state(memory) or HoldState(), LOOKS
     while True:
         left -= 1
         others = states_of_others(memory)
-        seen = store.look(now_ms)
+        seen = live_node.look(now_ms)
         logs = due_logs(seen, state, others, proven, now_ms)
         if logs.gone and left:
             continue
         with memory.alone(cluster_of(seen)) as still_alone:
             if [one.settings for one in others] == [one.settings for one in states_of_others(memory)]:
-                judged = _Judged(store, memory, state, others, seen, logs, margin_ms, now_ms)
+                judged = _Judged(live_node, memory, state, others, seen, logs, margin_ms, now_ms)
                 return _hold_due(judged, still_alone)
         # What it was judged by is another store's by now.
         if not left:
             raise StoreBusyError(
-                f"{store.root}: expected settings of topics to stay while they are judged, found that other "
-                "stores of the journal change them. Nothing was changed. Hold it again."
+                f"{live_node.root}: expected settings of topics to stay while they are judged, found that "
+                "other stores of the journal change them. Nothing was changed. Hold it again."
             )
 
 
@@ -328,7 +328,7 @@ def hold_due(
 class _Judged:
     """A node as it was looked at, with what of its logs isn't proven."""
 
-    store: LiveNode
+    live_node: LiveNode
     memory: HoldMemory
     state: HoldState
     others: Sequence[HoldState]
@@ -339,7 +339,7 @@ class _Judged:
 
 
 def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
-    store, memory, state, others = judged.store, judged.memory, judged.state, judged.others
+    store, memory, state, others = judged.live_node, judged.memory, judged.state, judged.others
     seen, logs, margin_ms, now_ms = judged.seen, judged.logs.of, judged.margin_ms, judged.now_ms
     bears = bearable(seen, now_ms, store.live.hold_hours * HOUR_MS)
     ours = {held.topic for held in state.settings}
@@ -408,12 +408,12 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
     )
 
 
-def deleted_topics(store: LiveNode, state: HoldState, found: FoundLogs) -> frozenset[str]:
+def deleted_topics(live_node: LiveNode, state: HoldState, found: FoundLogs) -> frozenset[str]:
     """Return topics of remembered logs that the cluster hasn't any more, by its word."""
     unknown = {
         name.rpartition("-")[0] for name in state.logs if name not in found.here
     } - found.topic_ids.keys()
-    said = read_settings(store.asked, sorted(unknown)) if unknown else {}
+    said = read_settings(live_node.asked, sorted(unknown)) if unknown else {}
     return frozenset(topic for topic, answer in said.items() if is_deleted(answer))
 
 
@@ -494,20 +494,20 @@ def _notices(logs: Mapping[str, DueLog]) -> Iterator[str]:
         )
 
 
-def look_for_unheld(store: LiveNode, now_ms: int, until_ms: int) -> UnheldSegments:
+def look_for_unheld(live_node: LiveNode, now_ms: int, until_ms: int) -> UnheldSegments:
     """See :meth:`storage_engine.model.broker.broker_store.StoreHold.unheld_segments`.
 
     :raises BrokerError: the cluster can't be asked.
     :raises OSError: a file can't be read.
     """
-    state = load_state(store.memory) or HoldState()
-    others = () if store.memory is None else states_of_others(store.memory)
+    state = load_state(live_node.memory) or HoldState()
+    others = () if live_node.memory is None else states_of_others(live_node.memory)
     for _ in range(LOOKS):
-        seen = store.look(now_ms)
+        seen = live_node.look(now_ms)
         logs = due_logs(seen, state, others, {}, now_ms)
         if not logs.gone:
             break
     told = {} if seen.node.live is None else seen.node.live.partitions
-    found = found_logs(store, seen.node, told, state.logs, now_ms)
-    deleted = deleted_topics(store, state, found)
+    found = found_logs(live_node, seen.node, told, state.logs, now_ms)
+    deleted = deleted_topics(live_node, state, found)
     return unheld_segments(state, HoldLook(now_ms, logs, found, deleted, others), until_ms)

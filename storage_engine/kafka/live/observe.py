@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from storage_engine.exceptions import BrokerRefusedError
-from storage_engine.kafka.cluster.client import NO_LEADER, TIMEOUT_SECONDS, Cluster
+from storage_engine.kafka.cluster.client import NO_LEADER, TIMEOUT_SECONDS, Cluster, is_topics_own
 from storage_engine.kafka.format.file_names import PartitionDirectory
 from storage_engine.kafka.format.layout import LiveFacts, LivePartition
 
@@ -60,16 +60,8 @@ class _Topic:
 
 
 def _topics(cluster: Cluster, names: Sequence[str]) -> dict[str, _Topic]:
-    from confluent_kafka import TopicCollection
-    from confluent_kafka.admin import ConfigResource, ConfigSource
-
-    admin, limit = cluster.admin, TIMEOUT_SECONDS
     found = {name: _Topic() for name in names}
-
-    def describe(some: Sequence[str]) -> Any:
-        return admin.describe_topics(TopicCollection(list(some)), request_timeout=limit)
-
-    for name, answer in cluster.answers("topics", names, describe):
+    for name, answer in cluster.topics("topics", names):
         if isinstance(answer, BrokerRefusedError):
             found[name].refused = (f"topic: {answer.remark}",)
             continue
@@ -82,25 +74,15 @@ def _topics(cluster: Cluster, names: Sequence[str]) -> dict[str, _Topic]:
             )
             for one in answer.partitions
         }
-
-    def configs(some: Sequence[str]) -> Any:
-        resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in some]
-        return admin.describe_configs(resources, request_timeout=limit)
-
     known = [name for name in names if found[name].partitions]
-    for resource, answer in cluster.answers("settings of topics", known, configs):
-        topic = found[resource.name]
+    for name, answer in cluster.topic_settings(known):
+        topic = found[name]
         if isinstance(answer, BrokerRefusedError):
             topic.refused = (*topic.refused, f"settings: {answer.remark}")
             continue
         topic.settings = {entry.name: entry.value for entry in answer.values() if entry.value is not None}
-        own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-        topic.own_settings = frozenset(entry.name for entry in answer.values() if _source(entry) == own)
+        topic.own_settings = frozenset(entry.name for entry in answer.values() if is_topics_own(entry))
     return found
-
-
-def _source(entry: Any) -> int:
-    return int(getattr(entry.source, "value", entry.source))
 
 
 def _of_topic(topic: _Topic, partition: int) -> LivePartition:

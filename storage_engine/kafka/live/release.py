@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import (
     BrokerRefusedError,
@@ -46,6 +47,7 @@ from storage_engine.kafka.hold.hold_state import HoldState, load_state, save_sta
 from storage_engine.kafka.live.cut_faults import Prefix, boundary_fault, log_fault
 from storage_engine.kafka.live.findings import node_id_of
 from storage_engine.kafka.live.observe import observe
+from storage_engine.kafka.store.plan import SeenNode
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store import Segment, SegmentId, by_log
 
@@ -63,7 +65,7 @@ _EPOCH = struct.Struct(">i")
 
 
 def delete_segments(
-    store: LiveNode, segments: Sequence[Segment], meanwhile: Callable[[], object] = lambda: None
+    live_node: LiveNode, segments: Sequence[Segment], meanwhile: Callable[[], object] = lambda: None
 ) -> None:
     """Have the cluster delete the records of these segments, the first ones of their logs.
 
@@ -76,15 +78,15 @@ def delete_segments(
     """
     if not segments:
         return
-    state = load_state(store.memory)
-    if store.memory is None or state is None:
+    state = load_state(live_node.memory)
+    if live_node.memory is None or state is None:
         raise GateRefusedError(
-            f"{store.root}: expected the store to be held, found no hold of it. Nothing was deleted. Hold it "
-            "first."
+            f"{live_node.root}: expected the store to be held, found no hold of it. Nothing was deleted. "
+            "Hold it first."
         )
-    prefixes = list(_prefixes(store, segments))
-    facts = observe(store.asked, [one.name for one in prefixes], time.time_ns() // 1_000_000)
-    node_id = node_id_of(store.seen.node) if store.seen is not None else None
+    prefixes = list(_prefixes(live_node, segments))
+    facts = observe(live_node.asked, [one.name for one in prefixes], clock_ms())
+    node_id = node_id_of(live_node.seen.node) if live_node.seen is not None else None
     witnesses: dict[tuple[str, int], Witness] = {}
     cuts: list[Cut] = []
     refusals: list[ChangedUnderUsError] = []
@@ -100,15 +102,15 @@ def delete_segments(
             refusals.append(error)
             continue
         cuts.append(Cut(prefix, live))
-    other = other_than(store.asked, witnesses, meanwhile)
+    other = other_than(live_node.asked, witnesses, meanwhile)
     refusals += [refused(prefix, other[prefix.key]) for prefix in prefixes if prefix.key in other]
     if cuts := [one for one in cuts if one.prefix.key not in other]:
-        cut_remembered(store.asked, store.root, store.memory, cuts, meanwhile, is_held=True)
+        cut_remembered(live_node.asked, live_node.root, live_node.memory, cuts, meanwhile, is_held=True)
     if refusals:
         raise refusals[0]
 
 
-def below_start(store: LiveNode, segments: Sequence[Segment]) -> frozenset[SegmentId]:
+def below_start(live_node: LiveNode, segments: Sequence[Segment]) -> frozenset[SegmentId]:
     """Return which of these segments lie wholly below where their leaders begin: they are deleted, wherever
     their files are.
 
@@ -116,15 +118,15 @@ def below_start(store: LiveNode, segments: Sequence[Segment]) -> frozenset[Segme
 
     :raises BrokerError: the cluster can't be asked, or doesn't tell of a log that we have had cut.
     """
-    prefixes = list(_prefixes(store, segments))
-    starts = starts_of(store.asked, prefixes)
-    known = (load_state(store.memory) or HoldState()).logs
+    prefixes = list(_prefixes(live_node, segments))
+    starts = starts_of(live_node.asked, prefixes)
+    known = (load_state(live_node.memory) or HoldState()).logs
     for prefix in prefixes:
         name = prefix.name.log
         was_cut = name in known and known[name].let_go >= prefix.segments[0].end_offset
         if was_cut and name not in starts:
             raise BrokerUnavailableError(
-                f"{store.asked.address}: asked where log {name} begins, expected its leader's "
+                f"{live_node.asked.address}: asked where log {name} begins, expected its leader's "
                 "answer, found none. It isn't known what of it is deleted. Run the same again, which finds "
                 "it out.",
                 may_have_acted=True,
@@ -132,8 +134,16 @@ def below_start(store: LiveNode, segments: Sequence[Segment]) -> frozenset[Segme
     return frozenset(one.id for one in segments if one.end_offset <= starts.get(one.log, -1))
 
 
-def _prefixes(store: LiveNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
-    seen = store.seen or store.look(time.time_ns() // 1_000_000)
+def _prefixes(live_node: LiveNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
+    return prefixes_of(live_node.seen or live_node.look(clock_ms()), segments)
+
+
+def prefixes_of(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
+    """Yield what goes of each log of a node.
+
+    :param segments: the first ones of their logs, oldest first in each.
+    :raises ChangedUnderUsError: a log isn't among the node's any more.
+    """
     for name, of_log in by_log(segments).items():
         one = seen.known.get(name)
         if one is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import bytes_text, duration_text, reason_text
 from storage_engine.exceptions import BrokerRefusedError, StorageEngineError
-from storage_engine.kafka.cluster.client import TIMEOUT_SECONDS, Cluster
+from storage_engine.kafka.cluster.client import TIMEOUT_SECONDS, Cluster, is_topics_own
 from storage_engine.kafka.format.checkpoints import LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
 from storage_engine.kafka.format.file_names import partition_directory
 from storage_engine.kafka.format.layout import LivePartition, Node, PartitionLog
@@ -53,33 +53,21 @@ def read_settings(
 
     :raises BrokerUnavailableError: nobody answers.
     """
-    from confluent_kafka.admin import ConfigResource, ConfigSource
-
-    own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-
-    def ask(some: Sequence[str]) -> Any:
-        resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in some]
-        return cluster.admin.describe_configs(resources, request_timeout=TIMEOUT_SECONDS)
-
     found: dict[str, Mapping[str, TopicSetting] | BrokerRefusedError] = {}
-    for resource, answer in cluster.answers("settings of topics", list(topics), ask):
+    for name, answer in cluster.topic_settings(topics):
         if isinstance(answer, BrokerRefusedError):
-            found[resource.name] = answer
+            found[name] = answer
             continue
         missing = [key for key in HELD_SETTINGS if key not in answer or answer[key].value is None]
-        found[resource.name] = (
+        found[name] = (
             BrokerRefusedError(
-                f"{cluster.address}: asked for settings of topic {resource.name}, the cluster doesn't say "
+                f"{cluster.address}: asked for settings of topic {name}, the cluster doesn't say "
                 f"{', '.join(missing)}",
                 remark=f"the cluster doesn't say {', '.join(missing)}",
             )
             if missing
             else {
-                key: TopicSetting(
-                    int(answer[key].value),
-                    int(getattr(answer[key].source, "value", answer[key].source)) == own,
-                )
-                for key in HELD_SETTINGS
+                key: TopicSetting(int(answer[key].value), is_topics_own(answer[key])) for key in HELD_SETTINGS
             }
         )
     return found
@@ -125,18 +113,7 @@ def check_interval_ms(cluster: Cluster, node_id: int | None, properties: Mapping
     :param properties: of the node's own file.
     :raises BrokerUnavailableError: nobody answers.
     """
-    from confluent_kafka.admin import ConfigResource
-
-    said = properties.get(CHECK_INTERVAL, "")
-    if node_id is not None:
-        resource = ConfigResource(ConfigResource.Type.BROKER, str(node_id))
-        asked = cluster.admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)
-        for future in asked.values():
-            try:
-                found = cluster.answer("settings of the node", future).get(CHECK_INTERVAL)
-            except BrokerRefusedError:
-                continue
-            said = said if found is None or found.value is None else found.value
+    said = {**properties, **cluster.node_settings(node_id)}.get(CHECK_INTERVAL, "")
     return int(said) if said.strip().isdecimal() else _DEFAULT_INTERVAL_MS
 
 
@@ -209,7 +186,7 @@ class ObservedNode:
 
 
 def observe(
-    store: LiveNode,
+    live_node: LiveNode,
     now_ms: int,
     *,
     remembered: Mapping[str, KnownLog] = MappingProxyType({}),
@@ -225,7 +202,7 @@ def observe(
     :param kept_from: by log, the base offset of the first segment that is to stay; None: all of each are.
     :raises BrokerError: the cluster can't be asked.
     """
-    seen = seen or store.look(now_ms)
+    seen = seen or live_node.look(now_ms)
     node, live = seen.node, seen.node.live
     partitions = {} if live is None else live.partitions
     settings = read_topic_settings(node)
@@ -240,15 +217,15 @@ def observe(
             unheld[topic] = why
         by_topic.setdefault(topic, []).append(one)
     asked = [topic for topic in by_topic if topic not in unheld]
-    said = read_settings(store.asked, asked)
+    said = read_settings(live_node.asked, asked)
     unheld |= {
         topic: f"its settings aren't known: {answer.remark}"
         for topic, answer in said.items()
         if isinstance(answer, BrokerRefusedError)
     }
     properties = node.properties.values if node.properties is not None else {}
-    interval_ms = check_interval_ms(store.asked, node_id_of(node), properties)
-    wanted_ms = store.live.hold_hours * HOUR_MS
+    interval_ms = check_interval_ms(live_node.asked, node_id_of(node), properties)
+    wanted_ms = live_node.live.hold_hours * HOUR_MS
     bears = bearable(seen, now_ms, wanted_ms)
     spans_ms = (wanted_ms, 2 * interval_ms)
     ages: list[TopicAge] = []
@@ -275,12 +252,12 @@ def observe(
                     f"how old it is isn't known, as a file of it can't be read: {reason_text(error)}"
                 )
         ages.append(TopicAge(topic, str(topic_id), answer, tuple(log_ages)))
-    of_logs = found_logs(store, node, logs, remembered, now_ms)
+    of_logs = found_logs(live_node, node, logs, remembered, now_ms)
     return ObservedNode(now_ms, tuple(ages), of_logs, unheld, interval_ms, bears, unread)
 
 
 def found_logs(
-    store: LiveNode,
+    live_node: LiveNode,
     node: Node,
     told: Mapping[str, LivePartition],
     remembered: Mapping[str, KnownLog],
@@ -294,7 +271,7 @@ def found_logs(
     here = {log.name.log: log for _, log in node.logs}
     names = [partition_directory(name) for name in remembered if name not in here]
     elsewhere = (
-        observe_cluster(store.asked, [name for name in names if name], now_ms).partitions if names else {}
+        observe_cluster(live_node.asked, [name for name in names if name], now_ms).partitions if names else {}
     )
     epochs: dict[str, tuple[LeaderEpoch, ...] | str] = {}
     for name, live in told.items():

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS
@@ -39,17 +38,15 @@ class DirectoryRoom:
     disk: DiskUsage
 
 
-def rooms_of(
-    node: Node, topics: TopicSettings, at_ms: int, measure: Callable[[Path], DiskUsage] = DiskUsage.of
-) -> tuple[DirectoryRoom, ...]:
+def rooms_of(node: Node, topics: TopicSettings, at_ms: int) -> tuple[DirectoryRoom, ...]:
     """Measure a node's log directories.
 
     :param at_ms: end of the day that is looked at: now, or when a stopped node last did something.
     """
-    return tuple(_room(directory, topics, at_ms, measure(directory.path)) for directory in node.directories)
+    return tuple(_room(directory, topics, at_ms) for directory in node.directories)
 
 
-def _room(directory: LogDirectory, topics: TopicSettings, at_ms: int, disk: DiskUsage) -> DirectoryRoom:
+def _room(directory: LogDirectory, topics: TopicSettings, at_ms: int) -> DirectoryRoom:
     came = goes = 0
     for log in directory.logs:
         of_log = came_bytes(log, at_ms)
@@ -57,6 +54,7 @@ def _room(directory: LogDirectory, topics: TopicSettings, at_ms: int, disk: Disk
         goes += _goes_bytes(log, topics.of(log.name.topic), of_log, at_ms)
     logs = (*directory.logs, *directory.aside)
     size = sum(log.size_bytes + sum(facts.size_bytes for _, facts in log.left_over) for log in logs)
+    disk = DiskUsage.of(directory.path)
     return DirectoryRoom(str(directory.path), len(directory.logs), size, came, goes, disk)
 
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from storage_engine.core import durable
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import bytes_text, count_text, duration_text, meant
 from storage_engine.exceptions import BadInputError, ChangedUnderUsError, StorageEngineError
@@ -178,22 +179,16 @@ def remove(left: LeftOver, check: Callable[[], None], meanwhile: Callable[[], ob
     :raises ChangedUnderUsError: a file isn't as it was a moment ago, or a lock was removed.
     """
     path = Path(left.directory or Path(left.what).parent)
-    descriptor = os.open(path, _FLAGS)
-    try:
+    with durable.opened(path, _FLAGS) as descriptor:
         for one in left.files:
             meanwhile()
             check()
             _unlink(one.facts, descriptor)
             os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
     if left.directory:
-        above = os.open(path.parent, _FLAGS)
-        try:
+        with durable.opened(path.parent, _FLAGS) as above:
             os.rmdir(path.name, dir_fd=above)
             os.fsync(above)
-        finally:
-            os.close(above)
 
 
 def _unlink(facts: FileFacts, directory: int) -> None:

@@ -128,12 +128,6 @@ def _is_copy(log: PartitionLog) -> bool:
 def kept(plan: LogPlan, fault: Fault) -> LogPlan:
     """Return a log's plan of which nothing goes."""
     reason, why = fault
-    return LogPlan(
-        plan.log,
-        tuple(
-            replace(one, reason=reason, detail=f"{why} (by its broker's rules: {one.detail})")
-            if one.deletes
-            else one
-            for one in plan.decisions
-        ),
+    return plan.with_going(
+        lambda one: replace(one, reason=reason, detail=f"{why} (by its broker's rules: {one.detail})")
     )

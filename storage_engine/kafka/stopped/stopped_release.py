@@ -106,14 +106,13 @@ def delete_indexes(
     for directory, paths in by_directory.items():
         meanwhile()
         held.check()
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+        with durable.opened(
+            directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        ) as descriptor:
             for path in paths:
                 if not os.path.lexists(path.with_suffix(".log")):
                     remove(path, descriptor)
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def signs_of_a_run(log_directories: Sequence[Path], logs: Iterable[Path]) -> Iterator[Path]:

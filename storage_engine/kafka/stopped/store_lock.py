@@ -229,13 +229,10 @@ def lock_holder(directory: Path) -> int | None:
     if os.path.realpath(directory) in held_here:
         return None
     try:
-        descriptor = os.open(directory / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with durable.opened(directory / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC) as descriptor:
+            kind, process = whole_file(descriptor, fcntl.F_GETLK, fcntl.F_WRLCK)
     except FileNotFoundError:
         return None
-    try:
-        kind, process = whole_file(descriptor, fcntl.F_GETLK, fcntl.F_WRLCK)
-    finally:
-        os.close(descriptor)
     return None if kind == fcntl.F_UNLCK else max(process, 0)
 
 
@@ -243,9 +240,6 @@ def holder_text(directory: Path) -> str:
     """Return the directory's lock and the other process that has it, as a clause; "": none has."""
     if (holder := lock_holder(directory)) is None:
         return ""
-    # psutil, which looking at a node needs for nothing.
-    from storage_engine.core.file_users import process_text
-
     return f"{directory / LOCK} is locked by {process_text(holder)}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from storage_engine.commands import Command, Text
@@ -348,17 +348,29 @@ def cut_to_archivable(
         return plan
     if has_remote:
         return _left_to_its_broker(plan)
-    decisions: list[Decision] = []
-    kept = False
-    for one in plan.decisions:
-        if not one.deletes or (not kept and one.segment.id in may):
-            decisions.append(one)
-        elif kept:
-            decisions.append(Decision(one.segment, Reason.BEHIND_KEPT, "an older segment of its log stays"))
-        else:
-            kept = True
-            decisions.append(Decision(one.segment, *_not_archivable(one.segment, archivable)))
-    return LogPlan(plan.log, tuple(decisions))
+    return cut_from(
+        plan,
+        lambda one: None if one.segment.id in may else _not_archivable(one.segment, archivable),
+    )
+
+
+def cut_from(plan: LogPlan, fault_of: Callable[[Decision], tuple[Reason, str] | None]) -> LogPlan:
+    """Return a log's plan in which nothing goes from the first segment on that something speaks against."""
+
+    def decided() -> Iterator[Decision]:
+        stops = False
+        for one in plan.decisions:
+            if not one.deletes:
+                yield one
+            elif stops:
+                yield Decision(one.segment, Reason.BEHIND_KEPT, "an older segment of its log stays")
+            elif (fault := fault_of(one)) is not None:
+                stops = True
+                yield Decision(one.segment, *fault)
+            else:
+                yield one
+
+    return LogPlan(plan.log, tuple(decided()))
 
 
 def _left_to_its_broker(plan: LogPlan) -> LogPlan:
@@ -367,13 +379,7 @@ def _left_to_its_broker(plan: LogPlan) -> LogPlan:
     Its start, once raised, has its broker delete what is there, too (UnifiedLog, RemoteLogManager).
     """
     why = "remote storage is on, though nothing is copied there now: only its broker may delete of it"
-    return LogPlan(
-        plan.log,
-        tuple(
-            replace(one, reason=Reason.REMOTE_STORAGE, detail=why) if one.deletes else one
-            for one in plan.decisions
-        ),
-    )
+    return plan.with_going(lambda one: replace(one, reason=Reason.REMOTE_STORAGE, detail=why))
 
 
 def _not_archivable(segment: Segment, archivable: Archivable) -> tuple[Reason, str]:

@@ -150,7 +150,8 @@ class OpenNode:
 
     @property
     def locked(self) -> LockedDirectories:
-        """
+        """Return the node's directories as this process has locked them.
+
         :raises StoreBusyError: this process hasn't locked the node.
         """
         if self.held is None:

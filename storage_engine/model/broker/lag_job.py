@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.lag import LagSource, Unread
 from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
@@ -29,6 +30,22 @@ class LagRequest:
     settings: StoreSettings
     plan_segments: tuple[SegmentId, ...]
     now_ms: int
+
+
+def check_plan(snapshot: StoreSnapshot, plan_segments: Collection[SegmentId]) -> None:
+    """Check that a plan's segments are those of a store, or went from the beginning of their log.
+
+    :raises BadInputError: a segment isn't in the store, and didn't go meanwhile.
+    """
+    there = {segment.id for log in snapshot.logs for segment in log.segments}
+    begins = {log.name: log.min_offset for log in snapshot.logs}
+    went = {one for one in plan_segments if one.base_offset < begins.get(one.log, 0)}
+    if unknown := set(plan_segments) - went - there:
+        name, base_offset = min(unknown)
+        raise BadInputError(
+            f"{snapshot.root}: no segment of log {name} begins at {base_offset}: expected the segments of a "
+            "plan for this store as it is now. Make a new plan."
+        )
 
 
 class LagJob(Protocol):

@@ -113,6 +113,45 @@ class FrameChunk:
     damages: tuple[Damage, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """What the kernel says of each row of a chunk.
+
+    :param faults: why a row is no frame.
+    :param origins: position where the run began that a row is a piece of.
+    """
+
+    positions: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int32]
+    kinds: npt.NDArray[np.uint8]
+    faults: npt.NDArray[np.uint8]
+    origins: npt.NDArray[np.int64]
+    codes: npt.NDArray[np.int32]
+
+    @classmethod
+    def room_for(cls, count: int) -> _Rows:
+        """Return arrays for so many rows, with whatever is there."""
+        return cls(
+            np.empty(count, np.int64),
+            np.empty(count, np.int32),
+            np.empty(count, np.uint8),
+            np.empty(count, np.uint8),
+            np.empty(count, np.int64),
+            np.empty(count, np.int32),
+        )
+
+    def first(self, count: int) -> _Rows:
+        """Return so many of the rows, without a copy."""
+        return _Rows(
+            self.positions[:count],
+            self.sizes[:count],
+            self.kinds[:count],
+            self.faults[:count],
+            self.origins[:count],
+            self.codes[:count],
+        )
+
+
 def as_array(data: SegmentBytes) -> npt.NDArray[np.uint8]:
     """Return the bytes as an array, without a copy.
 
@@ -151,21 +190,9 @@ def iterate_frames(
     seed = np.uint64(secrets.randbits(64))
     state = np.zeros(frame_kernels.STATE_SIZE, np.int64)
     state[frame_kernels.POSITION] = state[frame_kernels.RUN_START] = start
-    positions = np.empty(capacity, np.int64)
-    sizes = np.empty(capacity, np.int32)
-    kinds = np.empty(capacity, np.uint8)
-    faults = np.empty(capacity, np.uint8)
-    origins = np.empty(capacity, np.int64)
-    codes = np.empty(capacity, np.int32)
+    room = _Rows.room_for(capacity)
     queue_table = np.zeros(frame_kernels.QUEUE_TABLE_BYTES, np.uint8)
     slots = queue_table[: 4 * frame_kernels.QUEUE_SLOTS]
-    queue_topic_at = queue_table[frame_kernels.QUEUE_TOPIC_AT_AT : frame_kernels.QUEUE_TOPIC_LENGTHS_AT].view(
-        np.int64
-    )
-    queue_topic_length = queue_table[frame_kernels.QUEUE_TOPIC_LENGTHS_AT : frame_kernels.QUEUE_IDS_AT].view(
-        np.int32
-    )
-    queue_ids = queue_table[frame_kernels.QUEUE_IDS_AT :].view(np.int32)
     run = (-1, b"")
     wanted = 0
     while (begin := int(state[frame_kernels.RUN_START])) < len(array):
@@ -188,12 +215,12 @@ def iterate_frames(
             check_crc,
             seed,
             state,
-            positions,
-            sizes,
-            kinds,
-            faults,
-            origins,
-            codes,
+            room.positions,
+            room.sizes,
+            room.kinds,
+            room.faults,
+            room.origins,
+            room.codes,
             address_of(queue_table),
         )
         if wanted := int(state[frame_kernels.WANTED]):
@@ -201,29 +228,19 @@ def iterate_frames(
             wanted = max(wanted, loaded + (loaded - begin) // 8)
             state = before
             continue
-        rows = int(state[frame_kernels.ROWS])
-        queues = int(state[frame_kernels.QUEUES])
+        rows = room.first(int(state[frame_kernels.ROWS]))
         yield FrameChunk(
-            positions=positions[:rows],
-            sizes=sizes[:rows],
-            kinds=kinds[:rows],
-            codes=codes[:rows],
-            is_blank_header=(kinds[:rows] == FrameKind.BLANK) & (origins[:rows] == positions[:rows]),
-            queues=QueueNames(queue_topic_at[:queues], queue_topic_length[:queues], queue_ids[:queues]),
+            positions=rows.positions,
+            sizes=rows.sizes,
+            kinds=rows.kinds,
+            codes=rows.codes,
+            is_blank_header=(rows.kinds == FrameKind.BLANK) & (rows.origins == rows.positions),
+            queues=_queue_names(queue_table, int(state[frame_kernels.QUEUES])),
             topic_bytes=int(state[frame_kernels.TOPIC_BYTES]),
             property_bytes=int(state[frame_kernels.PROPERTY_BYTES]),
             born_ipv6_rows=int(state[frame_kernels.BORN_IPV6_ROWS]),
             store_ipv6_rows=int(state[frame_kernels.STORE_IPV6_ROWS]),
-            damages=_damages(
-                array,
-                base_offset,
-                positions[:rows],
-                sizes[:rows],
-                kinds[:rows],
-                faults[:rows],
-                origins[:rows],
-                run,
-            ),
+            damages=_damages(array, base_offset, rows, run),
         )
         if (origin := int(state[frame_kernels.RUN_ORIGIN])) != run[0]:
             run = (origin, _header(array, origin))
@@ -363,40 +380,43 @@ def _check_span(length: int, base_offset: int, start: int) -> None:
         raise ValueError(f"base offset {base_offset} is no 64-bit offset")
 
 
+def _queue_names(table: npt.NDArray[np.uint8], count: int) -> QueueNames:
+    """Return the first queues of the kernel's table, without a copy."""
+    from storage_engine.rocketmq.codec import frame_kernels
+
+    positions = table[frame_kernels.QUEUE_TOPIC_AT_AT : frame_kernels.QUEUE_TOPIC_LENGTHS_AT].view(np.int64)
+    lengths = table[frame_kernels.QUEUE_TOPIC_LENGTHS_AT : frame_kernels.QUEUE_IDS_AT].view(np.int32)
+    queue_ids = table[frame_kernels.QUEUE_IDS_AT :].view(np.int32)
+    return QueueNames(positions[:count], lengths[:count], queue_ids[:count])
+
+
 def _damages(
-    data: npt.NDArray[np.uint8],
-    base_offset: int,
-    positions: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int32],
-    kinds: npt.NDArray[np.uint8],
-    faults: npt.NDArray[np.uint8],
-    origins: npt.NDArray[np.int64],
-    run: tuple[int, bytes],
+    data: npt.NDArray[np.uint8], base_offset: int, rows: _Rows, run: tuple[int, bytes]
 ) -> tuple[Damage, ...]:
     """One entry a run of undecodable rows; the last one sums up what goes beyond a thousand.
 
     :param run: where the run began that goes on here, and the bytes there, which may be gone.
     """
-    bad = np.flatnonzero(kinds == FrameKind.UNDECODABLE)
+    bad = np.flatnonzero(rows.kinds == FrameKind.UNDECODABLE)
     if len(bad) == 0:
         return ()
-    first = np.flatnonzero(np.diff(origins[bad], prepend=-1))
-    run_sizes = np.add.reduceat(sizes[bad].astype(np.int64), first)
+    first = np.flatnonzero(np.diff(rows.origins[bad], prepend=-1))
+    run_sizes = np.add.reduceat(rows.sizes[bad].astype(np.int64), first)
     result = []
     for row, size in zip(bad[first[:_MAX_DAMAGES]].tolist(), run_sizes.tolist(), strict=False):
-        origin = int(origins[row])
+        origin = int(rows.origins[row])
         header = run[1] if origin == run[0] else _header(data, origin)
-        expected, found = _explain(header, len(data), base_offset, origin, int(faults[row]))
-        result.append(Damage(base_offset + int(positions[row]), size, expected, found))
+        expected, found = _explain(header, len(data), base_offset, origin, int(rows.faults[row]))
+        result.append(Damage(base_offset + int(rows.positions[row]), size, expected, found))
     if len(first) > _MAX_DAMAGES:
         rest = bad[first[_MAX_DAMAGES]]
         result.append(
             Damage(
-                base_offset + int(positions[rest]),
+                base_offset + int(rows.positions[rest]),
                 int(run_sizes[_MAX_DAMAGES:].sum()),
                 "valid frames",
                 f"{len(first) - _MAX_DAMAGES} more runs of bad bytes up to offset "
-                f"{base_offset + int(positions[bad[-1]]) + int(sizes[bad[-1]])}",
+                f"{base_offset + int(rows.positions[bad[-1]]) + int(rows.sizes[bad[-1]])}",
             )
         )
     return tuple(result)

@@ -6,7 +6,6 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_engine.exceptions import CorruptFileError, CorruptFrameError
-from storage_engine.model.store import SegmentId, SegmentState, StoreSnapshot
+from storage_engine.model.store import Segment, SegmentId, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.commitlog import message_starts, read_store_timestamp
 from storage_engine.rocketmq.format.layout import StoreLayout
@@ -60,7 +59,7 @@ class StoredMessage(NamedTuple):
         return None
 
 
-def stored_messages(files: Sequence[LogFile], offsets: Longs) -> Iterator[StoredMessage]:
+def stored_messages(files: Sequence[MappedFile], offsets: Longs) -> Iterator[StoredMessage]:
     """Yield the messages that begin at some physical offsets.
 
     :param files: the commitlog's, oldest first.
@@ -69,10 +68,10 @@ def stored_messages(files: Sequence[LogFile], offsets: Longs) -> Iterator[Stored
     """
     behind = 0
     for file in files:
-        low, high = np.searchsorted(offsets, [file.base_offset, file.base_offset + file.size_bytes])
+        low, high = np.searchsorted(offsets, [file.base_offset, file.end_offset])
         behind = int(high)
         if low < high:
-            with mapped(Path(file.path)) as data:
+            with mapped(file.path) as data:
                 for offset in offsets[low:high].tolist():
                     try:
                         yield read_message(data, offset - file.base_offset, offset)
@@ -120,17 +119,13 @@ def read_message(data: memoryview, position: int, offset: int) -> StoredMessage:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LogFile:
-    """A commitlog file; the part of a segment that reading needs."""
-
-    path: str
-    base_offset: int
-    size_bytes: int
+def file_of(segment: Segment) -> MappedFile:
+    """Return a segment's file; the part of it that reading needs."""
+    return MappedFile(Path(segment.facts.path), segment.base_offset, segment.facts.size_bytes)
 
 
 def store_timestamps(
-    files: Sequence[LogFile], offsets: npt.NDArray[np.int64], *, may_go: bool = False
+    files: Sequence[MappedFile], offsets: npt.NDArray[np.int64], *, may_go: bool = False
 ) -> npt.NDArray[np.int64]:
     """Return the store timestamp, in ms since the epoch, of the message that begins at each physical offset.
 
@@ -142,7 +137,7 @@ def store_timestamps(
     """
     times = np.full(len(offsets), UNKNOWN, dtype=np.int64)
     for file in files:
-        low, high = np.searchsorted(offsets, [file.base_offset, file.base_offset + file.size_bytes])
+        low, high = np.searchsorted(offsets, [file.base_offset, file.end_offset])
         if low < high:
             with suppress(FileNotFoundError) if may_go else nullcontext():
                 times[low:high] = _in_file(file, offsets[low:high])
@@ -162,7 +157,7 @@ def sealed_at_ms(snapshot: StoreSnapshot, *, may_go: bool = False) -> dict[Segme
     for log in snapshot.logs:
         for segment, behind in pairwise(log.segments):
             if segment.state is SegmentState.SEALED:
-                file = LogFile(behind.facts.path, behind.base_offset, behind.facts.size_bytes)
+                file = file_of(behind)
                 time_ms = int(store_timestamps([file], np.array([file.base_offset]), may_go=may_go)[0])
                 if time_ms != UNKNOWN:
                     found[segment.id] = time_ms
@@ -176,7 +171,7 @@ def oldest_message_ms(snapshot: StoreSnapshot) -> int | None:
     """
     found = []
     for first in (log.segments[0] for log in snapshot.logs if log.segments):
-        file = LogFile(first.facts.path, first.base_offset, first.facts.size_bytes)
+        file = file_of(first)
         found += store_timestamps([file], np.array([file.base_offset]), may_go=True).tolist()
     return min((time_ms for time_ms in found if time_ms != UNKNOWN), default=None)
 
@@ -203,12 +198,12 @@ def _newest_in(file: MappedFile, end: int) -> int | None:
     return None
 
 
-def _in_file(file: LogFile, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _in_file(file: MappedFile, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     positions = offsets - file.base_offset
     fits = positions + _HEADER_BYTES <= file.size_bytes
     if not fits.any():
         return np.full(len(offsets), UNKNOWN, dtype=np.int64)
-    with mapped(Path(file.path)) as data:
+    with mapped(file.path) as data:
         # a header may begin at any byte
         at_each_byte: npt.NDArray[np.void] = np.ndarray(
             (len(data) - _HEADER_BYTES + 1,), _HEADER, buffer=data, strides=(1,)

@@ -15,7 +15,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.model.report.inspection import unindexed_text
 from storage_engine.rocketmq.engine.append.append import Appender, NewBatch, NewMessage, PutResult, PutStatus
 from storage_engine.rocketmq.engine.append.flush import LogFlusher, QueueFlusher, Service, StoreCheckpoint
-from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue, PinnedRange, TransientPool
+from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue, TransientPool
 from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as kernels
 from storage_engine.rocketmq.engine.dispatch.index_writer import IndexWriter
 from storage_engine.rocketmq.engine.dispatch.queue_writer import QueueTable
@@ -146,11 +146,6 @@ class MessageStore:
         result = self._appender.put_batch(batch)
         return self._flushed(result) if self._sync else result
 
-    def read(self, physical_offset: int, size_bytes: int) -> PinnedRange | None:
-        """Return bytes of the log, which stay mapped until they are released; None where there are none."""
-        file = self.files.find(physical_offset)
-        return None if file is None else file.select(physical_offset - file.base_offset, size_bytes)
-
     def positions(self) -> Positions:
         """Return how far the store has come."""
         files = self.files
@@ -159,9 +154,9 @@ class MessageStore:
             files.wrote_offset, committed, files.flushed_where, self.dispatched_offset, self.checkpoint.values
         )
 
-    def wait_until_dispatched(self, timeout_seconds: float = _LONGEST_DISPATCH_SECONDS) -> bool:
+    def wait_until_dispatched(self) -> bool:
         """Wait until each message that is there by now has its entries; False when it takes longer."""
-        deadline = time.monotonic() + timeout_seconds
+        deadline = time.monotonic() + _LONGEST_DISPATCH_SECONDS
         end = self._dispatchable_end()
         while self.dispatched_offset < end and not self.failure:
             if time.monotonic() > deadline:

@@ -31,11 +31,11 @@ from storage_engine.rocketmq.engine.recovery import (
     first_part_after_stop,
     first_to_index,
 )
-from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
+from storage_engine.rocketmq.format import batch_consume_queue
+from storage_engine.rocketmq.format.batch_consume_queue import all_queues
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.format.mapped_files import list_raw_files, readable_files
-from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.store import store_lock
 
 _CHUNK_BYTES = 64 << 20
@@ -143,13 +143,9 @@ def _remove_dependents(layout: StoreLayout, first_offset: int) -> None:
     for directory in (layout.consumequeue_ext, layout.index):
         if directory.is_dir():
             shutil.rmtree(directory)
-    for queue in tuple(iter_queues(layout.consumequeue)):
-        last = consume_queue.last_entry(consume_queue.FORMAT.files(queue.path))
-        if last is None or last.physical_offset >= first_offset:
-            shutil.rmtree(queue.path)
-    for queue in tuple(iter_queues(layout.batchconsumequeue)):
-        batch = batch_consume_queue.last_entry(batch_consume_queue.FORMAT.files(queue.path))
-        if batch is None or batch.physical_offset >= first_offset:
+    for queue, form in tuple(all_queues(layout)):
+        last = form.last_message(form.files(queue.path))
+        if last is None or last[0] >= first_offset:
             shutil.rmtree(queue.path)
 
 
@@ -259,23 +255,12 @@ def _messages(part: LogPart, position: int) -> int:
 def _dispatched(layout: StoreLayout) -> int:
     """Return the end of the newest message that has an entry (ConsumeQueueStore#getMaxPhyOffset…)."""
     found = [-1]
-    for queue in iter_queues(layout.consumequeue):
-        entry = consume_queue.last_entry(consume_queue.FORMAT.files(queue.path))
-        if entry is not None:
-            found.append(entry.physical_offset + entry.size_bytes)
-    for queue in iter_queues(layout.batchconsumequeue):
-        batch = batch_consume_queue.last_entry(batch_consume_queue.FORMAT.files(queue.path))
-        if batch is not None:
-            found.append(batch.physical_offset)
+    for queue, form in all_queues(layout):
+        if last := form.last_message(form.files(queue.path)):
+            found.append(last[0] if form is batch_consume_queue.FORMAT else sum(last))
     return max(found)
 
 
 def _stray_entries(layout: StoreLayout, end: int) -> int:
-    count = 0
-    for directory, form in (
-        (layout.consumequeue, consume_queue.FORMAT),
-        (layout.batchconsumequeue, batch_consume_queue.FORMAT),
-    ):
-        for queue in iter_queues(directory):
-            count += int((form.read_queue(form.files(queue.path))["offset"] >= end).sum())
-    return count
+    queues = (form.read_queue(form.files(queue.path)) for queue, form in all_queues(layout))
+    return sum(int((entries["offset"] >= end).sum()) for entries in queues)

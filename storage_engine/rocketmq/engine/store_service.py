@@ -30,7 +30,6 @@ from storage_engine.rocketmq.rules.rules import (
     accepts_writes_by,
     age_reason,
     delete_hours,
-    disk_usage,
     full_log_disks,
     triggers,
 )
@@ -62,7 +61,7 @@ class CleanupLoop:
         *,
         release: Callable[[PlanRequest], object] | None = None,
         clock: Callable[[], int] = clock_ms,
-        measure: Callable[[Path], DiskUsage] = disk_usage,
+        measure: Callable[[Path], DiskUsage] = DiskUsage.of,
         pause: Callable[[int], object] | None = None,
     ) -> None:
         """Make a loop that cleans a store up as its broker does; :meth:`start` begins it.

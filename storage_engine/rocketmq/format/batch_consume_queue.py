@@ -6,14 +6,16 @@ batch size 2, compacted offset 4, reserved 4. Kept under ``batchconsumequeue``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.consume_queue import QueueBounds
+from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile
-from storage_engine.rocketmq.format.queue_files import EntryFormat, Position
+from storage_engine.rocketmq.format.queue_files import EntryFormat, Position, QueueDirectory, iter_queues
 
 DTYPE = np.dtype(
     [
@@ -42,21 +44,14 @@ def _in_use(entries: Any) -> Any:
 FORMAT = EntryFormat(DTYPE, _in_use)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchEntry:
-    """One entry: messages [base_offset, base_offset + batch_size) of the queue lie in one frame."""
-
-    base_offset: int
-    batch_size: int
-    physical_offset: int
-    size_bytes: int
-    store_time_ms: int
-
-
-def last_entry(files: tuple[MappedFile, ...]) -> BatchEntry | None:
-    """A queue's newest entry; None when it has none."""
-    found = FORMAT.last_position(files)
-    return None if found is None else _entry(*found)
+def all_queues(layout: StoreLayout) -> Iterator[tuple[QueueDirectory, EntryFormat]]:
+    """Yield a store's queues of both kinds, each with the format of its entries."""
+    for directory, form in (
+        (layout.consumequeue, consume_queue.FORMAT),
+        (layout.batchconsumequeue, FORMAT),
+    ):
+        for queue in iter_queues(directory):
+            yield queue, form
 
 
 def bounds(files: tuple[MappedFile, ...], log_min_offset: int, last: Position = None) -> QueueBounds:
@@ -67,24 +62,10 @@ def bounds(files: tuple[MappedFile, ...], log_min_offset: int, last: Position = 
     :param last: as of :func:`storage_engine.rocketmq.format.consume_queue.bounds`.
     """
     at = last or FORMAT.last_position(files)
-    newest = None if at is None else _entry(*at)
+    newest = None if at is None else FORMAT.entry(*at)
     if newest is None:
         return QueueBounds(0, 0)
-    maximum = newest.base_offset + newest.batch_size
-    first = _entry(*FORMAT.first_at_or_above(files, log_min_offset, at))
-    return QueueBounds(maximum if first is None else first.base_offset, maximum)
-
-
-def _entry(file: MappedFile, position: int) -> BatchEntry | None:
-    if position >= FORMAT.capacity(file):
-        return None
-    entry = FORMAT.entry(file, position)
-    if entry is None:
-        return None
-    return BatchEntry(
-        base_offset=int(entry["base_offset"]),
-        batch_size=int(entry["batch_size"]),
-        physical_offset=int(entry["offset"]),
-        size_bytes=int(entry["size"]),
-        store_time_ms=int(entry["store_time"]),
-    )
+    maximum = newest["base_offset"] + newest["batch_size"]
+    file, position = FORMAT.first_at_or_above(files, log_min_offset, at)
+    first = FORMAT.entry(file, position) if position < FORMAT.capacity(file) else None
+    return QueueBounds(maximum if first is None else first["base_offset"], maximum)

@@ -84,7 +84,10 @@ class StoreLayout:
         return self.root / "lock"
 
     def check_cleanable(self) -> None:
-        """:raises UnsupportedLayoutError: it is for archiving alone."""
+        """Make sure that segments of the store may be deleted.
+
+        :raises UnsupportedLayoutError: it is for archiving alone.
+        """
         if self.archive_only:
             raise UnsupportedLayoutError(self.archive_only)
 

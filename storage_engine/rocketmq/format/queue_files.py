@@ -150,6 +150,14 @@ class EntryFormat:
                 return file, count - 1
         return None
 
+    def last_message(self, files: tuple[MappedFile, ...]) -> tuple[int, int] | None:
+        """Return the physical offset and size of what a queue's last entry points to; None: it has none."""
+        last = self.last_position(files)
+        entry = None if last is None else self.entry(*last)
+        if entry is None or entry["size"] == FILLER_SIZE:
+            return None
+        return entry["offset"], entry["size"]
+
     def first_at_or_above(
         self, files: tuple[MappedFile, ...], minimum: int, last: tuple[MappedFile, int] | None = None
     ) -> tuple[MappedFile, int]:

@@ -81,7 +81,10 @@ def _is_link(name: str, dir_fd: int) -> bool:
 
 
 def refuse_link(path: str | os.PathLike[str]) -> None:
-    """:raises StoreLayoutError: it is a symbolic link."""
+    """Make sure that a path below a store isn't a symbolic link.
+
+    :raises StoreLayoutError: it is one.
+    """
     if Path(path).is_symlink():
         raise symbolic_link(path)
 
@@ -142,7 +145,8 @@ def read_or_tell(
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """
+    """How long a look at a store's files waits for a broker that changes them meanwhile.
+
     :param attempts: how often a thing is looked at that doesn't fit together; 1 where no broker runs.
     :param cleaning_ms: how long the broker may take to delete what points only below the log's min offset;
         0 where no broker runs.

@@ -43,7 +43,9 @@ _SECOND_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """:param mtimes_ns: its segments, oldest first, with the mtime that each should have; none: only the
+    """The segments whose mtimes keep a broker from deleting them and what follows.
+
+    :param mtimes_ns: its segments, oldest first, with the mtime that each should have; none: only the
         active one is left, which no broker deletes.
     :param ends_at_ms: until when it stands, whatever fileReservedTime becomes, from 0 on.
     :param deletes_from_ms: when it, or what is left, can go by the broker's rules as they are now.

@@ -18,6 +18,7 @@ from typing import Final
 
 from storage_engine.commands import Command
 from storage_engine.core import durable
+from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.own_directory import DIRECTORY, own_directory, try_locked
 from storage_engine.core.untrusted import MALFORMED, read_file
@@ -39,7 +40,8 @@ _MAX_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """
+    """What a watch leaves in a store's directory, so that others see that it runs.
+
     :param host: name of the machine.
     :param process_id: there.
     :param has_ended: it ended, and left this.
@@ -72,7 +74,7 @@ class Watching:
 
     def __init__(self, directory: int) -> None:
         self._directory = directory
-        self._began_at_ms = _now_ms()
+        self._began_at_ms = clock_ms()
         self._beat_at: float | None = None
 
     def beat(self, look: WatchLook, *, tends_shield: bool = False, tended_at_ms: int = 0) -> None:
@@ -120,7 +122,7 @@ class Watching:
             self._write_over(_sign(replace(self._mine(), has_ended=True)))
 
     def _mine(self) -> Heartbeat:
-        return Heartbeat(socket.gethostname(), os.getpid(), self._began_at_ms, _now_ms())
+        return Heartbeat(socket.gethostname(), os.getpid(), self._began_at_ms, clock_ms())
 
     def _write_over(self, sign: bytes) -> None:
         """
@@ -128,11 +130,8 @@ class Watching:
         :raises OSError: it can't be written.
         """
         flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(NAME, flags, dir_fd=self._directory)
-        try:
+        with durable.opened(NAME, flags, dir_fd=self._directory) as descriptor:
             os.pwrite(descriptor, sign, 0)
-        finally:
-            os.close(descriptor)
 
 
 @contextmanager
@@ -226,12 +225,8 @@ def _is_within(at_ms: int, seconds: float) -> bool:
 
     One after now: the clock was set back, or the watch is on another machine.
     """
-    return abs(_now_ms() - at_ms) <= seconds * 1000
+    return abs(clock_ms() - at_ms) <= seconds * 1000
 
 
 def _sign(beat: Heartbeat) -> bytes:
     return json.dumps(to_jsonable(beat)).encode().ljust(_BYTES)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -149,8 +149,7 @@ def _with_touched(state: HoldState, touched: Iterable[Touched]) -> HoldState:
 
 
 def _set_mtime(meant: Touched) -> Touched:
-    fd = os.open(meant.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
+    with durable.opened(meant.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC) as fd:
         before = os.fstat(fd)
         if before.st_ino != meant.inode:
             raise ChangedUnderUsError(
@@ -171,8 +170,6 @@ def _set_mtime(meant: Touched) -> Touched:
                 f"{after.st_mtime_ns} ns: no hold is possible there, since a broker goes by mtimes. Move the "
                 "store to a local file system such as ext4 or XFS, or stop the broker and work offline."
             )
-    finally:
-        os.close(fd)
     return replace(meant, ctime_ns=after.st_ctime_ns)
 
 
@@ -284,12 +281,9 @@ def write_settled(directory: int, state: HoldState | None) -> None:
         return
     # Never over the newest one: cut short, this write would leave none.
     newest = max(range(2), key=lambda slot: _sequence_of(data[slot * size : (slot + 1) * size]))
-    descriptor = os.open(NAME, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-    try:
+    with durable.opened(NAME, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory) as descriptor:
         os.pwrite(descriptor, line.ljust(size), (1 - newest) * size)
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _make(directory: int, line: bytes) -> None:

@@ -41,7 +41,9 @@ _LOCKS: Final = Path("/proc/locks")
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """:param manager: whose hold it is (``HoldState.manager``).
+    """A file in a store's root by which other managers see that it is held, and until when.
+
+    :param manager: whose hold it is (``HoldState.manager``).
     :param host: name of the machine that renewed it last.
     """
 
@@ -149,7 +151,8 @@ def _no_lock(root: Path, name: str, error: OSError) -> GateRefusedError:
 
 
 def read_marker(root: Path) -> Marker | None:
-    """
+    """Read the marker of a store's hold; None: there is none.
+
     :raises GateRefusedError: there is a marker that can't be read: whose it is, is unknown.
     """
     path = root / NAME
@@ -166,7 +169,8 @@ def read_marker(root: Path) -> Marker | None:
 
 
 def refuse_foreign(root: Path, manager: str | None, now_ms: int) -> None:
-    """
+    """Make sure that no other manager holds a store.
+
     :param manager: ours; None: we have no hold yet.
     :raises GateRefusedError: another manager's hold stands, or can't be told.
     """
@@ -219,10 +223,7 @@ def remove_marker(root: Path, manager: str) -> None:
 
 
 def _write_in_place(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
+    with durable.opened(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC) as fd:
         os.pwrite(fd, data, 0)
         os.ftruncate(fd, len(data))
         os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -16,10 +16,10 @@ from pathlib import Path
 from storage_engine.exceptions import BadInputError
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.commitlog import has_dispatchable_frame
-from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
+from storage_engine.rocketmq.format import consume_queue
+from storage_engine.rocketmq.format.batch_consume_queue import all_queues
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile, has_directory, mapped
-from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.format.stored_files import open_stored
 
 _FRAMES_TO_PROBE = 64
@@ -66,16 +66,10 @@ def _proofs(
         if segment.base_offset == sealed_end:
             with suppress(BadInputError):
                 yield from _first_dispatched(layout, segment, max_offset - sealed_end)
-    for queue in iter_queues(layout.consumequeue):
+    for queue, form in all_queues(layout):
         with suppress(BadInputError):
-            last = consume_queue.last_entry(consume_queue.FORMAT.files(queue.path))
-            if last is not None:
-                yield last.physical_offset + last.size_bytes
-    for queue in iter_queues(layout.batchconsumequeue):
-        with suppress(BadInputError):
-            batch = batch_consume_queue.last_entry(batch_consume_queue.FORMAT.files(queue.path))
-            if batch is not None:
-                yield batch.physical_offset + batch.size_bytes
+            if last := form.last_message(form.files(queue.path)):
+                yield sum(last)
 
 
 def _first_dispatched(layout: StoreLayout, segment: MappedFile, length: int) -> Iterator[int]:

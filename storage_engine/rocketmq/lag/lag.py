@@ -32,10 +32,11 @@ from storage_engine.arrow.name_columns import (
 from storage_engine.core.long_work import told
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError, FileGoneError
+from storage_engine.model.broker.lag_job import check_plan
 from storage_engine.model.lag import LagSource, Unread, UnreadMessages
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
-from storage_engine.rocketmq.codec.stored_messages import UNKNOWN, LogFile, store_timestamps
+from storage_engine.rocketmq.codec.stored_messages import UNKNOWN, file_of, store_timestamps
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES, BrokerConfig
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout
@@ -65,7 +66,7 @@ class LagContext:
     """
 
     layout: StoreLayout
-    segments: tuple[LogFile, ...]
+    segments: tuple[MappedFile, ...]
     doomed: frozenset[int]
     time_to_loss_ms: tuple[int | None, ...]
     source: LagSource = field(default_factory=LagSource)
@@ -100,14 +101,7 @@ def lag_context(
     :raises BadInputError: one of the others isn't in the store.
     """
     (log,) = snapshot.logs
-    went = {one for one in doomed if one.log == log.name and one.base_offset < log.min_offset}
-    unknown = set(doomed) - went - {segment.id for segment in log.segments}
-    if unknown:
-        name, base_offset = min(unknown)
-        raise BadInputError(
-            f"{snapshot.root}: no segment of log {name} begins at {base_offset}: expected the segments of a "
-            "plan for this store as it is now. Make a new plan."
-        )
+    check_plan(snapshot, doomed)
     hours = delete_hours(config)
     losses: list[int | None] = []
     expired_ms = now_ms
@@ -117,10 +111,7 @@ def lag_context(
         losses.append(None if window_ms is None else window_ms - now_ms)
     return LagContext(
         layout=layout,
-        segments=tuple(
-            LogFile(segment.facts.path, segment.base_offset, segment.facts.size_bytes)
-            for segment in log.segments
-        ),
+        segments=tuple(map(file_of, log.segments)),
         doomed=frozenset(segment.base_offset for segment in doomed),
         time_to_loss_ms=tuple(losses),
     )
@@ -151,7 +142,7 @@ def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -
     lag_ms, timed = _lag_in_time(context, read, located)
 
     bases = np.array([it.base_offset for it in context.segments], dtype=np.int64)
-    ends = np.array([it.base_offset + it.size_bytes for it in context.segments], dtype=np.int64)
+    ends = np.array([it.end_offset for it in context.segments], dtype=np.int64)
     segment = np.searchsorted(bases, read.next_physical, "right") - 1
     inside = (segment >= 0) & (read.next_physical < ends[segment])
     lies = inside & (located | ~known)
@@ -365,7 +356,7 @@ def unread_messages(
         missed = np.where(known[span], committed[span], 0) < gone
         untold |= {(code, topic) for code in group[span][missed].tolist()}
     names = names_of(groups.dictionary)
-    log = tuple(LogFile(s.facts.path, s.base_offset, s.facts.size_bytes) for s in segments)
+    log = tuple(map(file_of, segments))
     times = _times(log, list(map(_first_offset, found.values())), may_go=deleted or attempts > 1)
     rows = [_row(names[key[0]], items, times) for key, items in found.items()]
     named = [(names[code], topic) for code, topic in untold]
@@ -491,7 +482,7 @@ def _first_offset(items: list[_InQueue]) -> int:
     return min((item.physical_offset for item in items if item.physical_offset >= 0), default=UNKNOWN)
 
 
-def _times(log: tuple[LogFile, ...], offsets: Collection[int], *, may_go: bool) -> dict[int, int]:
+def _times(log: tuple[MappedFile, ...], offsets: Collection[int], *, may_go: bool) -> dict[int, int]:
     """Return the store timestamps of the messages at some physical offsets, as far as they can be told."""
     wanted = np.array(sorted(set(offsets) - {UNKNOWN}), dtype=np.int64)
     times = store_timestamps(log, wanted, may_go=may_go)

@@ -131,7 +131,8 @@ def _started_with(root: Path) -> dict[str, str]:
 
 
 def refuse_slave(config: Mapping[str, str], address: str) -> None:
-    """
+    """Make sure that a running broker is a master.
+
     :raises BadInputError: the broker is a slave: it follows its master and deletes by its own clock.
     """
     if config.get(ROLE) == SLAVE:
@@ -142,7 +143,8 @@ def refuse_slave(config: Mapping[str, str], address: str) -> None:
 
 
 def refuse_other_broker(config: Mapping[str, str], name: str, address: str) -> None:
-    """
+    """Make sure that a running broker is the one that is meant.
+
     :param name: of the broker that is expected there; empty: any.
     :raises BadInputError: the broker has another name.
     """

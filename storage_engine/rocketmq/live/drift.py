@@ -14,10 +14,10 @@ from typing import Final
 from storage_engine.core.wording import count_text, paths_text, time_text, times_text
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
+from storage_engine.rocketmq.format.batch_consume_queue import all_queues
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile
-from storage_engine.rocketmq.format.queue_files import EntryFormat, iter_queues
+from storage_engine.rocketmq.format.queue_files import EntryFormat
 from storage_engine.rocketmq.hold.state import (
     CLUSTER,
     FORCIBLY,
@@ -313,18 +313,14 @@ def topics_in(layout: StoreLayout, ranges: Sequence[tuple[int, int]]) -> tuple[C
     counts = tuple(Counter[str]() for _ in ranges)
     if not ranges:
         return counts
-    for form, directory in (
-        (consume_queue.FORMAT, layout.consumequeue),
-        (batch_consume_queue.FORMAT, layout.batchconsumequeue),
-    ):
-        for queue in iter_queues(directory):
-            try:
-                files = form.files(queue.path)
-                for count, of_range in zip(_entries(form, files, ranges), counts, strict=True):
-                    if count:
-                        of_range[queue.topic] += count
-            except (CorruptFileError, OSError):
-                continue
+    for queue, form in all_queues(layout):
+        try:
+            files = form.files(queue.path)
+            for count, of_range in zip(_entries(form, files, ranges), counts, strict=True):
+                if count:
+                    of_range[queue.topic] += count
+        except (CorruptFileError, OSError):
+            continue
     return counts
 
 

@@ -383,10 +383,7 @@ def _is_known(known: Mapping[int, Touched], file: SeenFile) -> bool:
 
 
 def _is_there(touched: Touched) -> bool:
-    try:
-        return Path(touched.path).stat().st_ino == touched.inode
-    except FileNotFoundError:
-        return False
+    return _mtime_ns(touched) is not None
 
 
 def _stands(touched: Touched) -> bool:

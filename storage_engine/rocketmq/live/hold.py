@@ -56,7 +56,7 @@ from storage_engine.rocketmq.live.drift import (
 )
 from storage_engine.rocketmq.live.identity import ask_known_frame, know_newest_frame
 from storage_engine.rocketmq.live.observe import below_the_first_file, find_replicas, observe
-from storage_engine.rocketmq.live.status import drift_of, notices, root_of, weaknesses
+from storage_engine.rocketmq.live.status import drift_of, notices, weaknesses
 from storage_engine.rocketmq.remoting.masters import Replicas
 from storage_engine.rocketmq.rules.cleanup_schedule import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
 
@@ -74,14 +74,14 @@ _LOOKS: Final = 5
 class LockedLive(LockedStore):
     """A store that is held beside its running broker."""
 
-    store: LiveParts = field(kw_only=True)
+    parts: LiveParts = field(kw_only=True)
 
     def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
-        replicas = find_replicas(self.store, self.store.admin.config(), is_replicated)
-        replicas.check_only_master(root_of(self.store))
+        replicas = find_replicas(self.parts, self.parts.admin.config(), is_replicated)
+        replicas.check_only_master(self.parts.root)
 
 
-def renew(store: LiveParts, now_ms: int) -> HoldStatus:
+def renew(parts: LiveParts, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker.broker_store.StoreHold.renew`.
 
     Where the broker has another store or another role than before, nothing is changed, and it isn't held.
@@ -91,29 +91,29 @@ def renew(store: LiveParts, now_ms: int) -> HoldStatus:
     :raises BrokerError: the broker can't be asked, or doesn't take a setting.
     :raises BadInputError: the directory isn't this broker's store, or the broker is a slave.
     """
-    replicas = find_replicas(store, store.settings)
-    with marker.alone(root_of(store)), marker.changing(root_of(store)):
-        return _renew(store, now_ms, replicas)
+    replicas = find_replicas(parts, parts.settings)
+    with marker.alone(parts.root), marker.changing(parts.root):
+        return _renew(parts, now_ms, replicas)
 
 
 @contextmanager
-def locked(store: LiveParts) -> Iterator[LockedLive]:
+def locked(parts: LiveParts) -> Iterator[LockedLive]:
     """Hold the store, and keep other runs from working on its hold until the block ends; a watch mends it.
 
     :raises GateRefusedError: it can't be held.
     """
     # Whoever doesn't answer keeps no watch from mending the hold.
-    replicas = find_replicas(store, store.settings)
-    with marker.alone(root_of(store)):
-        with marker.changing(root_of(store)):
-            status = _renew(store, time.time_ns() // 1_000_000, replicas)
+    replicas = find_replicas(parts, parts.settings)
+    with marker.alone(parts.root):
+        with marker.changing(parts.root):
+            status = _renew(parts, time.time_ns() // 1_000_000, replicas)
         if not status.held:
             raise GateRefusedError(join_texts("; ", status.notices))
-        yield LockedLive(status.notices, store=store)
+        yield LockedLive(status.notices, parts=parts)
 
 
 def expose(
-    store: LiveParts, memory: HoldMemory, state: HoldState, segments: Sequence[Segment], stays: Path
+    parts: LiveParts, memory: HoldMemory, state: HoldState, segments: Sequence[Segment], stays: Path
 ) -> HoldState:
     """Let segments be the only ones that the broker may delete. To be called while the store is held.
 
@@ -126,7 +126,7 @@ def expose(
     :return: the state as it is remembered now.
     :raises GateRefusedError: the fence can't be put there, or an mtime can't be set.
     """
-    found = observe(store, time.time_ns() // 1_000_000)
+    found = observe(parts, time.time_ns() // 1_000_000)
     state = replace(state, releasing=tuple(segment.base_offset for segment in segments))
     behind = next((file for file in found.files if file.base_offset > state.releasing[-1]), None)
     if behind is None or Path(behind.path) != stays:
@@ -135,11 +135,11 @@ def expose(
             "Nothing was deleted. Plan again."
         )
     save_state(memory, state)
-    state = _put_fence(store, memory, state, found)
+    state = _put_fence(parts, memory, state, found)
     # What an earlier call has made old may go at this moment.
     young = [f for f in found.files if f.base_offset in state.releasing and f.mtime_ns != LETS_GO_MTIME_NS]
     old = [(file, LETS_GO_MTIME_NS) for file in reversed(young)]
-    return local_hold.set_mtimes(root_of(store), memory, state, old)
+    return local_hold.set_mtimes(parts.root, memory, state, old)
 
 
 def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> HoldState:
@@ -160,47 +160,47 @@ def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> Ho
     return state
 
 
-def _renew(store: LiveParts, now_ms: int, replicas: Replicas) -> HoldStatus:
-    memory = store.memory
+def _renew(parts: LiveParts, now_ms: int, replicas: Replicas) -> HoldStatus:
+    memory = parts.memory
     if memory is None:
-        raise GateRefusedError(f"{root_of(store)}: expected a journal that remembers a hold, found none.")
-    if store.live.hold_hours < 1:
+        raise GateRefusedError(f"{parts.root}: expected a journal that remembers a hold, found none.")
+    if parts.live.hold_hours < 1:
         raise BadInputError(
-            f"hold_hours: expected at least 1, found {store.live.hold_hours}. Nothing was changed. "
+            f"hold_hours: expected at least 1, found {parts.live.hold_hours}. Nothing was changed. "
             "Correct it: 24 is usual."
         )
     # What an earlier hold has left still keeps the store, though no journal knows it.
-    begins = load_state(memory) is None and left_behind(root_of(store)) is None
+    begins = load_state(memory) is None and left_behind(parts.root) is None
     try:
         for _ in range(_LOOKS - 1):
             with suppress(local_hold.SegmentGoneError):  # the broker is deleting what nothing holds yet
-                return _renew_as_found(store, memory, now_ms, replicas)
-        return _renew_as_found(store, memory, now_ms, replicas)
+                return _renew_as_found(parts, memory, now_ms, replicas)
+        return _renew_as_found(parts, memory, now_ms, replicas)
     except GateRefusedError:
         if begins:
-            _undo(store, memory)
+            _undo(parts, memory)
         raise
 
 
-def _undo(store: LiveParts, memory: HoldMemory) -> None:
+def _undo(parts: LiveParts, memory: HoldMemory) -> None:
     """Take back a hold that could not be begun, as far as it was."""
     state = load_state(memory)
     if state is not None:
-        local_hold.put_all_back(root_of(store), memory, state)
-        marker.remove_marker(root_of(store), state.manager)
+        local_hold.put_all_back(parts.root, memory, state)
+        marker.remove_marker(parts.root, state.manager)
         save_state(memory, None)
 
 
-def _renew_as_found(store: LiveParts, memory: HoldMemory, now_ms: int, replicas: Replicas) -> HoldStatus:
-    root, live = root_of(store), store.live
+def _renew_as_found(parts: LiveParts, memory: HoldMemory, now_ms: int, replicas: Replicas) -> HoldStatus:
+    root, live = parts.root, parts.live
     before = load_state(memory)
-    found = observe(store, now_ms, before)
+    found = observe(parts, now_ms, before)
     if before is None:
         refuse_slave(found.settings, found.address)
     else:
-        found = ask_known_frame(store.admin, before, found)
+        found = ask_known_frame(parts.admin, before, found)
         before = with_moved_files(before, found)
-    lasting, new = drift_of(store, before, found)
+    lasting, new = drift_of(parts, before, found)
     # First: what goes by what is remembered from here on doesn't find it any more.
     memory.record_drift(new)
     if before is not None and any(one.kind in ENDS_TRUST for one in lasting):
@@ -209,7 +209,7 @@ def _renew_as_found(store: LiveParts, memory: HoldMemory, now_ms: int, replicas:
     try:
         marker.refuse_foreign(root, before.manager if before else None, now_ms)
         reserved = reserved_hours(found, str(root))
-        said = [*notices(store, found), *below_the_first_file(found, before)]
+        said = [*notices(parts, found), *below_the_first_file(found, before)]
         state = before or first_state(left_behind(root), found)
         state = replace(state, replicas=replicas.addresses)
         state = with_acceptance(state, found.settings.get(RELEASE, ""), live.accept_version, person())
@@ -217,24 +217,24 @@ def _renew_as_found(store: LiveParts, memory: HoldMemory, now_ms: int, replicas:
         if before is None:  # by which the marker is known for ours
             save_state(memory, state)
         said.append(marker.write_marker(root, state.manager, ends_at_ms))
-        state = _put_fence(store, memory, state, found)
+        state = _put_fence(parts, memory, state, found)
     except GateRefusedError as error:
         if new and not isinstance(error, local_hold.SegmentGoneError):
             details = join_texts("; ", (one.detail for one in new))
             raise GateRefusedError(error, " Drift found: ", details) from error
         raise
-    if deletes_by_force(found) and store.live.may_change_settings:
+    if deletes_by_force(found) and parts.live.may_change_settings:
         said.append(announce_rewrite(found))
-    state, settings = _forbid_force(store, memory, state, found)
+    state, settings = _forbid_force(parts, memory, state, found)
     left = () if before is None else all_drift(before, replace(found, settings=settings))
-    state = know_newest_frame(store.admin, as_looked_at(state, found), found)
+    state = know_newest_frame(parts.admin, as_looked_at(state, found), found)
     lasts = (d for d in lasting if d.kind in LASTS and d in left)
     state = replace(state, reported=tuple(map(name_of, lasts)))
     if state != before:
         save_state(memory, state)
     if replicas.why_kept:
         said.append(f"nothing is deleted through this broker: {replicas.why_kept}")
-    said += weaknesses(store, state, found)
+    said += weaknesses(parts, state, found)
     return HoldStatus(
         held=state.ends_at_ms > now_ms,
         fence_offset=state.fence_offset,
@@ -247,13 +247,13 @@ def _renew_as_found(store: LiveParts, memory: HoldMemory, now_ms: int, replicas:
     )
 
 
-def _put_fence(store: LiveParts, memory: HoldMemory, state: HoldState, found: Observed) -> HoldState:
+def _put_fence(parts: LiveParts, memory: HoldMemory, state: HoldState, found: Observed) -> HoldState:
     """Have the fence where it belongs, then every other file that we touched as it was."""
-    reserved = reserved_hours(found, str(root_of(store)))
-    wanted = fence.fence(found, state, store.live.hold_hours, reserved)
+    reserved = reserved_hours(found, str(parts.root))
+    wanted = fence.fence(found, state, parts.live.hold_hours, reserved)
     # The newest first: it stands before a broker that is deleting comes there.
     young = [(file, ns) for file, ns in reversed(wanted.mtimes_ns) if file.mtime_ns != ns]
-    state = local_hold.set_mtimes(root_of(store), memory, state, young)
+    state = local_hold.set_mtimes(parts.root, memory, state, young)
     fenced = tuple(file.base_offset for file, _ in wanted.mtimes_ns)
     put = replace(
         state,
@@ -262,33 +262,33 @@ def _put_fence(store: LiveParts, memory: HoldMemory, state: HoldState, found: Ob
         fence=fenced,
         fence_count=fence.fence_count(found.settings),
         deletes_from_ms=wanted.deletes_from_ms,
-        lasts_ms=store.live.hold_hours * HOUR_MS,
+        lasts_ms=parts.live.hold_hours * HOUR_MS,
     )
     if put != state:
         save_state(memory, put)
     stay = {*fenced, *put.releasing}
     return local_hold.put_back(
-        root_of(store), memory, put, {touched.base_offset for touched in put.touched} - stay
+        parts.root, memory, put, {touched.base_offset for touched in put.touched} - stay
     )
 
 
 def _forbid_force(
-    store: LiveParts, memory: HoldMemory, state: HoldState, found: Observed
+    parts: LiveParts, memory: HoldMemory, state: HoldState, found: Observed
 ) -> tuple[HoldState, Mapping[str, str]]:
     """Have the broker delete nothing by force, where we may.
 
     :return: with the settings that it has then.
     """
-    if not deletes_by_force(found) or not store.live.may_change_settings:
+    if not deletes_by_force(found) or not parts.live.may_change_settings:
         return state, found.settings
     forbidden = with_force_ended(state, found.settings.get(FORCIBLY, ""))
     if forbidden != state:
         save_state(memory, forbidden)
-    store.admin.update_config({FORCIBLY: "false"})
+    parts.admin.update_config({FORCIBLY: "false"})
     return forbidden, {**found.settings, FORCIBLY: "false"}
 
 
-def end_hold(store: LiveParts, now_ms: int) -> HoldStatus:
+def end_hold(parts: LiveParts, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker.broker_store.StoreHold.end`.
 
     Waits until the broker is through with what it was told to delete: without the fence it would go on.
@@ -298,29 +298,29 @@ def end_hold(store: LiveParts, now_ms: int) -> HoldStatus:
     :raises GateRefusedError: a file's mtime may not be set; the store is still held.
     :raises BrokerError: the broker can't be asked, or doesn't take a setting; the store is still held.
     """
-    root = store.files.files.layout.root
+    root = parts.root
     with marker.alone(root):
-        state = load_state(store.memory)
-        if store.memory is None or state is None:
+        state = load_state(parts.memory)
+        if parts.memory is None or state is None:
             return HoldStatus(held=False, notices=("the store wasn't held",))
-        _wait_for_last_pass(store, state, store.admin.runtime_info().boot_timestamp_ms)
+        _wait_for_last_pass(parts, state, parts.admin.runtime_info().boot_timestamp_ms)
         with marker.changing(root):
             # Only now, as a watch has mended the hold and set force back until here.
-            state = load_state(store.memory) or state
-            found = ask_known_frame(store.admin, state, observe(store, now_ms, state))
+            state = load_state(parts.memory) or state
+            found = ask_known_frame(parts.admin, state, observe(parts, now_ms, state))
             state = with_moved_files(state, found)
-            seen = with_topics(new_drift(state, found), store.files.files.layout)
-            store.memory.record_drift(seen)
+            seen = with_topics(new_drift(state, found), parts.layout)
+            parts.memory.record_drift(seen)
             ours = all(one.kind not in ENDS_TRUST for one in seen)
-            settings = _put_settings_back(store, state, found) if ours else _left_settings(state)
+            settings = _put_settings_back(parts, state, found) if ours else _left_settings(state)
             notices = [*settings, *_touched_by_others(state, found)]
-            local_hold.put_all_back(root, store.memory, state)
+            local_hold.put_all_back(root, parts.memory, state)
             marker.remove_marker(root, state.manager)
-            save_state(store.memory, None)
+            save_state(parts.memory, None)
     return HoldStatus(held=False, disturbances=seen, notices=tuple(notices))
 
 
-def _put_settings_back(store: LiveParts, state: HoldState, found: Observed) -> Iterator[str]:
+def _put_settings_back(parts: LiveParts, state: HoldState, found: Observed) -> Iterator[str]:
     """Restore what we changed; what somebody else has changed since stays.
 
     :return: notices.
@@ -328,7 +328,7 @@ def _put_settings_back(store: LiveParts, state: HoldState, found: Observed) -> I
     for changed in state.changed_settings:
         value = found.settings.get(changed.key)
         if value == changed.ours:
-            store.admin.update_config({changed.key: changed.original})
+            parts.admin.update_config({changed.key: changed.original})
         elif value != changed.original:
             yield f"{changed.key} is {value}: somebody set it, so it wasn't put back to {changed.original}"
 
@@ -353,13 +353,13 @@ def _touched_by_others(state: HoldState, found: Observed) -> Iterator[str]:
         yield f"{paths_text(paths)}: somebody touched or replaced {what} put back"
 
 
-def _wait_for_last_pass(store: LiveParts, state: HoldState, boot_timestamp_ms: int) -> None:
+def _wait_for_last_pass(parts: LiveParts, state: HoldState, boot_timestamp_ms: int) -> None:
     """A trigger counts down with each pass from the first on; a restart ends it (CleanCommitLogService)."""
     if state.last_trigger_ms is None or boot_timestamp_ms != state.boot_timestamp_ms:
         return
     # One more, as the first pass may begin up to an interval later, and the last one takes a while.
     begins_ms = max(state.last_trigger_ms, boot_timestamp_ms + FIRST_PASS_MS)
-    passes_ms = (MANUAL_PASSES + 1) * interval_ms(store.files.config)
+    passes_ms = (MANUAL_PASSES + 1) * interval_ms(parts.files.config)
     left_ms = begins_ms + passes_ms - time.time_ns() // 1_000_000
     if left_ms > 0:
         # A clock that was set back makes none of it later.

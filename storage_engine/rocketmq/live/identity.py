@@ -19,8 +19,8 @@ import psutil
 
 from storage_engine.exceptions import BadInputError, BrokerError, BrokerRefusedError
 from storage_engine.rocketmq.codec.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES
-from storage_engine.rocketmq.codec.stored_messages import LogFile
 from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.rocketmq.format.mapped_files import MappedFile
 from storage_engine.rocketmq.format.stored_files import ATTEMPTS, open_stored
 from storage_engine.rocketmq.hold.state import HoldState, Observed
 from storage_engine.rocketmq.live.connect import as_who_may_read
@@ -37,8 +37,8 @@ _LOCAL_SECONDS: Final = 3.0
 
 
 def ask_and_look(
-    admin: BrokerAdmin, look: Callable[[], tuple[Found, Sequence[LogFile]]]
-) -> tuple[RuntimeInfo, Found, Sequence[LogFile]]:
+    admin: BrokerAdmin, look: Callable[[], tuple[Found, Sequence[MappedFile]]]
+) -> tuple[RuntimeInfo, Found, Sequence[MappedFile]]:
     """Ask a broker where its log reaches, then look at the files of that.
 
     Where it has deleted meanwhile all that it had, its answer tells nothing of the files: it is asked again.
@@ -53,7 +53,9 @@ def ask_and_look(
     return info, found, files
 
 
-def why_unproven(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[LogFile]) -> str:
+def why_unproven(
+    admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[MappedFile]
+) -> str:
     """Return why a directory isn't provably the store of the broker that answers; empty: it is."""
     try:
         proven = check_same_store(admin, info, layout, files)
@@ -72,7 +74,7 @@ def left_open(admin: BrokerAdmin, layout: StoreLayout) -> str:
 
 
 def check_same_store(
-    admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[LogFile]
+    admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[MappedFile]
 ) -> bool:
     """Compare the first frame of the newest segment that has one, and which broker runs on these files.
 
@@ -99,7 +101,7 @@ def check_same_store(
         if file.base_offset >= info.commitlog_max_offset:
             continue
         with as_who_may_read(layout.root):
-            frame = _first_frame(Path(file.path))
+            frame = _first_frame(file.path)
         if frame is None:
             continue
         if admin.view_message(file.base_offset) == frame:
@@ -165,12 +167,12 @@ def _where_to_ask(host: str) -> str:
 
 
 def _check_reaches_end(
-    admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[LogFile]
+    admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[MappedFile]
 ) -> None:
     """Make sure that there is a file where the newest message lies."""
     end = info.commitlog_max_offset
     holder = next((file for file in reversed(files) if file.base_offset < end), None)
-    if end == info.commitlog_min_offset if holder is None else holder.base_offset + holder.size_bytes >= end:
+    if end == info.commitlog_min_offset if holder is None else holder.end_offset >= end:
         return
     there = f"the last at offset {files[-1].base_offset}" if files else "none"
     raise BadInputError(

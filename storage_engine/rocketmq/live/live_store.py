@@ -34,9 +34,10 @@ from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldMemo
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.store import Archivable, LogSnapshot, Segment, SegmentId, StoreSnapshot
-from storage_engine.rocketmq.codec.stored_messages import LogFile, newest_message_ms, sealed_at_ms
+from storage_engine.rocketmq.codec.stored_messages import file_of, newest_message_ms, sealed_at_ms
 from storage_engine.rocketmq.course import unheld_segments
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout
+from storage_engine.rocketmq.format.mapped_files import MappedFile
 from storage_engine.rocketmq.format.stored_files import ATTEMPTS, reread
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.fence import (
@@ -175,7 +176,7 @@ class LiveStore(BrokerStore):
 
     @property
     def hold(self) -> LiveHold:
-        return LiveHold(self.parts.layout.root, self.parts)
+        return LiveHold(self.parts.root, self.parts)
 
     @contextmanager
     def lock(self) -> Iterator[LockedLive]:
@@ -185,7 +186,7 @@ class LiveStore(BrokerStore):
         """
         if self.parts.memory is None:
             raise GateRefusedError(
-                f"{self.parts.layout.root}: expected a journal that remembers its hold, found none."
+                f"{self.parts.root}: expected a journal that remembers its hold, found none."
             )
         with hold.locked(self.parts) as held:
             yield held
@@ -197,19 +198,17 @@ class LiveStore(BrokerStore):
 
 
 def _look(parts: LiveParts, look: Callable[[], StoreSnapshot]) -> StoreSnapshot:
-    def listed() -> tuple[StoreSnapshot, list[LogFile]]:
+    def listed() -> tuple[StoreSnapshot, list[MappedFile]]:
         with as_who_may_read(parts.files.config.store_path_root_dir):
             seen = reread(look, ATTEMPTS)
-        segments = (segment for log in seen.logs for segment in log.segments)
-        return seen, [LogFile(s.facts.path, s.base_offset, s.facts.size_bytes) for s in segments]
+        return seen, [file_of(segment) for log in seen.logs for segment in log.segments]
 
     before, seen, files = ask_and_look(parts.admin, listed)
     (log,) = seen.logs
     if load_state(parts.memory) is not None:
         refuse_slave(parts.settings, parts.admin.address)
     check_same_store(parts.admin, before, parts.layout, files)
-    root = parts.layout.root
-    log = with_original_times(as_the_broker_says(log, before), parts.memory, root)
+    log = with_original_times(as_the_broker_says(log, before), parts.memory, parts.root)
     if log.confirmed_offset is not None and (confirmed := parts.admin.confirmed_offset()) is not None:
         log = replace(log, confirmed_offset=confirmed)
     return replace(seen, crashed=False, logs=(log,))
@@ -270,18 +269,64 @@ class LiveShield(StoreShield):
     parts: LiveParts
 
     def need(self) -> ShieldNeed:
-        return shield_need(self.parts)
+        parts = self.parts
+        disk_bytes, used_percent = log_disks(parts.layout)
+        refusal = ""
+        try:
+            if load_state(parts.memory) is None:
+                refusal = "the store isn't held"
+        except GateRefusedError as error:
+            refusal = Text(error)
+        return ShieldNeed(
+            # A fence has one more.
+            batch_segments=fence_count(parts.settings) - 1,
+            pass_interval_ms=max(interval_ms(parts.files.config), 1),
+            disk_bytes=disk_bytes,
+            used_percent=used_percent,
+            is_tended=is_shield_tended(parts.root),
+            refusal=refusal,
+        )
 
     def sealed_files(self) -> tuple[Segment, ...]:
         parts = self.parts
         before = parts.admin.runtime_info()
         with as_who_may_read(parts.files.config.store_path_root_dir):
             log = parts.files.files.raw_log()
-        root = parts.layout.root
-        return with_original_times(as_the_broker_says(log, before), parts.memory, root).sealed
+        return with_original_times(as_the_broker_says(log, before), parts.memory, parts.root).sealed
 
     def end_force(self) -> Drift | None:
-        return end_force(self.parts)
+        """See :meth:`storage_engine.model.broker.broker_store.StoreShield.end_force`.
+
+        Above the broker's warning level nothing is set: whoever let it delete by force had a full disk. It is
+        done while a run has the store, too.
+        """
+        parts = self.parts
+        memory, state = parts.memory, load_state(parts.memory)
+        if memory is None or state is None:
+            return None
+        value = parts.admin.config().get(FORCIBLY)
+        if value == "false":
+            return None
+        why = _why_not_set(parts)
+        if why and parts.admin.runtime_info().boot_timestamp_ms == state.boot_timestamp_ms:
+            return _set(parts, value, why)
+        # What takes the broker's time is asked before the lock: a run that waits for that would wait as well.
+        found = ask_known_frame(parts.admin, state, observe(parts, clock_ms(), state))
+        # Asked last: setting it is another connection than what was looked at.
+        answers_ms = parts.admin.runtime_info().boot_timestamp_ms
+        if other := another_broker(state, found, answers_ms):
+            return other
+        if why:
+            return _set(parts, value, why)
+        with marker.changing(parts.root):
+            now = load_state(memory)
+            if now is None or _judged_by(now) != _judged_by(state):
+                return None  # a run has changed the hold, and sets it itself; else the next question finds it
+            ended = with_force_ended(now, value or "")
+            if ended != now:
+                save_state(memory, ended)
+            parts.admin.update_config({FORCIBLY: "false"})
+        return _set(parts, value, f". It was set back to false {time_text(clock_ms())}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,61 +454,6 @@ def _open(
     return LiveStore(LiveParts(session, admin, files, found, live, memory, settings))
 
 
-def shield_need(store: LiveParts) -> ShieldNeed:
-    """See :meth:`storage_engine.model.broker.broker_store.StoreShield.need`."""
-    root = store.files.files.layout.root
-    disk_bytes, used_percent = log_disks(store.files.files.layout)
-    refusal = ""
-    try:
-        if load_state(store.memory) is None:
-            refusal = "the store isn't held"
-    except GateRefusedError as error:
-        refusal = Text(error)
-    return ShieldNeed(
-        # A fence has one more.
-        batch_segments=fence_count(store.settings) - 1,
-        pass_interval_ms=max(interval_ms(store.files.config), 1),
-        disk_bytes=disk_bytes,
-        used_percent=used_percent,
-        is_tended=is_shield_tended(root),
-        refusal=refusal,
-    )
-
-
-def end_force(store: LiveParts) -> Drift | None:
-    """See :meth:`storage_engine.model.broker.broker_store.StoreShield.end_force`.
-
-    Above the broker's warning level nothing is set: whoever let it delete by force had a full disk. It is
-    done while a run has the store, too.
-    """
-    memory, state = store.memory, load_state(store.memory)
-    if memory is None or state is None:
-        return None
-    value = store.admin.config().get(FORCIBLY)
-    if value == "false":
-        return None
-    why = _why_not_set(store)
-    if why and store.admin.runtime_info().boot_timestamp_ms == state.boot_timestamp_ms:
-        return _set(store, value, why)
-    # All that takes the broker's time is asked before the lock: a run that waits for that would wait as well.
-    found = ask_known_frame(store.admin, state, observe(store, clock_ms(), state))
-    # Asked last: setting it is another connection than what was looked at.
-    answers_ms = store.admin.runtime_info().boot_timestamp_ms
-    if other := another_broker(state, found, answers_ms):
-        return other
-    if why:
-        return _set(store, value, why)
-    with marker.changing(store.files.files.layout.root):
-        now = load_state(memory)
-        if now is None or _judged_by(now) != _judged_by(state):
-            return None  # a run has changed the hold, and sets it itself; else the next question finds it
-        ended = with_force_ended(now, value or "")
-        if ended != now:
-            save_state(memory, ended)
-        store.admin.update_config({FORCIBLY: "false"})
-    return _set(store, value, f". It was set back to false {time_text(clock_ms())}.")
-
-
 def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift | None:
     """Return what is to be said of a broker that isn't provably the one that is held; None: it is.
 
@@ -496,12 +486,12 @@ def _judged_by(state: HoldState) -> HoldState:
     return replace(state, touched=(), fence=(), fence_offset=-1)
 
 
-def _why_not_set(store: LiveParts) -> str:
+def _why_not_set(parts: LiveParts) -> str:
     """Return why a broker's deletion by force isn't ended, as the end of a sentence; "": it is."""
-    _, used_percent = log_disks(store.files.files.layout)
-    limit = store.files.config.disk_space_warning_level_percent
+    _, used_percent = log_disks(parts.layout)
+    limit = parts.files.config.disk_space_warning_level_percent
     level = "unknown" if used_percent is None else f"{used_percent} %"
-    if not store.live.may_change_settings:
+    if not parts.live.may_change_settings:
         return f"; its disk is at {level}. We may not set it (may_change_settings): set it to false yourself."
     if used_percent is None or used_percent > limit:
         return (
@@ -511,9 +501,9 @@ def _why_not_set(store: LiveParts) -> str:
     return ""
 
 
-def _set(store: LiveParts, value: str | None, what_was_done: str) -> Drift:
+def _set(parts: LiveParts, value: str | None, what_was_done: str) -> Drift:
     return Drift(
         DriftKind.SETTING_CHANGED,
-        f"{store.admin.address}: expected {FORCIBLY}=false, found {value}: somebody changed it while the "
+        f"{parts.admin.address}: expected {FORCIBLY}=false, found {value}: somebody changed it while the "
         f"store was held{what_was_done}",
     )

@@ -12,9 +12,8 @@ import javaproperties
 from storage_engine.core.untrusted import read_file
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import CorruptFileError
-from storage_engine.rocketmq.codec.stored_messages import LogFile
 from storage_engine.rocketmq.format.broker_config import MAX_CONF_BYTES
-from storage_engine.rocketmq.format.mapped_files import is_offset, list_raw_files
+from storage_engine.rocketmq.format.mapped_files import MappedFile, is_offset, list_raw_files
 from storage_engine.rocketmq.hold.state import (
     HELD_SETTINGS,
     ROLE,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from storage_engine.rocketmq.live.session import LiveParts
 
 
-def observe(store: LiveParts, now_ms: int, state: HoldState | None = None) -> Observed:
+def observe(parts: LiveParts, now_ms: int, state: HoldState | None = None) -> Observed:
     """Return what there is now; the broker is asked before the files are listed.
 
     :param state: of a hold: if another broker is the master by now, it is no error that these files aren't
@@ -43,38 +42,38 @@ def observe(store: LiveParts, now_ms: int, state: HoldState | None = None) -> Ob
     :raises BrokerError: the broker can't be asked.
     :raises BadInputError: the directory isn't this broker's store.
     """
-    layout = store.files.files.layout
-    config = store.admin.config()
+    layout = parts.layout
+    config = parts.admin.config()
 
-    def look() -> tuple[tuple[SeenFile, ...], list[LogFile]]:
+    def look() -> tuple[tuple[SeenFile, ...], list[MappedFile]]:
         with as_who_may_read(layout.root):
             files = list_files(layout.log_paths)
-        return files, [LogFile(file.path, file.base_offset, file.size_bytes) for file in files]
+        return files, [MappedFile(Path(file.path), file.base_offset, file.size_bytes) for file in files]
 
-    info, files, listed = ask_and_look(store.admin, look)
+    info, files, listed = ask_and_look(parts.admin, look)
     found = Observed(
         at_ms=now_ms,
-        address=store.admin.address,
+        address=parts.admin.address,
         boot_timestamp_ms=info.boot_timestamp_ms,
         min_offset=info.commitlog_min_offset,
         max_offset=info.commitlog_max_offset,
         settings=config,
         role=config.get(ROLE, ""),
         files=files,
-        saved=saved_settings(store.broker_conf),
+        saved=saved_settings(parts.broker_conf),
         log_paths={str(path): mount_point(path) for path in layout.log_paths if path.is_dir()},
     )
     if state is not None and has_moved(state, found):
-        return replace(found, unproven=why_unproven(store.admin, info, layout, listed))
+        return replace(found, unproven=why_unproven(parts.admin, info, layout, listed))
     if state is not None and found.role == SLAVE:
         return found
-    if check_same_store(store.admin, info, layout, listed):
+    if check_same_store(parts.admin, info, layout, listed):
         return found
-    return replace(found, unproven=left_open(store.admin, layout))
+    return replace(found, unproven=left_open(parts.admin, layout))
 
 
 def find_replicas(
-    store: LiveParts, settings: Mapping[str, str], is_replicated: Callable[[], bool] = lambda: False
+    parts: LiveParts, settings: Mapping[str, str], is_replicated: Callable[[], bool] = lambda: False
 ) -> Replicas:
     """Ask who else has the broker's name, those whom earlier looks have seen among them.
 
@@ -82,7 +81,7 @@ def find_replicas(
     :param is_replicated: whether a lake tells that it has replicas.
     :raises BrokerError: the broker can't be asked.
     """
-    admin, live = store.admin, store.live
+    admin, live = parts.admin, parts.live
     group = BrokerGroup(
         settings,
         access_of(live),
@@ -90,7 +89,7 @@ def find_replicas(
         lambda: admin.runtime_info().boot_timestamp_ms,
         live.name_servers,
     )
-    known = known_replicas(store.memory, settings)
+    known = known_replicas(parts.memory, settings)
     return group.find_replicas(known, lambda: admin.has_slaves() or is_replicated())
 
 

@@ -38,7 +38,7 @@ from storage_engine.rocketmq.hold.fence import is_due
 from storage_engine.rocketmq.hold.local_hold import same_ms
 from storage_engine.rocketmq.hold.state import HoldState, load_state, save_state
 from storage_engine.rocketmq.live import hold
-from storage_engine.rocketmq.live.status import root_of, untried_text
+from storage_engine.rocketmq.live.status import untried_text
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.rules.cleanup_schedule import (
     MANUAL_PASSES,
@@ -77,7 +77,7 @@ class Prefix:
 
 
 def delete_segments(
-    store: LiveParts, segments: Sequence[Segment], meanwhile: Callable[[], object] = lambda: None
+    parts: LiveParts, segments: Sequence[Segment], meanwhile: Callable[[], object] = lambda: None
 ) -> None:
     """Have the broker delete these segments, the log's first ones; they are gone for good when it returns.
 
@@ -92,82 +92,82 @@ def delete_segments(
     """
     if not segments:
         return
-    _, state = _standing_hold(store)
-    prefix = _prefix(store, segments)
-    _check_unchanged(store, prefix, state)
-    _check_release(store, state)
-    info = store.admin.runtime_info()
+    _, state = _standing_hold(parts)
+    prefix = _prefix(parts, segments)
+    _check_unchanged(parts, prefix, state)
+    _check_release(parts, state)
+    info = parts.admin.runtime_info()
     if info.boot_timestamp_ms != state.boot_timestamp_ms:
         raise GateRefusedError(
-            f"{store.admin.address}: expected the broker that was held, started at "
+            f"{parts.admin.address}: expected the broker that was held, started at "
             f"{state.boot_timestamp_ms} ms, found one started at {info.boot_timestamp_ms} ms. Nothing was "
             "deleted. Run the same again, which looks at the new one."
         )
-    _check_not_too_much(store, info, prefix)
-    state = _expose(store, prefix)
+    _check_not_too_much(parts, info, prefix)
+    state = _expose(parts, prefix)
     patience = Patience(
-        segment_patience_seconds(store.files.config),
+        segment_patience_seconds(parts.files.config),
         until_first_pass_seconds(info.boot_timestamp_ms),
         meanwhile,
     )
-    _have_it_go(store, state, prefix, patience)
+    _have_it_go(parts, state, prefix, patience)
     for directory in prefix.directories:
         durable.fsync_path(directory)
     # Whoever looks at the hold next forgets them, too.
-    with suppress(StoreBusyError), _changing(store, UNANSWERED_SECONDS) as (memory, state):
+    with suppress(StoreBusyError), _changing(parts, UNANSWERED_SECONDS) as (memory, state):
         hold.forget_released(memory, state, prefix.end_offset)
 
 
 @contextmanager
-def _changing(store: LiveParts, wait_seconds: float = WAIT_SECONDS) -> Iterator[tuple[HoldMemory, HoldState]]:
+def _changing(parts: LiveParts, wait_seconds: float = WAIT_SECONDS) -> Iterator[tuple[HoldMemory, HoldState]]:
     """Give the hold as it is remembered now, to change it.
 
     :raises GateRefusedError: the store isn't held.
     :raises StoreBusyError: another process changes it, and isn't done after ``wait_seconds``.
     """
-    with marker.changing(root_of(store), wait_seconds):
-        yield _standing_hold(store)
+    with marker.changing(parts.root, wait_seconds):
+        yield _standing_hold(parts)
 
 
-def _expose(store: LiveParts, prefix: Prefix, wait_seconds: float = WAIT_SECONDS) -> HoldState:
+def _expose(parts: LiveParts, prefix: Prefix, wait_seconds: float = WAIT_SECONDS) -> HoldState:
     """
     :raises GateRefusedError: as :func:`hold.expose`.
     :raises StoreBusyError: as :func:`_changing`.
     """
-    with _changing(store, wait_seconds) as (memory, state):
-        return hold.expose(store, memory, state, prefix.segments, prefix.stays)
+    with _changing(parts, wait_seconds) as (memory, state):
+        return hold.expose(parts, memory, state, prefix.segments, prefix.stays)
 
 
-def _standing_hold(store: LiveParts) -> tuple[HoldMemory, HoldState]:
-    state = load_state(store.memory)
-    if store.memory is None or state is None:
+def _standing_hold(parts: LiveParts) -> tuple[HoldMemory, HoldState]:
+    state = load_state(parts.memory)
+    if parts.memory is None or state is None:
         raise GateRefusedError(
-            f"{root_of(store)}: expected the store to be held, found no hold of it. Nothing "
+            f"{parts.root}: expected the store to be held, found no hold of it. Nothing "
             "was deleted. Hold it first."
         )
-    return store.memory, state
+    return parts.memory, state
 
 
-def _check_release(store: LiveParts, state: HoldState) -> None:
+def _check_release(parts: LiveParts, state: HoldState) -> None:
     """Ask for the release now: since the store was opened, its broker may have been upgraded.
 
     To be asked before the boot time, which then says that no other process came in between.
 
     :raises GateRefusedError: nobody tried what a broker of this release deletes, and nobody accepts that.
     """
-    settings = store.admin.config()
+    settings = parts.admin.config()
     if not state.may_delete(settings.get(RELEASE, "")):
         raise GateRefusedError(
-            f"{root_of(store)}: {untried_text(settings)}. Nothing was deleted, and it stays archived."
+            f"{parts.root}: {untried_text(settings)}. Nothing was deleted, and it stays archived."
         )
 
 
-def _prefix(store: LiveParts, segments: Sequence[Segment]) -> Prefix:
+def _prefix(parts: LiveParts, segments: Sequence[Segment]) -> Prefix:
     """
     :raises GateRefusedError: no file follows the last of them: then nothing would be left.
     """
     name = str(segments[-1].end_offset).zfill(NAME_DIGITS)
-    paths = store.files.files.layout.log_paths
+    paths = parts.layout.log_paths
     stays = next((path / name for path in paths if (path / name).exists()), None)
     if stays is None:
         raise GateRefusedError(
@@ -183,12 +183,12 @@ def _identity(directory: Path) -> tuple[int, int]:
     return stat.st_dev, stat.st_ino
 
 
-def _check_unchanged(store: LiveParts, prefix: Prefix, state: HoldState) -> None:
+def _check_unchanged(parts: LiveParts, prefix: Prefix, state: HoldState) -> None:
     """
     :raises ChangedUnderUsError: somebody but us touched one, and none of our releases is on its way.
     :raises GateRefusedError: likewise, while one is: they may still go as it meant.
     """
-    acts = read_own_acts(root_of(store))
+    acts = read_own_acts(parts.root)
     for segment in prefix.segments:
         try:
             found = FileFacts.of(segment.facts.path)
@@ -207,39 +207,39 @@ def _check_unchanged(store: LiveParts, prefix: Prefix, state: HoldState) -> None
         raise ChangedUnderUsError(f"{text} Nothing was deleted. Stop who does.")
 
 
-def _have_it_go(store: LiveParts, state: HoldState, prefix: Prefix, patience: Patience) -> None:
+def _have_it_go(parts: LiveParts, state: HoldState, prefix: Prefix, patience: Patience) -> None:
     """Trigger the broker's passes, and wait until exactly the prefix is gone by its word and by the files."""
-    one_trigger_seconds = (MANUAL_PASSES - 1) * interval_ms(store.files.config) / 1000
+    one_trigger_seconds = (MANUAL_PASSES - 1) * interval_ms(parts.files.config) / 1000
     triggered: float | None = None
     before: tuple[int, int] | None = None
     busy_since: float | None = None
     while True:
-        info = _ask(store, state, patience)
+        info = _ask(parts, state, patience)
         left = _left(prefix)
-        _check_not_too_much(store, info, prefix)
+        _check_not_too_much(parts, info, prefix)
         if not left and info.commitlog_min_offset == prefix.end_offset:
             return
         left_ms = state.ends_at_ms - time.time_ns() // 1_000_000
         try:
-            if not _is_exposed(state) or is_due(left_ms, store.live.hold_hours):
+            if not _is_exposed(state) or is_due(left_ms, parts.live.hold_hours):
                 # The broker flushed what was just sealed, or somebody touched or removed some of it, or the
                 # hold would end soon.
-                state = _expose(store, prefix, _LOCK_SECONDS)
+                state = _expose(parts, prefix, _LOCK_SECONDS)
             if triggered is None or time.monotonic() - triggered > one_trigger_seconds:
-                state = _trigger(store)
+                state = _trigger(parts)
                 triggered = time.monotonic()
             busy_since = None
         except StoreBusyError as error:
             busy_since = busy_since or time.monotonic()
             if time.monotonic() - busy_since >= UNANSWERED_SECONDS:
-                raise _kept_busy(store, prefix, error) from error
+                raise _kept_busy(parts, prefix, error) from error
         now = (info.commitlog_min_offset, len(left))
         if before is not None and now != before:
             patience.progressed()
         before = now
         if patience.is_over:
             raise BrokerRefusedError(
-                f"{store.admin.address}: expected the log to begin at {prefix.end_offset}, found that the "
+                f"{parts.admin.address}: expected the log to begin at {prefix.end_offset}, found that the "
                 f"broker says {info.commitlog_min_offset} and {len(left)} of {len(prefix.segments)} files "
                 f"are left after {patience.waited_seconds:.0f} s, first {left[0] if left else 'none'}. What "
                 "is behind them stays; they may go any time. Look into the broker's store.log for why it "
@@ -263,40 +263,40 @@ def _is_exposed(state: HoldState) -> bool:
     return True
 
 
-def _kept_busy(store: LiveParts, prefix: Prefix, error: StoreBusyError) -> StoreBusyError:
+def _kept_busy(parts: LiveParts, prefix: Prefix, error: StoreBusyError) -> StoreBusyError:
     return StoreBusyError(
-        f"{root_of(store)}: expected to change the hold while the broker deletes, found that another process "
+        f"{parts.root}: expected to change the hold while the broker deletes, found that another process "
         f"of this machine kept its lock for {UNANSWERED_SECONDS:g} s ({error}) {len(_left(prefix))} of "
         f"{len(prefix.segments)} segments are left, and may go any time; what is behind them stays. End the "
         "process that hangs, such as a watch, and run the same again, which goes on."
     )
 
 
-def _trigger(store: LiveParts) -> HoldState:
+def _trigger(parts: LiveParts) -> HoldState:
     """A lost answer may be that of a broker which is at it: the files will tell.
 
     :raises BrokerError: it was not told.
     :raises StoreBusyError: as :func:`_changing`.
     """
-    with _changing(store, _LOCK_SECONDS) as (memory, state):
+    with _changing(parts, _LOCK_SECONDS) as (memory, state):
         state = replace(state, last_trigger_ms=time.time_ns() // 1_000_000)
         save_state(memory, state)
     try:
-        store.admin.delete_expired_commitlog()
+        parts.admin.delete_expired_commitlog()
     except BrokerError as error:
         if not error.may_have_acted:
             raise
     return state
 
 
-def _ask(store: LiveParts, state: HoldState, patience: Patience) -> RuntimeInfo:
+def _ask(parts: LiveParts, state: HoldState, patience: Patience) -> RuntimeInfo:
     """
     :raises BrokerError: it doesn't answer for too long, or another process answers in its place.
     """
     ends = time.monotonic() + UNANSWERED_SECONDS
     while True:
         try:
-            info = store.admin.runtime_info()
+            info = parts.admin.runtime_info()
             break
         except BrokerError as error:
             if time.monotonic() >= ends:
@@ -305,7 +305,7 @@ def _ask(store: LiveParts, state: HoldState, patience: Patience) -> RuntimeInfo:
         patience.pause(POLL_SECONDS)
     if info.boot_timestamp_ms != state.boot_timestamp_ms:
         raise BrokerUnavailableError(
-            f"{store.admin.address}: expected the broker that was told to delete, started at "
+            f"{parts.admin.address}: expected the broker that was told to delete, started at "
             f"{state.boot_timestamp_ms} ms, found one started at {info.boot_timestamp_ms} ms. The fence "
             "still keeps what is to stay. Run the same again, which looks at the new one and goes on.",
             may_have_acted=True,
@@ -328,7 +328,7 @@ def _left(prefix: Prefix) -> list[Path]:
     return left
 
 
-def _check_not_too_much(store: LiveParts, info: RuntimeInfo, prefix: Prefix) -> None:
+def _check_not_too_much(parts: LiveParts, info: RuntimeInfo, prefix: Prefix) -> None:
     """
     :raises ReleasedTooMuchError: what was to stay is gone.
     """
@@ -340,7 +340,7 @@ def _check_not_too_much(store: LiveParts, info: RuntimeInfo, prefix: Prefix) -> 
     else:
         found, behind = f"{prefix.stays} is gone", " on"
     raise ReleasedTooMuchError(
-        f"{root_of(store)}: expected the log to begin at {prefix.end_offset}, found that "
+        f"{parts.root}: expected the log to begin at {prefix.end_offset}, found that "
         f"{found}: bytes from offset {prefix.end_offset}{behind} were deleted but not approved. Find "
         "out who deletes or touches files there, and run verify, which tells what of it is in the lake and "
         "what is lost."

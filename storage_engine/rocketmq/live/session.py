@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.live import LiveBroker
@@ -74,6 +75,11 @@ class LiveParts:
     def layout(self) -> StoreLayout:
         """Return where the store's files lie."""
         return self.files.files.layout
+
+    @property
+    def root(self) -> Path:
+        """Return the store's root directory."""
+        return self.layout.root
 
     @property
     def broker_conf(self) -> str | None:

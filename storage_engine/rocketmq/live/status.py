@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from storage_engine.commands import Command, Text
@@ -30,71 +29,70 @@ from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift, name_of, w
 from storage_engine.rocketmq.live.identity import ask_known_frame
 from storage_engine.rocketmq.live.observe import below_the_first_file, observe
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
-from storage_engine.rocketmq.rules.rules import disk_usage
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.live.session import LiveParts
 
 
-def look(store: LiveParts, now_ms: int) -> HoldStatus:
+def look(parts: LiveParts, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker.broker_store.StoreHold.status`."""
-    state = load_state(store.memory)
+    state = load_state(parts.memory)
     if state is None:
-        return HoldStatus(held=False, notices=("the store isn't held", *_before_the_first(store, now_ms)))
-    return _status(store, state, ask_known_frame(store.admin, state, observe(store, now_ms, state)))
+        return HoldStatus(held=False, notices=("the store isn't held", *_before_the_first(parts, now_ms)))
+    return _status(parts, state, ask_known_frame(parts.admin, state, observe(parts, now_ms, state)))
 
 
 def drift_of(
-    store: LiveParts, state: HoldState | None, found: Observed
+    parts: LiveParts, state: HoldState | None, found: Observed
 ) -> tuple[tuple[Drift, ...], tuple[Drift, ...]]:
     """Return the whole drift of a held store, and the part of it that wasn't reported before."""
     if state is None:
         return (), ()
     lasting = all_drift(state, found)
     new = tuple(one for one in lasting if name_of(one) not in state.reported)
-    return lasting, with_topics(new, store.files.files.layout)
+    return lasting, with_topics(new, parts.layout)
 
 
-def notices(store: LiveParts, found: Observed) -> list[str]:
+def notices(parts: LiveParts, found: Observed) -> list[str]:
     """Return what a person should know of a hold that can be had.
 
     :raises GateRefusedError: the broker may delete by force, and we may not forbid it, and it is near.
     """
     said = []
-    layout = store.files.files.layout
-    if deletes_by_force(found) and not store.live.may_change_settings:
-        disks = [disk_usage(path) for path in (*layout.commitlog_paths, layout.consumequeue)]
-        said.append(check_force_is_far(found, store.files.config, disks, str(layout.root)))
-    if store.live.may_change_settings and found.saved.values is None:
+    layout = parts.layout
+    if deletes_by_force(found) and not parts.live.may_change_settings:
+        disks = [DiskUsage.of(path) for path in (*layout.commitlog_paths, layout.consumequeue)]
+        said.append(check_force_is_far(found, parts.files.config, disks, str(layout.root)))
+    if parts.live.may_change_settings and found.saved.values is None:
         why = found.saved.problem or "the store's settings don't name it"
         said.append(f"broker.conf can't be read ({why}), so what a restart would bring back isn't known")
     return said
 
 
-def weaknesses(store: LiveParts, state: HoldState, found: Observed) -> Iterator[str]:
+def weaknesses(parts: LiveParts, state: HoldState, found: Observed) -> Iterator[str]:
     """Say what a hold that stands doesn't protect against."""
-    if (reserved := reserved_hours(found, str(root_of(store)))) <= 0:
+    if (reserved := reserved_hours(found, str(parts.root))) <= 0:
         yield (
             f"{RESERVED} is {reserved} at broker {found.address}: whatever is sealed has expired at once, so "
             "that only the fence keeps it; set it to 48 or so"
         )
     if not state.may_delete(found.settings.get(RELEASE, "")):
         yield f"nothing is deleted through this broker: {untried_text(found.settings)}"
-    if why := no_watch(root_of(store)):
+    if why := no_watch(parts.root):
         yield Text(
             f"{why}: until the next run nobody mends a fence that somebody touches or removes; once its "
             f"{len(state.fence) or 1} files are, the broker deletes what is behind them. Run ",
             Command("watch"),
             " on this host",
         )
-    elif read_local(root_of(store)) is None:
+    elif read_local(parts.root) is None:
         yield (
-            f"{root_of(store) / DIRECTORY}: no space for the hold, or an older release made it: until it is "
+            f"{parts.root / DIRECTORY}: no space for the hold, or an older release made it: until it is "
             "renewed with some space no watch can mend its fence"
         )
-    layout = store.files.files.layout
-    disks = [disk_usage(path) for path in layout.commitlog_paths]
-    limit = store.files.config.disk_space_warning_level_percent
+    layout = parts.layout
+    disks = [DiskUsage.of(path) for path in layout.commitlog_paths]
+    limit = parts.files.config.disk_space_warning_level_percent
     if fills_before(found, state, disks, limit):
         yield (
             f"as fast as the log has grown lately, its disk is above {limit} % before the broker's own "
@@ -116,17 +114,13 @@ def untried_text(settings: Mapping[str, str]) -> str:
     )
 
 
-def root_of(store: LiveParts) -> Path:
-    return store.files.files.layout.root
-
-
-def _status(store: LiveParts, state: HoldState, found: Observed) -> HoldStatus:
+def _status(parts: LiveParts, state: HoldState, found: Observed) -> HoldStatus:
     """Return what a hold is worth as it is found, without renewing it."""
-    lasting, new = drift_of(store, state, found)
+    lasting, new = drift_of(parts, state, found)
     said = [d.detail for d in lasting if d.kind in ENDS_TRUST]
     stands, place, ends_at_ms, deletes_from_ms = not said, -1, found.at_ms, found.at_ms
     try:
-        reserved = reserved_hours(found, str(root_of(store)))
+        reserved = reserved_hours(found, str(parts.root))
         files = fence.first_that_stay(found, state.releasing)
         if files:
             place = files[0].base_offset
@@ -134,12 +128,12 @@ def _status(store: LiveParts, state: HoldState, found: Observed) -> HoldStatus:
             deletes_from_ms = fence.expires_at_ms(files[0].mtime_ns, reserved)
         else:
             ends_at_ms = deletes_from_ms = found.at_ms + reserved * HOUR_MS
-        said += notices(store, found)
+        said += notices(parts, found)
         ours = any(changed.key == FORCIBLY for changed in state.changed_settings)
         forbidden = ours or state.expected_settings.get(FORCIBLY) == "false"
         # Where we may not set it, a renewal that told of it holds the store all the same.
         is_told = all(one.kind is not DriftKind.SETTING_CHANGED for one in new)
-        accepted = is_told and not store.live.may_change_settings
+        accepted = is_told and not parts.live.may_change_settings
         if deletes_by_force(found) and forbidden and not accepted:
             stands = False
             said.append(
@@ -151,24 +145,24 @@ def _status(store: LiveParts, state: HoldState, found: Observed) -> HoldStatus:
                 f"the hold ended {time_text(ends_at_ms)}; by {RESERVED}={reserved} the broker itself begins "
                 f"to delete {time_text(deletes_from_ms)}"
             )
-        said += [*weaknesses(store, state, found), *below_the_first_file(found, state)]
+        said += [*weaknesses(parts, state, found), *below_the_first_file(found, state)]
     except GateRefusedError as error:
         stands = False
         said.append(Text(error))
     stands = stands and ends_at_ms > found.at_ms
     ends = (ends_at_ms, deletes_from_ms) if stands else (None, None)
-    lasts_ms, watch = state.lasts_ms or None, last_look(root_of(store))
+    lasts_ms, watch = state.lasts_ms or None, last_look(parts.root)
     return HoldStatus(stands, place, ends[0], new, tuple(said), ends[1], watch=watch, lasts_ms=lasts_ms)
 
 
-def _before_the_first(store: LiveParts, now_ms: int) -> Iterator[str]:
+def _before_the_first(parts: LiveParts, now_ms: int) -> Iterator[str]:
     """Say of a store that isn't held what would keep it from being, and what a hold would change."""
-    found, root = observe(store, now_ms), root_of(store)
+    found, root = observe(parts, now_ms), parts.root
     try:
         marker.refuse_foreign(root, None, now_ms)
         reserved_hours(found, str(root))
-        yield from notices(store, found)
-        if deletes_by_force(found) and store.live.may_change_settings:
+        yield from notices(parts, found)
+        if deletes_by_force(found) and parts.live.may_change_settings:
             yield announce_rewrite(found)
     except GateRefusedError as error:
         yield Text("a hold would be refused: ", error)
@@ -219,7 +213,8 @@ def progress(
     now_ms: int,
     newest_message_timestamp_ms: int | None = None,
 ) -> BrokerProgress:
-    """
+    """Return how far a broker is with its log, from what it says of itself.
+
     :param info: of the moment ``now_ms``.
     :param checkpoint: its file's values by name, read before the newest message was looked up.
     :param newest_message_timestamp_ms: store time of the log's newest message; None: it has none, or

@@ -8,7 +8,6 @@ would create for who asks for it. A success that a broker reports without having
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 import javaproperties
@@ -58,9 +57,7 @@ class BrokerAdmin:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -238,6 +235,6 @@ class BrokerAdmin:
             return answers.checked(lambda: parse(answer))
         except AnswerError as error:
             raise BrokerProtocolError(
-                f"{self.address}, request {code} ({command.NAMES[code]}): {error}. Check that a broker of "
+                f"{self._connection.what(code)}: {error}. Check that a broker of "
                 "RocketMQ 4.9 or 5 listens there."
             ) from error

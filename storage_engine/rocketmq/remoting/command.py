@@ -21,7 +21,6 @@ MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 """What brokers and Java clients accept in one frame (NettyDecoder, com.rocketmq.remoting.frameMaxLength)."""
 
 FLAG_RESPONSE: Final = 1
-FLAG_ONE_WAY: Final = 2
 
 LANGUAGES: Final = (
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS",
@@ -32,46 +31,28 @@ UNKNOWN_LANGUAGE: Final = "OTHER"
 
 _FIXED = struct.Struct(">hBhiii")
 """Binary header: code, language, version, opaque, flag, length of the remark (RocketMQSerializable)."""
-PULL_MESSAGE: Final = 11
 UPDATE_BROKER_CONFIG: Final = 25
 GET_BROKER_CONFIG: Final = 26
 GET_BROKER_RUNTIME_INFO: Final = 28
-GET_MAX_OFFSET: Final = 30
-GET_MIN_OFFSET: Final = 31
-GET_EARLIEST_MESSAGE_STORE_TIME: Final = 32
 VIEW_MESSAGE_BY_ID: Final = 33
 GET_ALL_CONSUMER_OFFSET: Final = 43
-GET_ROUTE_INFO_BY_TOPIC: Final = 105
 GET_BROKER_CLUSTER_INFO: Final = 106
 GET_ALL_SUBSCRIPTION_GROUP_CONFIG: Final = 201
-GET_TOPIC_STATS_INFO: Final = 202
 GET_CONSUMER_CONNECTION_LIST: Final = 203
-GET_CONSUME_STATS: Final = 208
-CLEAN_EXPIRED_CONSUME_QUEUE: Final = 306
 DELETE_EXPIRED_COMMITLOG: Final = 329
-GET_TOPIC_CONFIG: Final = 351
 GET_BROKER_HA_STATUS: Final = 907
 CONTROLLER_GET_REPLICA_INFO: Final = 1004
 
 NAMES: Final[Mapping[int, str]] = {
-    PULL_MESSAGE: "pull messages",
     UPDATE_BROKER_CONFIG: "update the broker's config",
     GET_BROKER_CONFIG: "broker's config",
     GET_BROKER_RUNTIME_INFO: "broker's runtime info",
-    GET_MAX_OFFSET: "max offset of a queue",
-    GET_MIN_OFFSET: "min offset of a queue",
-    GET_EARLIEST_MESSAGE_STORE_TIME: "time of a queue's earliest message",
     VIEW_MESSAGE_BY_ID: "message at a physical offset",
     GET_ALL_CONSUMER_OFFSET: "all consumer offsets",
-    GET_ROUTE_INFO_BY_TOPIC: "route of a topic",
     GET_BROKER_CLUSTER_INFO: "clusters and brokers",
     GET_ALL_SUBSCRIPTION_GROUP_CONFIG: "all consumer groups",
-    GET_TOPIC_STATS_INFO: "stats of a topic",
     GET_CONSUMER_CONNECTION_LIST: "connected members of a group",
-    GET_CONSUME_STATS: "consume stats of a group",
-    CLEAN_EXPIRED_CONSUME_QUEUE: "clean expired consume queues",
     DELETE_EXPIRED_COMMITLOG: "delete expired commitlog files",
-    GET_TOPIC_CONFIG: "config of a topic",
     GET_BROKER_HA_STATUS: "state of a broker's replicas",
     CONTROLLER_GET_REPLICA_INFO: "a controller's choice of the master",
 }
@@ -81,10 +62,6 @@ SYSTEM_ERROR: Final = 1
 SYSTEM_BUSY: Final = 2
 REQUEST_CODE_NOT_SUPPORTED: Final = 3
 NO_PERMISSION: Final = 16
-TOPIC_NOT_EXIST: Final = 17
-PULL_NOT_FOUND: Final = 19
-PULL_RETRY_IMMEDIATELY: Final = 20
-PULL_OFFSET_MOVED: Final = 21
 SUBSCRIPTION_GROUP_NOT_EXIST: Final = 26
 CONSUMER_NOT_ONLINE: Final = 206
 
@@ -118,7 +95,7 @@ class RemotingCommand:
 
     :param code: what is asked (RequestCode), or how it went (ResponseCode).
     :param opaque: number that a response shares with its request.
-    :param flag: bits FLAG_RESPONSE and FLAG_ONE_WAY.
+    :param flag: bit FLAG_RESPONSE, and others.
     :param remark: a broker's words for what went wrong; empty for none.
     :param version: ordinal of the sender's release (MQVersion); 0 asks for nothing newer than 3.0.
     """
@@ -137,9 +114,13 @@ class RemotingCommand:
         return bool(self.flag & FLAG_RESPONSE)
 
 
-def encode(command: RemotingCommand, serialise_type: SerialiseType = SerialiseType.JSON) -> bytes:
+def encode(command: RemotingCommand) -> bytes:
     """A whole frame, its length included."""
-    header = _json_header(command) if serialise_type is SerialiseType.JSON else _binary_header(command)
+    return frame_of(command, SerialiseType.JSON, _json_header(command))
+
+
+def frame_of(command: RemotingCommand, serialise_type: SerialiseType, header: bytes) -> bytes:
+    """Return a frame with a header that is written already."""
     return b"".join(
         (
             struct.pack(">ii", 4 + len(header) + len(command.body), serialise_type << 24 | len(header)),
@@ -246,19 +227,6 @@ def _integer(header: dict[str, Any], name: str) -> int:
     if type(value) is not int or not -(2**31) <= value < 2**31:
         raise FrameError(f"expected an int as the header's {name}, found {str(value)[:40]!r}")
     return value
-
-
-def _binary_header(command: RemotingCommand) -> bytes:
-    language = command.language if command.language in LANGUAGES else UNKNOWN_LANGUAGE
-    remark = command.remark.encode()
-    fields = b"".join(
-        struct.pack(">h", len(name)) + name + struct.pack(">i", len(value)) + value
-        for name, value in ((name.encode(), value.encode()) for name, value in command.fields.items())
-    )
-    fixed = _FIXED.pack(
-        command.code, LANGUAGES.index(language), command.version, command.opaque, command.flag, len(remark)
-    )
-    return fixed + remark + struct.pack(">i", len(fields)) + fields
 
 
 def _read_binary(header: bytes, body: bytes) -> RemotingCommand:

@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Final, Self
 
 from storage_engine.core.wording import reason_text, shortened
@@ -61,7 +60,10 @@ class Tls:
     verify: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """:raises BadInputError: a file is missing or isn't what it should be."""
+        """Make the TLS context of a connection.
+
+        :raises BadInputError: a file is missing or isn't what it should be.
+        """
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
             if self.certificate_file is not None:
@@ -153,9 +155,7 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def access_elsewhere(self, timeout_seconds: float) -> Access:
@@ -236,7 +236,7 @@ class Connection:
         remark = shortened(" ".join(answer.remark.split()), REMARK_CHARACTERS) or "no remark"
         remedy = command.REMEDIES.get(answer.code, "Look into the broker's log for this request.")
         raise BrokerRefusedError(
-            f"{self._what(code)}: expected code {' or '.join(map(str, accept))}, found {answer.code} "
+            f"{self.what(code)}: expected code {' or '.join(map(str, accept))}, found {answer.code} "
             f"({remark}). {remedy}",
             code=answer.code,
             remark=shortened(answer.remark, REMARK_CHARACTERS),
@@ -271,23 +271,23 @@ class Connection:
             answer = decode(_receive(peer, length, deadline))
         except FrameError as error:
             raise BrokerProtocolError(
-                f"{self._what(code)}: {error}. Check that a RocketMQ broker or name server listens there, "
+                f"{self.what(code)}: {error}. Check that a RocketMQ broker or name server listens there, "
                 "and whether it speaks TLS."
             ) from error
         except TimeoutError as error:
             raise BrokerUnavailableError(
-                f"{self._what(code)}: expected an answer within {self._access.request_timeout_seconds:g} s, "
+                f"{self.what(code)}: expected an answer within {self._access.request_timeout_seconds:g} s, "
                 "found none or half of one. Check the broker's load and the network between, or raise the "
                 "timeout."
             ) from error
         except OSError as error:
             raise BrokerUnavailableError(
-                f"{self._what(code)}: expected an answer, found the connection broken "
+                f"{self.what(code)}: expected an answer, found the connection broken "
                 f"({reason_text(error)}). Check that the broker runs{self._hint()}."
             ) from error
         if not answer.is_response or answer.opaque != self._opaque:
             raise BrokerProtocolError(
-                f"{self._what(code)}: expected the response to request {self._opaque}, found flag "
+                f"{self.what(code)}: expected the response to request {self._opaque}, found flag "
                 f"{answer.flag} and number {answer.opaque}. Check that a RocketMQ broker or name server "
                 "listens there."
             )
@@ -304,7 +304,7 @@ class Connection:
             plain = socket.create_connection((self._host, self._port), timeout)
         except OSError as error:
             raise BrokerUnavailableError(
-                f"{self._what(code)}: expected a connection within {timeout:g} s, found: "
+                f"{self.what(code)}: expected a connection within {timeout:g} s, found: "
                 f"{reason_text(error)}. Check that it runs, and that its address can be reached from this "
                 "host."
             ) from error
@@ -322,16 +322,16 @@ class Connection:
     def _no_tls(self, code: int, error: OSError) -> BrokerError:
         if isinstance(error, ssl.SSLCertVerificationError):
             return BrokerProtocolError(
-                f"{self._what(code)}: expected a certificate for {self._name} that this host trusts, found: "
+                f"{self.what(code)}: expected a certificate for {self._name} that this host trusts, found: "
                 f"{error.verify_message}. Name its authority (ca_file) and its name (server_name)."
             )
         if isinstance(error, ssl.SSLError):
             return BrokerProtocolError(
-                f"{self._what(code)}: expected a TLS handshake, found: {error}. Check tls.server.mode of the "
+                f"{self.what(code)}: expected a TLS handshake, found: {error}. Check tls.server.mode of the "
                 "broker, and whether it wants our certificate."
             )
         return BrokerUnavailableError(
-            f"{self._what(code)}: expected a TLS handshake within {self._access.connect_timeout_seconds:g} "
+            f"{self.what(code)}: expected a TLS handshake within {self._access.connect_timeout_seconds:g} "
             f"s, found: {error}. Check that the broker runs; one with tls.server.mode=disabled closes such "
             "connections."
         )
@@ -341,7 +341,8 @@ class Connection:
             return ", and whether it wants our certificate"
         return "; one with tls.server.mode=enforcing closes connections without TLS"
 
-    def _what(self, code: int) -> str:
+    def what(self, code: int) -> str:
+        """Return whom a request is for and what it asks, as an error begins."""
         return f"{self.address}, request {code} ({command.NAMES.get(code, 'unnamed')})"
 
     def _close(self) -> None:

@@ -6,7 +6,6 @@ then cleans because of it, here such a disk is unknown. It triggers nothing, and
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
@@ -14,6 +13,7 @@ from zoneinfo import ZoneInfo
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BrokerConfigError
+from storage_engine.model.course import in_hours
 from storage_engine.model.plan import (
     Cause,
     Decision,
@@ -39,7 +39,7 @@ from storage_engine.model.store import (
 )
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, parse_delete_when
 from storage_engine.rocketmq.format.layout import StoreLayout
-from storage_engine.rocketmq.rules.window import in_window, next_window_ms
+from storage_engine.rocketmq.rules.window import next_window_ms
 
 NOTICE_LEVEL_PERCENT = 70
 """Above it a person is told; nothing else happens."""
@@ -74,7 +74,8 @@ def triggers(
     found: list[Trigger] = []
     notices: list[str] = []
     hours = delete_hours(config)
-    if in_window(now_ms, hours, zone):
+    # The whole hour counts (UtilAll#isItTimeToDo).
+    if in_hours(now_ms, hours, zone):
         detail = f"it is {time_text(now_ms, zone)} in {zone}, and deleteWhen is {config.delete_when}"
         found.append(Trigger(Cause.TIME_UP, Urgency.ORDINARY, detail))
     findings, disk_notices = space_findings(snapshot, config)
@@ -303,26 +304,15 @@ def _disk_notices(snapshot: StoreSnapshot, config: BrokerConfig) -> list[str]:
     return notices
 
 
-def disk_usage(path: str | os.PathLike[str]) -> DiskUsage:
-    """Measure the disk under ``path``.
-
-    The level is used * 100 / (used + usable), rounded up to a whole percent, where usable leaves out
-    what the file system keeps for root (UtilAll#getDiskPartitionSpaceUsedPercent). Where the broker
-    answers -1 and later takes that for a level (missing path, failed call, a disk without size), this
-    answers None with the error: unknown is neither full nor empty.
-
-    :param path: a directory on the disk; must exist itself, a parent on another disk is no substitute.
-    :return: never raises; see ``used_percent`` and ``error``.
-    """
-    return DiskUsage.of(path)
-
-
 def log_disks(layout: StoreLayout) -> tuple[int | None, int | None]:
     """Return the bytes of the smallest disk of a store's log, and the level in percent of the fullest.
 
+    A level is as the broker has it (UtilAll#getDiskPartitionSpaceUsedPercent). Where the broker answers -1
+    and later takes that for a level (missing path, failed call, a disk without size), it is unknown here.
+
     :return: None for what can't be measured.
     """
-    return smallest_and_fullest(map(disk_usage, layout.commitlog_paths))
+    return smallest_and_fullest(map(DiskUsage.of, layout.commitlog_paths))
 
 
 def plan(

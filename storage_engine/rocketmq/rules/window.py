@@ -9,7 +9,7 @@ import tzlocal
 
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.course import hour_changes_ms, in_hours
+from storage_engine.model.course import hour_changes_ms
 
 _SEARCH_MS = 8 * 24 * HOUR_MS
 """An hour that a day leaves out (a change of the clock, a skipped date) comes again within days."""
@@ -29,14 +29,6 @@ def time_zone(name: str | None) -> ZoneInfo:
             f"{what}: expected an IANA name such as Asia/Shanghai, found none with data ({error}). "
             "Set the store's time_zone."
         ) from error
-
-
-def in_window(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
-    """Return whether the local clock shows one of the hours; the whole hour counts (UtilAll#isItTimeToDo).
-
-    :param hours: from ``broker_config.parse_delete_when``.
-    """
-    return in_hours(now_ms, hours, zone)
 
 
 def next_window_ms(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> int | None:

@@ -10,7 +10,7 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.store import DiskUsage, StoreSnapshot
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.layout import StoreLayout
-from storage_engine.rocketmq.rules.rules import delete_hours, disk_usage, least_used, triggers
+from storage_engine.rocketmq.rules.rules import delete_hours, least_used, triggers
 from storage_engine.rocketmq.rules.window import next_window_ms
 from storage_engine.rocketmq.store.store import BROKER
 
@@ -20,8 +20,8 @@ def watch(layout: StoreLayout, config: BrokerConfig, now_ms: int, zone: ZoneInfo
 
     :param zone: in which deleteWhen is meant.
     """
-    log_disks = [disk_usage(path) for path in layout.commitlog_paths]
-    return watch_levels(log_disks, disk_usage(layout.consumequeue), config, now_ms, zone)
+    log_disks = [DiskUsage.of(path) for path in layout.commitlog_paths]
+    return watch_levels(log_disks, DiskUsage.of(layout.consumequeue), config, now_ms, zone)
 
 
 def watch_levels(

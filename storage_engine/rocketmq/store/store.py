@@ -13,7 +13,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from storage_engine.exceptions import StoreBusyError, StoreLayoutError
-from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.store import DiskUsage, FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.codec.commitlog import find_logical_end
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.layout import (
@@ -27,7 +27,6 @@ from storage_engine.rocketmq.format.layout import (
 from storage_engine.rocketmq.format.mapped_files import MappedFile, list_raw_files, mapped, readable_files
 from storage_engine.rocketmq.format.stored_files import open_stored
 from storage_engine.rocketmq.lag.dispatch import dispatched_offset
-from storage_engine.rocketmq.rules.rules import disk_usage
 
 BROKER = "rocketmq"
 _LOOKS = 4
@@ -85,8 +84,8 @@ class RocketMQStore:
             root=str(layout.root),
             taken_at_ms=now_ms,
             logs=(log,),
-            log_disks=tuple(disk_usage(str(path)) for path in layout.commitlog_paths),
-            dependents_disk=disk_usage(str(layout.consumequeue)),
+            log_disks=tuple(DiskUsage.of(path) for path in layout.commitlog_paths),
+            dependents_disk=DiskUsage.of(layout.consumequeue),
             crashed=crashed,
             used_bytes=used_bytes,
         )

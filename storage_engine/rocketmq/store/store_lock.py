@@ -128,14 +128,12 @@ def _of_another(path: Path, look: Callable[[int], T]) -> T | None:
     with _held_guard:
         if path in _held:
             return None
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with durable.opened(path, flags) as fd:
+                return look(fd)
         except FileNotFoundError:
             return None
-        try:
-            return look(fd)
-        finally:
-            os.close(fd)
 
 
 def is_locked_by_us(layout: StoreLayout) -> bool:

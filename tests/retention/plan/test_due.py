@@ -27,8 +27,6 @@ from storage_engine.retention.report.counts import archived_counts, deleted_coun
 from storage_engine.retention.steps import look_for_due, monitor, segments_to_archive
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.rocketmq.store import causes as rocketmq_causes
-from storage_engine.rocketmq.store import store as rocketmq_store
 
 pytestmark = pytest.mark.slow
 
@@ -93,8 +91,7 @@ def test_a_quarantine_that_keeps_a_full_disk_full_is_due(
     steps.make_plan(store, "r", replace(MANUAL, max_segments=7))
     steps.release(store, "r")
     steps.clean_dependents(store, "r")
-    for module in (rocketmq_causes, rocketmq_store):
-        monkeypatch.setattr(module, "disk_usage", lambda path: DiskUsage(str(path), 80))
+    monkeypatch.setattr(DiskUsage, "of", lambda path: DiskUsage(str(path), 80))
     found = look_for_due(store)
     assert {trigger.cause for trigger in found.sensed.triggers} == {Cause.SPACE_FULL}
     assert (found.deletes, found.why) == (0, ("the quarantine of run r would be emptied: space is short",))

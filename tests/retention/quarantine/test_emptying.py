@@ -41,8 +41,6 @@ from storage_engine.retention.report.report import build_report
 from storage_engine.retention.report.report_text import report_text
 from storage_engine.retention.store import known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.rocketmq.store import causes as rocketmq_causes
-from storage_engine.rocketmq.store import store as rocketmq_store
 from tests.retention.quarantine.conftest import WITH_UNDO, clean, files_of, quarantine_of_root
 from tests.rounds import later
 
@@ -274,13 +272,12 @@ def disk_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[ManagedStore, int], No
     """Let a store's disk be as full as it has segments, in commitlog and quarantine: 5 % each."""
 
     def fill(store: ManagedStore, percent_of_others: int) -> None:
-        def usage(path: str) -> DiskUsage:
+        def usage(path: object) -> DiskUsage:
             count = len(list(Path(store.root).rglob("commitlog/0*")))
             percent = percent_of_others + 5 * count
-            return DiskUsage(path, percent, 100 * MIB, (100 - percent) * MIB, device=1)
+            return DiskUsage(str(path), percent, 100 * MIB, (100 - percent) * MIB, device=1)
 
-        monkeypatch.setattr(rocketmq_store, "disk_usage", usage)
-        monkeypatch.setattr(rocketmq_causes, "disk_usage", usage)
+        monkeypatch.setattr(DiskUsage, "of", usage)
 
     return fill
 

@@ -30,7 +30,7 @@ from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.index_file import open_index
 from storage_engine.rocketmq.format.layout import resolve_layout
-from tests.rocketmq.engine.scenarios import write_conf
+from tests.rocketmq.engine.scenarios import read_log, write_conf
 
 PRODUCERS, READERS = 3, 3
 FORCED_AFTER_MS = 40
@@ -106,7 +106,7 @@ class Crowd:
         size, body = self.acknowledged[at]
         file = self.store.files.find(at)
         readable = file.base_offset + file.read_position if file else 0
-        held = self.store.read(at, size)
+        held = read_log(self.store, at, size)
         if held is None:
             gone = file is None or not file.available
             assert gone or at + size > readable, f"{at} can't be read"

@@ -6,16 +6,17 @@ import ipaddress
 import random
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.rocketmq.engine.append.append import (
     NewBatch,
     NewMessage,
     PutResult,
-    encode_batch,
     host_bytes,
     properties_block,
 )
+from storage_engine.rocketmq.engine.append.mapped_file_queue import WritableFile
 from storage_engine.rocketmq.engine.message_store import MessageStore
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 
@@ -32,6 +33,55 @@ SIZES: Mapping[str, object] = {
     "batchTopics": BATCH_TOPIC,
 }
 """Small files, so that few messages fill many."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedRange:
+    """Bytes of a file that stays mapped until :meth:`release` (SelectMappedBufferResult)."""
+
+    data: memoryview
+    file: WritableFile
+
+    def release(self) -> None:
+        self.data.release()
+        self.file.unpin()
+
+
+def pin_range(file: WritableFile, position: int, size_bytes: int) -> PinnedRange | None:
+    """Pin a file and return bytes of it that readers see; None where there are none."""
+    end = position + size_bytes
+    if not 0 <= position < end <= file.read_position or not file.pin():
+        return None
+    if file._mapping is None:
+        file.unpin()
+        return None
+    return PinnedRange(memoryview(file._mapping)[position:end], file)
+
+
+def read_log(store: MessageStore, physical_offset: int, size_bytes: int) -> PinnedRange | None:
+    """Return bytes of the log, which stay mapped until they are released; None where there are none."""
+    file = store.files.find(physical_offset)
+    return None if file is None else pin_range(file, physical_offset - file.base_offset, size_bytes)
+
+
+_BATCH_HEADER = struct.Struct(">iiiii")
+
+
+def encode_batch(messages: list[tuple[bytes, bytes, int]]) -> bytes:
+    """Return messages as a client sends a batch (MessageDecoder#encodeMessages).
+
+    :param messages: body, property block and flag of each.
+    """
+    parts = []
+    for body, properties, flag in messages:
+        size = _BATCH_HEADER.size + len(body) + 2 + len(properties)
+        parts += [
+            _BATCH_HEADER.pack(size, 0, 0, flag, len(body)),
+            body,
+            struct.pack(">h", len(properties)),
+            properties,
+        ]
+    return b"".join(parts)
 
 
 def write_conf(path: Path, root: Path, **settings: object) -> BrokerConfig:

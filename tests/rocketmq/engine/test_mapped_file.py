@@ -10,7 +10,7 @@ from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue, W
 from storage_engine.rocketmq.engine.dispatch.queue_writer import QueueTable
 from storage_engine.rocketmq.engine.engine_settings import settings_for
 from storage_engine.rocketmq.format.layout import resolve_layout
-from tests.rocketmq.engine.scenarios import write_conf
+from tests.rocketmq.engine.scenarios import pin_range, write_conf
 
 FILE_BYTES = 64 << 20
 MOST_BYTES = 33 << 20
@@ -77,7 +77,7 @@ def test_what_a_flush_took_out_of_the_mapping_is_read_as_before(tmp_path: Path) 
     appender.put(NewMessage("orders", body))
     file = files.last
     assert file is not None
-    before = file.select(0)
+    before = pin_range(file, 0, file.read_position)
     assert before is not None
     file.flush(0)
     assert in_memory(file.path, "Rss") < 1 << 20

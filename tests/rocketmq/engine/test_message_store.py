@@ -9,7 +9,7 @@ import pytest
 
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.rocketmq.codec.codec import CODEC
-from storage_engine.rocketmq.engine.append.append import NewBatch, NewMessage, PutStatus, encode_batch
+from storage_engine.rocketmq.engine.append.append import NewBatch, NewMessage, PutStatus
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.index_file import java_hash, open_index, read_header
@@ -17,7 +17,7 @@ from storage_engine.rocketmq.format.layout import resolve_layout
 from storage_engine.rocketmq.format.mapped_files import file_name
 from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.inspect import look_up
-from tests.rocketmq.engine.scenarios import BATCH_TOPIC, messages, put_all, write_conf
+from tests.rocketmq.engine.scenarios import BATCH_TOPIC, encode_batch, messages, put_all, read_log, write_conf
 
 
 def rows_of(root: Path) -> list[dict[str, Any]]:
@@ -266,12 +266,12 @@ def test_a_stop_leaves_no_file_that_nobody_needed(tmp_path: Path) -> None:
 def test_bytes_stay_readable_while_somebody_has_them(tmp_path: Path) -> None:
     with open_store(write_conf(tmp_path / "conf", tmp_path / "store")) as store:
         result = store.put(NewMessage("t", b"kept"))
-        held = store.read(result.physical_offset, result.size_bytes)
+        held = read_log(store, result.physical_offset, result.size_bytes)
         assert held is not None
         file = held.file
         assert not file.destroy(120_000, 0)
         assert file.path.exists()
-        assert store.read(result.physical_offset, result.size_bytes) is None
+        assert read_log(store, result.physical_offset, result.size_bytes) is None
         assert b"kept" in bytes(held.data)
         held.release()
         assert file.destroy(120_000, 0)
@@ -281,7 +281,7 @@ def test_bytes_stay_readable_while_somebody_has_them(tmp_path: Path) -> None:
 def test_a_file_goes_by_force_and_its_readers_keep_their_memory(tmp_path: Path) -> None:
     with open_store(write_conf(tmp_path / "conf", tmp_path / "store")) as store:
         result = store.put(NewMessage("t", b"kept"))
-        held = store.read(result.physical_offset, result.size_bytes)
+        held = read_log(store, result.physical_offset, result.size_bytes)
         assert held is not None
         assert not held.file.destroy(0, 0)
         assert held.file.destroy(0, 0)

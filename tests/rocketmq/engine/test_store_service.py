@@ -19,7 +19,7 @@ from storage_engine.rocketmq.engine.message_store import MessageStore, open_stor
 from storage_engine.rocketmq.engine.store_service import CleanupLoop, cleaning
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.mapped_files import file_name
-from tests.rocketmq.engine.scenarios import SIZES, messages, put_all, write_conf
+from tests.rocketmq.engine.scenarios import SIZES, messages, put_all, read_log, write_conf
 
 NOON_MS = 1_790_000_000_000 // 86_400_000 * 86_400_000 + 12 * 3_600_000
 HOUR_MS = 3_600_000
@@ -147,13 +147,13 @@ def test_a_person_s_word_counts_for_twenty_passes(tmp_path: Path) -> None:
 def test_a_file_that_is_read_stays_until_it_is_given_back_or_its_time_is_over(tmp_path: Path) -> None:
     with driven(tmp_path, fileReservedTime=1) as (store, loop, world, config):
         world.now_ms += 16 * HOUR_MS
-        first, second = store.read(0, 50), store.read(FILE_BYTES, 50)
+        first, second = read_log(store, 0, 50), read_log(store, FILE_BYTES, 50)
         assert first is not None
         assert second is not None
         was = bytes(second.data)
         assert loop.clean_log().deleted == ()
         assert store.files.min_offset == FILE_BYTES
-        assert store.read(0, 50) is None
+        assert read_log(store, 0, 50) is None
         world.now_ms += HOUR_MS
         first.release()
         # No cause holds at this hour, but what was begun is ended.
@@ -190,7 +190,7 @@ def test_who_deletes_in_place_of_the_loop_alone_deletes(tmp_path: Path) -> None:
         loop.delete_manually()
         assert loop.clean_log().deleted == ()
         assert asked == [PlanRequest(manual=True)]
-        held = store.read(0, 50)
+        held = read_log(store, 0, 50)
         assert held is not None
         assert own.clean_log().deleted == ()
         held.release()
@@ -204,7 +204,7 @@ def test_who_deletes_in_place_of_the_loop_alone_deletes(tmp_path: Path) -> None:
 def test_a_deletion_that_was_begun_is_ended_with_the_loop(tmp_path: Path) -> None:
     with driven(tmp_path, fileReservedTime=1) as (store, loop, world, config):
         world.now_ms += 16 * HOUR_MS
-        held = store.read(0, 50)
+        held = read_log(store, 0, 50)
         assert held is not None
         was = bytes(held.data)
         assert loop.clean_log().deleted == ()

@@ -34,7 +34,7 @@ def test_one_message_behind_the_sealed_segments_proves_them_without_walking_the_
     name: str, store_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout = layout_of(store_copy(name))
-    monkeypatch.setattr(dispatch, "iter_queues", lambda _: pytest.fail("walked over the queues"))
+    monkeypatch.setattr(dispatch, "all_queues", lambda _: pytest.fail("walked over the queues"))
     files = list_segments(layout)
     assert dispatched(layout) > files[find_active(files)[0]].base_offset
 

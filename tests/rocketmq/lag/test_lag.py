@@ -17,9 +17,10 @@ from storage_engine.arrow.name_columns import LAG_SCHEMA, POSITIONS_SCHEMA
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.store import SegmentId, StoreSnapshot
-from storage_engine.rocketmq.codec.stored_messages import UNKNOWN, LogFile, store_timestamps
+from storage_engine.rocketmq.codec.stored_messages import UNKNOWN, store_timestamps
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.layout import LOG
+from storage_engine.rocketmq.format.mapped_files import MappedFile
 from storage_engine.rocketmq.lag.lag import LagContext, lag_context
 from storage_engine.rocketmq.lag.subscriptions import consumers_in_files, group_positions
 from storage_engine.rocketmq.store.store import RocketMQStore
@@ -328,6 +329,6 @@ def test_store_times_with_ipv6_hosts(ground_truth: GroundTruth, store_copy: Call
     frames = [frame for frame in ground_truth("edge-frames", "commitlog") if frame["kind"] == "message"]
     assert any(frame["sysFlag"] & 0x10 for frame in frames)
     commitlog = store_copy("edge-frames") / "commitlog"
-    files = [LogFile(str(path), int(path.name), path.stat().st_size) for path in sorted(commitlog.iterdir())]
+    files = [MappedFile(path, int(path.name), path.stat().st_size) for path in sorted(commitlog.iterdir())]
     offsets = pa.array([frame["physicOffset"] for frame in frames]).to_numpy()
     assert store_timestamps(files, offsets).tolist() == [frame["storeTimestamp"] for frame in frames]

@@ -90,6 +90,8 @@ def store(tmp_path: Path) -> Any:
         memory=Memory(held_store(tmp_path, address=ADDRESS)),
         admin=Admin(tmp_path),
         files=SimpleNamespace(files=SimpleNamespace(layout=layout), config=config),
+        layout=layout,
+        root=layout.root,
         live=LiveBroker(hold_hours=2, may_change_settings=True),
     )
 
@@ -122,7 +124,7 @@ def test_a_broker_that_is_slow_to_answer_keeps_nobody_from_the_hold(forced: Any,
     while_told: list[bool] = []
     forced.admin.asked = lambda: while_asked.append(is_free(tmp_path))
     forced.admin.told = lambda: while_told.append(is_free(tmp_path))
-    told = live_store.end_force(forced)
+    told = live_store.LiveShield(forced).end_force()
     assert told is not None
     assert "set back to false" in told.detail
     assert while_asked == [True] * 3
@@ -140,13 +142,13 @@ def test_nothing_is_set_where_a_run_has_changed_the_hold_since_the_broker_was_lo
                 forced.memory.save(by_then)
 
         forced.admin.asked = change
-        assert live_store.end_force(forced) is None
+        assert live_store.LiveShield(forced).end_force() is None
         assert forced.admin.set == []
 
 
 def test_what_a_watch_has_mended_meanwhile_keeps_force_from_nothing(forced: Any) -> None:
     forced.admin.asked = lambda: forced.memory.save(to_jsonable(replace(forced.memory.state, fence=(SIZE,))))
-    told = live_store.end_force(forced)
+    told = live_store.LiveShield(forced).end_force()
     assert told is not None
     assert told.kind is DriftKind.SETTING_CHANGED
     assert forced.admin.set == [{FORCIBLY: "false"}]

@@ -115,6 +115,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         files=SimpleNamespace(
             files=SimpleNamespace(layout=layout), config=load_broker_config(None, {}, root=str(tmp_path))
         ),
+        layout=layout,
+        root=tmp_path,
         live=LiveBroker(may_change_settings=True),
         broker_conf=None,
         settings={},
@@ -129,7 +131,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             now_ms, admin.address, admin.boot_timestamp_ms, 0, end, settings, "ASYNC_MASTER", files
         )
 
-    monkeypatch.setattr(status, "disk_usage", lambda path: DiskUsage(str(path), 10))
+    monkeypatch.setattr(DiskUsage, "of", lambda path: DiskUsage(str(path), 10))
     for module in (hold, status):
         monkeypatch.setattr(module, "observe", observe)
     assert hold.renew(opened, NOW_MS).held  # type: ignore[arg-type]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from storage_engine.exceptions import BrokerRefusedError
-from storage_engine.rocketmq.codec.stored_messages import LogFile
+from storage_engine.rocketmq.format.mapped_files import MappedFile
 from storage_engine.rocketmq.live.identity import ask_and_look, frame_sha256
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 
@@ -61,9 +62,9 @@ def test_a_broker_that_has_deleted_all_it_had_is_asked_again(segments: int) -> N
     admin: Any = Writing()
     later = iter([segments])
 
-    def look() -> tuple[int, list[LogFile]]:
+    def look() -> tuple[int, list[MappedFile]]:
         admin.end += next(later, 0) * SEGMENT_BYTES
-        return admin.end, [LogFile("/log", admin.end - SEGMENT_BYTES, SEGMENT_BYTES)]
+        return admin.end, [MappedFile(Path("/log"), admin.end - SEGMENT_BYTES, SEGMENT_BYTES)]
 
     info, end, (file,) = ask_and_look(admin, look)
     assert file.base_offset <= info.commitlog_max_offset <= end

@@ -8,6 +8,7 @@ import struct
 
 import pytest
 
+from demo.brokers import reading
 from demo.brokers.reading import PullStatus, ReadingAdmin
 from storage_engine.exceptions import (
     BadInputError,
@@ -89,7 +90,7 @@ def test_queue_that_does_not_exist_is_never_asked_for() -> None:
             for queue_id in (-1, 4):
                 with pytest.raises(NotOnBrokerError, match="found 4 queues"):
                     ask("t", queue_id)
-        assert {request.code for request in peer.requests} == {command.GET_TOPIC_CONFIG}
+        assert {request.code for request in peer.requests} == {reading.GET_TOPIC_CONFIG}
 
 
 def test_success_without_an_offset_is_no_offset() -> None:
@@ -113,7 +114,7 @@ def test_pull_gives_whole_frames_or_fails() -> None:
     fields = {"minOffset": "0", "maxOffset": "9", "nextBeginOffset": "2"}
     found = answer(body=frame(0) + frame(100, 200), fields=fields)
     cut = answer(body=frame(0) + frame(100)[:-1], fields=fields)
-    moved = answer(command.PULL_OFFSET_MOVED, fields=fields)
+    moved = answer(reading.PULL_OFFSET_MOVED, fields=fields)
     with Peer(found, cut, moved) as peer, ReadingAdmin(peer.address) as admin:
         assert admin.pull("t", 0, 0).frames == (frame(0), frame(100, 200))
         with pytest.raises(BrokerProtocolError, match="expected whole frames"):

@@ -10,15 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.rocketmq.remoting.command import (
+    _FIXED,
     FLAG_RESPONSE,
     LANGUAGES,
     MAX_FRAME_BYTES,
+    UNKNOWN_LANGUAGE,
     FrameError,
     RemotingCommand,
     SerialiseType,
     decode,
     encode,
     frame_length,
+    frame_of,
 )
 
 INT = st.integers(-(2**31), 2**31 - 1)
@@ -37,10 +40,26 @@ COMMANDS = st.builds(
 TYPES = st.sampled_from(SerialiseType)
 
 
+def encode_as(command: RemotingCommand, serialise_type: SerialiseType) -> bytes:
+    """Return a frame as a broker writes it, in either of its two serialisations."""
+    if serialise_type is SerialiseType.JSON:
+        return encode(command)
+    language = command.language if command.language in LANGUAGES else UNKNOWN_LANGUAGE
+    remark = command.remark.encode()
+    fields = b"".join(
+        struct.pack(">h", len(name)) + name + struct.pack(">i", len(value)) + value
+        for name, value in ((name.encode(), value.encode()) for name, value in command.fields.items())
+    )
+    fixed = _FIXED.pack(
+        command.code, LANGUAGES.index(language), command.version, command.opaque, command.flag, len(remark)
+    )
+    return frame_of(command, serialise_type, fixed + remark + struct.pack(">i", len(fields)) + fields)
+
+
 @pytest.mark.slow
 @given(COMMANDS, TYPES)
 def test_command_comes_back_as_it_was(command: RemotingCommand, serialise_type: SerialiseType) -> None:
-    frame = encode(command, serialise_type)
+    frame = encode_as(command, serialise_type)
     assert frame_length(frame[:4]) == len(frame) - 4
     assert frame[4] == serialise_type
     assert decode(frame[4:]) == command
@@ -50,7 +69,7 @@ def test_command_comes_back_as_it_was(command: RemotingCommand, serialise_type: 
 def test_damaged_frame_is_an_error_or_another_command(
     command: RemotingCommand, serialise_type: SerialiseType, data: st.DataObject
 ) -> None:
-    frame = bytearray(encode(command, serialise_type)[4:])
+    frame = bytearray(encode_as(command, serialise_type)[4:])
     for _ in range(data.draw(st.integers(1, 4))):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
     end = data.draw(st.integers(0, len(frame)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from demo.brokers import reading
 from demo.brokers.reading import route
 from storage_engine.exceptions import (
     BadInputError,
@@ -52,7 +53,7 @@ def test_answer_that_is_none_is_named() -> None:
 
 
 def test_unknown_broker_and_topic_are_told_from_a_failure() -> None:
-    with Peer(answer(body=CLUSTER), answer(command.TOPIC_NOT_EXIST)) as peer:
+    with Peer(answer(body=CLUSTER), answer(reading.TOPIC_NOT_EXIST)) as peer:
         servers = NameServers(peer.address)
         with pytest.raises(NotOnBrokerError, match="expected broker 'a', found b"):
             servers.broker("a")

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.model.store import percent_rounded_up
-from storage_engine.rocketmq.rules.rules import disk_usage
+from storage_engine.model.store import DiskUsage, percent_rounded_up
 
 
 def test_level_is_used_over_used_and_usable_rounded_up(tmp_path: Path) -> None:
-    usage = disk_usage(tmp_path)
+    usage = DiskUsage.of(tmp_path)
     assert usage.total_bytes is not None
     assert usage.usable_bytes is not None
     assert usage.used_percent == percent_rounded_up(usage.total_bytes - usage.usable_bytes, usage.total_bytes)
@@ -24,7 +23,7 @@ def test_level_is_used_over_used_and_usable_rounded_up(tmp_path: Path) -> None:
 
 
 def test_missing_path_is_unknown_and_says_why(tmp_path: Path) -> None:
-    usage = disk_usage(tmp_path / "gone")
+    usage = DiskUsage.of(tmp_path / "gone")
     assert usage.used_percent is None
     assert str(tmp_path / "gone") in usage.error
     assert "No such file" in usage.error
@@ -32,16 +31,16 @@ def test_missing_path_is_unknown_and_says_why(tmp_path: Path) -> None:
 
 def test_path_below_a_file_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert disk_usage(tmp_path / "file" / "commitlog").used_percent is None
+    assert DiskUsage.of(tmp_path / "file" / "commitlog").used_percent is None
 
 
 def test_path_that_no_file_system_takes_is_unknown() -> None:
-    assert disk_usage("a\0b").used_percent is None
+    assert DiskUsage.of("a\0b").used_percent is None
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system without a size")
 def test_file_system_without_a_size_is_unknown() -> None:
-    usage = disk_usage("/proc")
+    usage = DiskUsage.of("/proc")
     assert usage.used_percent is None
     assert "0 bytes" in usage.error
 

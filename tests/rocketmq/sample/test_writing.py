@@ -14,12 +14,12 @@ import pytest
 from storage_engine.exceptions import BadInputError, StoreBusyError
 from storage_engine.model.broker.kind import SampleRequest, SampleStore
 from storage_engine.rocketmq.codec.codec import CODEC
-from storage_engine.rocketmq.codec.stored_messages import LogFile
 from storage_engine.rocketmq.engine.engine_settings import settings_for
 from storage_engine.rocketmq.engine.recovering import preview_recovery
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
+from storage_engine.rocketmq.format.mapped_files import MappedFile
 from storage_engine.rocketmq.inspect import look_up
 from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets
 from storage_engine.rocketmq.pending import undecided, waiting_in_levels
@@ -104,7 +104,7 @@ def test_delayed_messages_and_transactions_are_pending_at_the_end(sample: Sample
     _, due = waiting_in_levels(sample.layout)
     assert (due > END_MS).all()
     log = [
-        LogFile(str(path), int(path.name), SEGMENT_BYTES)
+        MappedFile(path, int(path.name), SEGMENT_BYTES)
         for path in sorted((sample.layout.root / "commitlog").iterdir())
     ]
     halves = undecided(sample.layout, log)

@@ -78,7 +78,7 @@ class NewMessage(NamedTuple):
 class NewBatch(NamedTuple):
     """Messages of one queue in the form in which a client sends them (MessageExtBatch).
 
-    :param messages: of :func:`encode_batch`.
+    :param messages: of MessageDecoder#encodeMessages.
     :param properties: each message gets them, behind its own.
     """
 
@@ -127,26 +127,6 @@ def _bucket(name: str, size: int) -> int:
 
     hashed = java_hash(name) & 0xFFFFFFFF
     return (hashed ^ hashed >> 16) & (size - 1)
-
-
-_BATCH_HEADER = struct.Struct(">iiiii")
-
-
-def encode_batch(messages: list[tuple[bytes, bytes, int]]) -> bytes:
-    """Return messages as a client sends a batch (MessageDecoder#encodeMessages).
-
-    :param messages: body, property block and flag of each.
-    """
-    parts = []
-    for body, properties, flag in messages:
-        size = _BATCH_HEADER.size + len(body) + 2 + len(properties)
-        parts += [
-            _BATCH_HEADER.pack(size, 0, 0, flag, len(body)),
-            body,
-            struct.pack(">h", len(properties)),
-            properties,
-        ]
-    return b"".join(parts)
 
 
 _V1, _V2 = struct.Struct(">IB"), struct.Struct(">Ih")

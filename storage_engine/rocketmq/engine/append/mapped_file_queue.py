@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -66,19 +65,6 @@ _DONT_NEED, _POPULATE_READ, _POPULATE_WRITE = 4, 22, 23
 """MADV_POPULATE_READ and MADV_POPULATE_WRITE, of Linux 5.14 and later."""
 _BLANK = struct.Struct(">iI")
 _libc = ctypes.CDLL(None)
-
-
-@dataclass(frozen=True, slots=True)
-class PinnedRange:
-    """Bytes of a file that stays mapped until :meth:`release` (SelectMappedBufferResult)."""
-
-    offset: int
-    data: memoryview
-    file: WritableFile
-
-    def release(self) -> None:
-        self.data.release()
-        self.file.unpin()
 
 
 class WritableFile:
@@ -210,17 +196,6 @@ class WritableFile:
             return False
         unlink(self.path)
         return True
-
-    def select(self, position: int, size_bytes: int | None = None) -> PinnedRange | None:
-        """Pin the file and return bytes of it that were committed; None where there are none."""
-        end = self.read_position if size_bytes is None else position + size_bytes
-        if not 0 <= position < end <= self.read_position or not self.pin():
-            return None
-        mapping = self._mapping
-        if mapping is None:
-            self.unpin()
-            return None
-        return PinnedRange(self.base_offset + position, memoryview(mapping)[position:end], self)
 
     def map_ahead(self) -> None:
         """Have the pages that are written next cleared and mapped, so that no put has to wait for that.

@@ -217,11 +217,8 @@ class EntryFiles:
         self._flush_deletions()
         if not self.bases or self.wrote == self.file_bytes:
             return
-        fd = os.open(self.path(self.bases[-1]), _OPEN)
-        try:
+        with durable.opened(self.path(self.bases[-1]), _OPEN) as fd:
             erase_behind(fd, self.wrote, self.file_bytes)
-        finally:
-            os.close(fd)
 
     def skip_to_next_file(self) -> None:
         """Leave the rest of the last file as it is."""

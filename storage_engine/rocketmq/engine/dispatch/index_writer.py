@@ -248,13 +248,10 @@ class IndexWriter:
         return file
 
     def _map(self, path: Path) -> npt.NDArray[np.uint8]:
-        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+        with durable.opened(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC) as fd:
             if os.fstat(fd).st_size < self._file_bytes:
                 os.posix_fallocate(fd, 0, self._file_bytes)
             self._file = np.frombuffer(mmap.mmap(fd, self._file_bytes), np.uint8)
-        finally:
-            os.close(fd)
         if _number(self._file, kernels.NEXT_ENTRY_AT, 4) <= 0:
             _put_number(self._file, kernels.NEXT_ENTRY_AT, 4, 1)
         self._path = path
