@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import person
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import UNCHANGED, bytes_text, count_text
+from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 
@@ -80,6 +81,7 @@ def clean(
     The order is: plan, lag, archive with proof, delete, delete what pointed into it, flush, validate.
     A run that was killed is finished by giving its --run-key again.
     """
+    from storage_engine.retention.plan.preview import preview
     from storage_engine.retention.store.brokers import refuse_cleanup
 
     refuse_cleanup(managed)
@@ -88,7 +90,21 @@ def clean(
         _dry_run(managed, request, as_json)
         return 0
     with alarms_told(managed, "clean", notify) as told:
+        if run_key is None or not _is_begun(managed, run_key):
+            # Bad input leaves no trace, not even a run; the plan looks at all of this once more.
+            preview(managed, request)
         return _run(managed, run_key or f"clean-{clock_ms()}", request, as_json, told)
+
+
+def _is_begun(managed: ManagedStore, run_key: str) -> bool:
+    """Return whether the journal has a run of this key: it goes on with what was planned then."""
+    from storage_engine.journal.journal import Journal
+
+    with suppress(StorageEngineError):
+        journal = Journal(managed.journal_url, read_only=True)
+        store = journal.find_store(managed.real_root, managed.host)
+        return store is not None and journal.find_run(store.store_id, run_key) is not None
+    return False
 
 
 def _dry_run(managed: ManagedStore, request: PlanRequest, as_json: bool) -> None:
@@ -108,14 +124,11 @@ def _dry_run(managed: ManagedStore, request: PlanRequest, as_json: bool) -> None
 
 
 def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: bool, told: AlarmsTold) -> int:
-    from storage_engine.retention.plan.preview import preview
     from storage_engine.retention.quarantine.undo import undone_before
     from storage_engine.retention.store.brokers import assumes_defaults
     from storage_engine.retention.store.context import opened
 
     tell = silent if as_json else tell_on_stderr
-    # Bad input leaves no trace, not even a run; the plan looks at all of this once more.
-    preview(managed, request)
     check_lakes_of_new(managed)
     with opened(managed) as store:
         cleanup = cycle.Cleanup(store, run_key, request, archive_with=archive_with_progress)
