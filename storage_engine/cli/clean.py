@@ -14,7 +14,6 @@ from storage_engine import cycle
 from storage_engine.cli.options.options import (
     CLEAN,
     REPLICAS_STOPPED,
-    check_lakes_of_new,
     check_store,
     json_option,
 )
@@ -129,7 +128,6 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
     from storage_engine.retention.store.context import opened
 
     tell = silent if as_json else tell_on_stderr
-    check_lakes_of_new(managed)
     with opened(managed) as store:
         cleanup = cycle.Cleanup(store, run_key, request, archive_with=archive_with_progress)
         undone = undone_before(store, run_key)

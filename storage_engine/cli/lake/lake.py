@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.cli.options.options import check_lakes_of_new, check_store, journal_of, json_option
+from storage_engine.cli.options.options import check_store, journal_of, json_option
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.next_line import archive_command, say_cleanup, say_next
 from storage_engine.cli.output.output import (
@@ -105,7 +105,6 @@ def archive(
     if spark_master:
         SPARK.require("archive --spark")
         _check_spark_directories(managed, spark_master)
-    check_lakes_of_new(managed)
     run_key = f"archive-{clock_ms()}"
 
     def archive_with(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:

@@ -19,9 +19,9 @@ from storage_engine.cli.shell.values import LakePath, NamedPath, absolute_paths,
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.extras import AIRFLOW
-from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import CATALOG_FILE, DESCRIPTION, LakeConfig
-from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode, Policy
+from storage_engine.model.settings.policy import ApprovalPolicy, Policy
 from storage_engine.model.settings.settings import settings_of
 from storage_engine.model.settings.spark_from import places_text
 from storage_engine.model.settings.store_settings import SETTINGS, Kind
@@ -198,28 +198,6 @@ def check_store(managed: ManagedStore) -> None:
     with closing(open_store(managed)) as broker:
         check_manageable(broker)
         take_snapshot(broker, clock_ms(), managed.broker)
-
-
-def check_lakes_of_new(managed: ManagedStore) -> None:
-    """Refuse lakes of another kind of broker before a store's first run is recorded beside them.
-
-    :raises BadInputError: a lake is for another broker's segments. What can't be read is the run's to tell.
-    """
-    from storage_engine.journal.journal import Journal
-    from storage_engine.lake.catalog.catalog import check_broker, open_lake
-
-    if managed.policy.archive is ArchiveMode.OFF:
-        return
-    with suppress(StorageEngineError):
-        journal = Journal(managed.journal_url, read_only=True)
-        if journal.find_store(managed.real_root, managed.host) is not None:
-            return
-    for config in managed.lakes:
-        try:
-            lake = open_lake(config)
-        except StorageEngineError:
-            continue
-        check_broker(lake, managed.broker)
 
 
 def policy_option(name: str) -> click.Option:
