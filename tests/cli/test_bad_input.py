@@ -165,7 +165,8 @@ def test_a_broker_conf_that_is_not_there_is_refused(cli, archived, tmp_path) -> 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("--set", "fileReservedTime"), "expected KEY=VALUE, found 'fileReservedTime'"),
+        (("--set", "fileReservedTime"), "found 'fileReservedTime'. Nothing was changed."),
+        (("--set", "fileReservedTim=1"), "Did you mean fileReservedTime? Nothing was changed."),
         (("--at", "tomorrow"), "expected a time such as 2026-11-20T04:10"),
         (("--time-zone", "Mars/Base"), "expected an IANA time zone such as Asia/Shanghai, found 'Mars/Base'"),
         (("--disk", "/data=full"), "expected a ratio such as 0.86 or 86% for /data, found 'full'"),

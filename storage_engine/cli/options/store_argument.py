@@ -365,7 +365,9 @@ def _of_name(
     if fixed := of_file & typed.keys():
         params = context.command.params
         shown = ", ".join(sorted(param.opts[0] for param in params if param.name in fixed))
-        raise click.UsageError(f"{named.source}: expected it to say this itself, found {shown}.")
+        raise click.UsageError(
+            f"{named.source}: expected it to say this itself, found {shown}. Nothing was changed."
+        )
     store = named.managed(given.get("lake_dir"), given.get("second_lake_dir"))
     overrides = typed.get("overrides", {})
     _check_settings(store.broker, overrides)
@@ -408,7 +410,7 @@ def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:
         raise click.BadParameter(
             Text(
                 "expected a setting that decides what storage-engine does, found "
-                f"{name!r}.{meant(name, known)} ",
+                f"{name!r}.{meant(name, known)} Nothing was changed. ",
                 Command("inspect"),
                 " lists them. Others stay in broker.conf, and change nothing here.",
             ),
