@@ -12,6 +12,7 @@ from storage_engine.console.stores import (
     FindingLine,
     RunLine,
     StoreLine,
+    alarm_lines,
     finding_lines,
     line_of,
     run_line,
@@ -105,7 +106,7 @@ class FoundLine:
     """What the last look between two cleanups found."""
 
     at_ms: int
-    alarms: tuple[str, ...]
+    alarms: tuple[FindingLine, ...]
     notices: tuple[str, ...]
     causes: tuple[str, ...]
     doctor: tuple[FindingLine, ...]
@@ -232,7 +233,7 @@ def _found(findings: Findings | None) -> FoundLine | None:
     found = findings.found
     return FoundLine(
         findings.at_ms,
-        tuple(found.get("alarms", ())),
+        alarm_lines(found.get("alarms", ())),
         tuple(found.get("notices", ())),
         tuple(found.get("causes", ())),
         finding_lines(found.get("doctor", ())),

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from storage_engine.commands import commands_in
 from storage_engine.console.forecast import Forecast
 from storage_engine.console.rules import LevelState, Rules, level_state, rules_of
 from storage_engine.core.clock import HOUR_MS
-from storage_engine.core.jsonable import filled
+from storage_engine.core.jsonable import filled, from_jsonable
 from storage_engine.core.wording import duration_text, unexpected
-from storage_engine.exceptions import StorageEngineError
+from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.reading.answers import RunRow
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.store_summaries import DiskLevel, StoreSummary
@@ -127,7 +128,7 @@ def _line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
     """Return a store's line; what another release wrote of it hides no other store."""
     try:
         return store_line(name, summary, now_ms)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, BadInputError, KeyError, TypeError, ValueError) as error:
         problem = f"What the journal has of this store can't be read: {unexpected(error)}"
         return StoreLine(name, problem=problem, problem_kind=ProblemKind.JOURNAL)
 
@@ -183,12 +184,16 @@ _WORST_FIRST = {state: place for place, state in enumerate(StoreState)}
 
 @dataclass(frozen=True, slots=True)
 class FindingLine:
-    """One thing that doctor found."""
+    """One thing that doctor found.
+
+    :param then: the commands that its texts name.
+    """
 
     severity: str
     kind: str
     what: str
     advice: str
+    then: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +250,20 @@ class StoreLine:
 def finding_lines(doctor: Iterable[Mapping[str, Any]]) -> tuple[FindingLine, ...]:
     """Return doctor's findings as they were recorded."""
     return tuple(
-        FindingLine(one["severity"], one["kind"], one["what"], one.get("advice", "")) for one in doctor
+        _finding_line(one["severity"], one["kind"], one["what"], one.get("advice", "")) for one in doctor
     )
+
+
+def alarm_lines(alarms: Iterable[Any]) -> tuple[FindingLine, ...]:
+    """Return the alarms of a look as they were recorded."""
+    return tuple(_finding_line("urgent", "alarm", what) for what in alarms)
+
+
+def _finding_line(severity: str, kind: str, what: Any, advice: Any = "") -> FindingLine:
+    """Return a finding whose texts are as they were recorded."""
+    texts = from_jsonable(str, what), from_jsonable(str, advice)
+    then = (command for text in texts for command in commands_in(text))
+    return FindingLine(severity, kind, *map(str, texts), tuple(map(str, then)))
 
 
 def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
@@ -328,7 +345,7 @@ def _of_look(summary: StoreSummary) -> Iterator[FindingLine]:
     """Yield what the last look found lost, and its alarms."""
     if summary.lost:
         yield FindingLine("urgent", "lost", f"Lost: {summary.lost}.", _LOOK)
-    yield from (FindingLine("urgent", "alarm", what, "") for what in summary.alarms)
+    yield from alarm_lines(summary.alarms)
 
 
 def _of_levels(levels: Iterable[LevelLine]) -> Iterator[FindingLine]:

@@ -81,6 +81,7 @@ def test_a_level_at_which_the_broker_acts_is_told_whatever_doctor_said(
     ("found", "kind"),
     [
         ({"doctor": (), "alarms": ("the store isn't held",), "lost": ""}, "alarm"),
+        ({"doctor": (), "alarms": ([["stamp", "--new"], " helps"],), "lost": ""}, "alarm"),
         (
             {"doctor": (), "alarms": (), "lost": "1 range neither on disk nor in a lake: commitlog [0, 5)"},
             "lost",
@@ -108,6 +109,8 @@ def test_what_the_last_look_found_is_told_and_what_can_not_be_read_hides_no_othe
     else:
         assert a.urgent is not None
         assert (a.state, a.urgent.kind) == (StoreState.URGENT, kind)
+        told = a.urgent.what.removesuffix(" helps")
+        assert a.urgent.then == ((told,) if told == "storage-engine stamp --new" else ())
 
 
 def test_a_store_that_nobody_looked_at_is_unknown_and_never_ok(tmp_path: Path, past: JournalReader) -> None:
