@@ -15,7 +15,6 @@ from storage_engine.cli.options.options import (
     CLEAN,
     REPLICAS_STOPPED,
     check_store,
-    json_option,
 )
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.lag import LagOfPlan, print_groups
@@ -24,7 +23,7 @@ from storage_engine.cli.output.notify_option import AlarmsTold, alarms_told, not
 from storage_engine.cli.output.output import error_json, print_json, say, say_notes
 from storage_engine.cli.output.plan_output import ASSUMED, by_hand, plan_json, print_plan
 from storage_engine.cli.output.progress import progress, waiting
-from storage_engine.cli.shell.command import command, said_by
+from storage_engine.cli.shell.command import command, json_option, said_by, wants_json
 from storage_engine.cli.shell.values import reason_text
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
@@ -49,9 +48,6 @@ if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
 
 
-Tell = Callable[[str], None]
-
-
 @command()
 @takes_store(second_lake=True, policy=CLEAN)
 @click.option("--manual", is_flag=True, help="A person asks: expired segments go at any hour.")
@@ -73,7 +69,6 @@ def clean(
     replicas_stopped: str | None,
     run_key: str | None,
     notify: tuple[Means, ...],
-    as_json: bool,
 ) -> int:
     """Archive, prove and delete what the rules let expire of STORE now, then clean up behind it.
 
@@ -86,13 +81,13 @@ def clean(
     refuse_cleanup(managed)
     request = PlanRequest(manual=manual, max_segments=max_segments, replicas_stopped=replicas_stopped or "")
     if dry_run:
-        _dry_run(managed, request, as_json)
+        _dry_run(managed, request)
         return 0
     with alarms_told(managed, "clean", notify) as told:
         if run_key is None or not _is_begun(managed, run_key):
             # Bad input leaves no trace, not even a run; the plan looks at all of this once more.
             preview(managed, request)
-        return _run(managed, run_key or f"clean-{clock_ms()}", request, as_json, told)
+        return _run(managed, run_key or f"clean-{clock_ms()}", request, told)
 
 
 def _is_begun(managed: ManagedStore, run_key: str) -> bool:
@@ -106,14 +101,14 @@ def _is_begun(managed: ManagedStore, run_key: str) -> bool:
     return False
 
 
-def _dry_run(managed: ManagedStore, request: PlanRequest, as_json: bool) -> None:
+def _dry_run(managed: ManagedStore, request: PlanRequest) -> None:
     """Show what a run would do now and what consumers would lose by it; nothing is changed."""
     from storage_engine.brokers import find_broker
     from storage_engine.retention.plan.preview import preview
 
     lag = LagOfPlan(managed)
     seen = preview(managed, request, hold_back=lag)
-    if as_json:
+    if wants_json():
         print_json("clean", {"dry_run": True, "plan": plan_json(managed, seen), **lag.as_json()})
         return
     say("Dry run: this is what a run would do now.")
@@ -122,12 +117,11 @@ def _dry_run(managed: ManagedStore, request: PlanRequest, as_json: bool) -> None
     say("\nDry run: nothing was archived, deleted or changed.")
 
 
-def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: bool, told: AlarmsTold) -> int:
+def _run(managed: ManagedStore, run_key: str, request: PlanRequest, told: AlarmsTold) -> int:
     from storage_engine.retention.quarantine.undo import undone_before
     from storage_engine.retention.store.brokers import assumes_defaults
     from storage_engine.retention.store.context import opened
 
-    tell = silent if as_json else tell_on_stderr
     with opened(managed) as store:
         cleanup = cycle.Cleanup(store, run_key, request, archive_with=archive_with_progress)
         undone = undone_before(store, run_key)
@@ -137,19 +131,19 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
                 "back, and nothing is done now. Without --run-key a new run begins, which deletes them again "
                 "if the rules let it."
             )
-            return _end(cleanup, as_json, told)
+            return _end(cleanup, told)
         if assumes_defaults(managed):
             tell(ASSUMED)
-        planned = make_plan(cleanup, run_key, tell)
+        planned = make_plan(cleanup, run_key)
         try:
-            take_steps(cleanup, tell)
+            take_steps(cleanup)
         except Exception:
             tell(f"stopped; the plan is {planned.digest}; the report: {cycle.report(cleanup).report_text}")
             raise
-        return _end(cleanup, as_json, told)
+        return _end(cleanup, told)
 
 
-def make_plan(cleanup: cycle.Cleanup, run_key: str, tell: Tell) -> PlanResult:
+def make_plan(cleanup: cycle.Cleanup, run_key: str) -> PlanResult:
     """Make or find a run's plan, and say how it goes on and what it deletes."""
     tell(f"run {run_key}; if it is interrupted, --run-key {run_key} goes on with it")
     planned = cycle.plan(cleanup)
@@ -160,7 +154,7 @@ def make_plan(cleanup: cycle.Cleanup, run_key: str, tell: Tell) -> PlanResult:
     return planned
 
 
-def take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:
+def take_steps(cleanup: cycle.Cleanup) -> None:
     """Take every step between plan and report, and say what each came to."""
     from storage_engine.retention.report.finishing import validated_since
 
@@ -177,7 +171,7 @@ def take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:
             tell(line)
 
 
-def _end(cleanup: cycle.Cleanup, as_json: bool, told: AlarmsTold) -> int:
+def _end(cleanup: cycle.Cleanup, told: AlarmsTold) -> int:
     from storage_engine.retention.report.report import build_report
     from storage_engine.retention.store.report_files import PAGE
 
@@ -186,7 +180,7 @@ def _end(cleanup: cycle.Cleanup, as_json: bool, told: AlarmsTold) -> int:
     problems = (*finished.errors, finished.refused, finished.not_approved, *finished.wrong_lakes)
     page = Path(finished.report_json).with_name(PAGE).absolute()
     told(*report.alarms, *filter(None, problems), link=page.as_uri())
-    if as_json:
+    if wants_json():
         print_json("clean", report_shown(cleanup, report, finished))
     else:
         print_report(report, finished)
@@ -294,20 +288,17 @@ LINES: Mapping[Callable[..., object], Callable[[cycle.Cleanup, Any], Iterable[st
 """What a step came to, in words."""
 
 
-def tell_on_stderr(line: str) -> None:
-    """Say what a step came to."""
-    say(line, err=True)
-
-
-def silent(line: str) -> None:
-    """Say nothing, where JSON is all that is wanted."""
+def tell(line: str) -> None:
+    """Say what a step came to, where not JSON is all that is wanted."""
+    if not wants_json():
+        say(line, err=True)
 
 
 @command()
 @click.argument("run")
 @takes_store(second_lake=True, connection=True)
 @json_option
-def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
+def undo(run: str, managed: ManagedStore) -> int:
     """Bring back what RUN deleted from STORE: segments, consume queue and index files, as they were.
 
     It takes a run that had --undo-window-hours, or undo_window_hours in its connection, whose window isn't
@@ -323,7 +314,7 @@ def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
     before = None if managed.is_live else undone_before(managed, run)
     done = before or bring_back(managed, run, person())
     finished = finish(managed, run)
-    if as_json:
+    if wants_json():
         print_json("undo", {**to_jsonable(done), "report_json": finished.report_json})
         return 0
     files = f"{count_text(done.segments, 'segment')} and {count_text(done.dependents, 'file')}"

@@ -18,18 +18,17 @@ from storage_engine.cli.clean import (
     make_plan,
     print_report,
     report_shown,
-    silent,
     take_steps,
-    tell_on_stderr,
+    tell,
 )
-from storage_engine.cli.options.options import REPLICAS_STOPPED, json_option
+from storage_engine.cli.options.options import REPLICAS_STOPPED
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.lag import LagOfPlan, print_groups
 from storage_engine.cli.output.next_line import say_next
 from storage_engine.cli.output.output import print_json, say
 from storage_engine.cli.output.plan_output import plan_json, print_plan
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import Group, command
+from storage_engine.cli.shell.command import Group, command, json_option, wants_json
 from storage_engine.cli.shell.values import key_value_pairs, reason_text, size_bytes
 from storage_engine.commands import Command
 from storage_engine.core.clock import clock_ms
@@ -89,7 +88,6 @@ def make_room(
     dry_run: bool,
     yes: bool,
     run_key: str | None,
-    as_json: bool,
 ) -> int:
     """Free space on the disks of STORE, a stopped node, so that its broker starts again.
 
@@ -117,7 +115,7 @@ def make_room(
             holds_back = dry_run or managed.policy.lag_policy is LagPolicy.BLOCK
             seen = _decided(managed, store, request, lag if holds_back else None)
         if dry_run:
-            if as_json:
+            if wants_json():
                 shown = {"dry_run": True, "plan": plan_json(managed, seen), **lag.as_json()}
                 print_json("kafka make-room", shown)
                 return 0
@@ -125,11 +123,11 @@ def make_room(
             print_groups(lag.groups, lag.source, find_broker(managed.broker).words.queue)
             say("\nDry run: nothing was archived, deleted or changed.")
             return 0
-        if not as_json:
+        if not wants_json():
             print_plan(managed, seen, None)
-        if seen.plan.to_delete:
-            _confirm(yes=yes, as_json=as_json)
-        return _run(managed, store, run_key or f"make-room-{clock_ms()}", request, as_json=as_json)
+        if seen.plan.to_delete and not yes:
+            _confirm()
+        return _run(managed, store, run_key or f"make-room-{clock_ms()}", request)
 
 
 def _opened(managed: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
@@ -185,22 +183,17 @@ def _asked(managed: ManagedStore) -> ManagedStore:
     return replace(managed, live=replace(managed.live, deletes=BROKER_DELETES))
 
 
-def _confirm(*, yes: bool, as_json: bool) -> None:
-    if yes:
-        return
-    if as_json or not sys.stdin.isatty():
+def _confirm() -> None:
+    if wants_json() or not sys.stdin.isatty():
         raise click.UsageError("Nothing was changed. Look at the plan, with --dry-run; --yes carries it out.")
     if not click.confirm("\nArchive this with proof, and delete it then?"):
         raise click.Abort
 
 
-def _run(
-    managed: ManagedStore, store: BrokerStore, run_key: str, request: PlanRequest, *, as_json: bool
-) -> int:
+def _run(managed: ManagedStore, store: BrokerStore, run_key: str, request: PlanRequest) -> int:
     from storage_engine.retention.report.report import build_report
     from storage_engine.retention.store.context import opened
 
-    tell = silent if as_json else tell_on_stderr
     # The node itself is stopped, and changed under its own broker's locks.
     with opened(replace(managed, live=None), store) as context:
         before = _disks(store.data_paths)
@@ -211,9 +204,9 @@ def _run(
             measure_lag=partial(_lag, _asked(managed)),
             archive_with=archive_with_progress,
         )
-        make_plan(cleanup, run_key, tell)
+        make_plan(cleanup, run_key)
         try:
-            take_steps(cleanup, tell)
+            take_steps(cleanup)
         except Exception:
             tell(f"stopped; the report: {cycle.report(cleanup).report_text}")
             raise
@@ -224,7 +217,7 @@ def _run(
             for then, now in zip(before, _disks(store.data_paths), strict=True)
         )
         is_there = _is_there(room, request, deleted=bool(report.freed_bytes))
-        if as_json:
+        if wants_json():
             print_json("kafka make-room", {**report_shown(cleanup, report, finished), "room": room})
         else:
             print_report(report, finished)
@@ -304,7 +297,6 @@ def run_tasks(
     replicas_stopped: str | None,
     deleted_topics: dict[str, str],
     run_key: str | None,
-    as_json: bool,
 ) -> int:
     """Do the five background tasks of a broker on STORE while it is stopped; beside a running one, look how
     far they are.
@@ -328,7 +320,7 @@ def run_tasks(
                 done, ok = _clean(cycle.Cleanup(store, run_key, request))
         with waiting("tasks"):
             results = run_broker_tasks(store, run_key, words=deleted_topics)
-    if as_json:
+    if wants_json():
         rows = [{**to_jsonable(one), "text": one.text} for one in results]
         print_json(
             "kafka run-tasks", {"run_key": run_key, "cleanup": done, "tasks": rows, "notices": notices}

@@ -261,9 +261,9 @@ def alarm_lines(alarms: Iterable[Any]) -> tuple[FindingLine, ...]:
 
 def _finding_line(severity: str, kind: str, what: Any, advice: Any = "") -> FindingLine:
     """Return a finding whose texts are as they were recorded."""
-    texts = from_jsonable(str, what), from_jsonable(str, advice)
-    then = (command for text in texts for command in commands_in(text))
-    return FindingLine(severity, kind, *map(str, texts), tuple(map(str, then)))
+    said, todo = from_jsonable(str, what), from_jsonable(str, advice)
+    then = (*commands_in(said), *commands_in(todo))
+    return FindingLine(severity, kind, str(said), str(todo), tuple(map(str, then)))
 
 
 def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:

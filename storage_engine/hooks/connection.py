@@ -543,8 +543,8 @@ def _catalog_properties(text: str, option: str) -> dict[str, str]:
         properties = json.loads(text)
     except ValueError as error:
         raise BadInputError(
-            f"[storage_engine] {option}: expected a directory or a JSON object of catalog properties: {error}. "
-            "Nothing was changed."
+            f"[storage_engine] {option}: expected a directory or a JSON object of catalog properties: {error}"
+            ". Nothing was changed."
         ) from None
     return {str(key): str(value) for key, value in properties.items()}
 

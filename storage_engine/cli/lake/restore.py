@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.cli.options.options import json_option, lake_option, second_lake_option
+from storage_engine.cli.options.options import lake_option, second_lake_option
 from storage_engine.cli.output.next_line import say_next
-from storage_engine.cli.output.output import print_json, print_table, say, say_notes
+from storage_engine.cli.output.output import answer, print_table, say, say_notes
 from storage_engine.cli.output.progress import progress, waiting
-from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.command import command, json_option
 from storage_engine.cli.shell.values import NamedPath, TargetPath, moment_ms
 from storage_engine.commands import Command, Text
 from storage_engine.core.wording import bytes_text, time_text
@@ -103,7 +103,6 @@ def restore(
     files_only: bool,
     with_filler: bool,
     keep_mtime: bool,
-    as_json: bool,
 ) -> int:
     """Bring archived segments back as the identical files, in a store directory that a broker serves.
 
@@ -141,20 +140,16 @@ def restore(
     )
     with progress("Restoring", sum(receipt.size_bytes for receipt in chosen.receipts)) as advance:
         restored = write_segments(chosen, to_dir, keep_mtime=keep_mtime, progress=advance)
-    if as_json:
-        shown = {
-            "store_id": store_id,
-            "to": str(to_dir),
-            "restored": restored,
-            "extended": chosen.extensions,
-            "settings": chosen.settings,
-            "other_lineages": chosen.others,
-            "expired": chosen.expired,
-        }
-        print_json("restore", shown)
-        return 0
-    _print_restored(chosen, restored, to_dir, bool(serving))
-    return 0
+    shown = {
+        "store_id": store_id,
+        "to": str(to_dir),
+        "restored": restored,
+        "extended": chosen.extensions,
+        "settings": chosen.settings,
+        "other_lineages": chosen.others,
+        "expired": chosen.expired,
+    }
+    return answer("restore", shown, lambda _: _print_restored(chosen, restored, to_dir, bool(serving)))
 
 
 def _print_restored(
@@ -367,7 +362,6 @@ def export(
     lineage: int | None,
     file_format: str | None,
     decompress: bool,
-    as_json: bool,
 ) -> int:
     """Write archived messages into a new file, by topic, key, queue and time.
 
@@ -397,15 +391,12 @@ def export(
         say(f"Note: {expired_line(one)}. Of it nothing was exported.", err=True)
     if not found.message_count:
         say(_nothing_matched(selection, lake), err=True)
-    if as_json:
-        print_json("export", found)
-        return 0
     first, last = time_text(found.first_store_timestamp_ms), time_text(found.last_store_timestamp_ms)
-    say(
+    said = (
         f"{found.path}: {found.message_count:,} messages, {bytes_text(found.size_bytes)}"
         + (f", stored {first} to {last}" if found.message_count else "")
         + (f", {found.still_compressed:,} with compressed bodies" if found.still_compressed else "")
         + f". Read {bytes_text(found.bytes_read)} in {found.row_groups_read} row groups of "
         f"{found.files_read} of {found.files_total} files."
     )
-    return 0
+    return answer("export", found, said)

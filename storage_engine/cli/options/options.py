@@ -41,7 +41,6 @@ REPLICAS_STOPPED = (
 )
 """Help of the option by which a person answers for what this node can't tell."""
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 POLICY_SETTINGS = {one.name: one for one in settings_of(Policy)}
 
 CLEAN = (

@@ -29,7 +29,7 @@ from storage_engine.cli.options.options import (
     store_of_connection,
 )
 from storage_engine.cli.options.stores_file import SECRET_KEY, NamedStore, find_named, named_stores
-from storage_engine.cli.shell.command import NAMED, GroupedOption
+from storage_engine.cli.shell.command import NAMED, GroupedOption, wants_json
 from storage_engine.cli.shell.values import NamedPath, key_value_pairs, time_zone
 from storage_engine.commands import Command, Text
 from storage_engine.core.host import ANY_HOST
@@ -248,7 +248,7 @@ def takes_store(
                 if not looks:
                     given["broker_type"] = given["broker_type"] or _kind_if_readable(given["store"])
                 managed = managed_store(**given, live=live, policy=chosen)
-            elif each and not any(values.values()) and named_stores():
+            elif each and not (wants_json() or any(values.values())) and named_stores():
                 managed = None
             elif connection:
                 raise click.UsageError(f"{_EITHER if lake else _STORE_OR_CONNECTION}; found no STORE.")
