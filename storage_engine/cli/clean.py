@@ -20,7 +20,7 @@ from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.lag import LagOfPlan, print_groups
 from storage_engine.cli.output.next_line import say_cleanup, say_next
 from storage_engine.cli.output.notify_option import AlarmsTold, alarms_told, notify_option
-from storage_engine.cli.output.output import error_json, print_json, say, say_notes
+from storage_engine.cli.output.output import answer, error_json, print_json, say, say_notes
 from storage_engine.cli.output.plan_output import ASSUMED, by_hand, plan_json, print_plan
 from storage_engine.cli.output.progress import progress, waiting
 from storage_engine.cli.shell.command import command, json_option, said_by, wants_json
@@ -31,18 +31,18 @@ from storage_engine.core.host import person
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import UNCHANGED, bytes_text, count_text
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.plan import Plan, PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 
 if TYPE_CHECKING:
     from storage_engine.lake.archive.archive import SegmentJob
     from storage_engine.retention.monitor.notifying import Means
+    from storage_engine.retention.plan.deciding import Decided
     from storage_engine.retention.quarantine.undo import UndoResult
     from storage_engine.retention.report.finishing import FinishResult
     from storage_engine.retention.report.report import Report
     from storage_engine.retention.steps import (
         ArchiveResult,
-        PlanResult,
         ReleaseResult,
     )
     from storage_engine.retention.store.managed_store import ManagedStore
@@ -81,8 +81,11 @@ def clean(
     refuse_cleanup(managed)
     request = PlanRequest(manual=manual, max_segments=max_segments, replicas_stopped=replicas_stopped or "")
     if dry_run:
-        _dry_run(managed, request)
-        return 0
+        lag = LagOfPlan(managed)
+        seen = preview(managed, request, hold_back=lag)
+        return show_dry_run(
+            "clean", managed, seen, lag, lambda: by_hand(managed, request, seen, hold_back=LagOfPlan(managed))
+        )
     with alarms_told(managed, "clean", notify) as told:
         if run_key is None or not _is_begun(managed, run_key):
             # Bad input leaves no trace, not even a run; the plan looks at all of this once more.
@@ -101,20 +104,28 @@ def _is_begun(managed: ManagedStore, run_key: str) -> bool:
     return False
 
 
-def _dry_run(managed: ManagedStore, request: PlanRequest) -> None:
-    """Show what a run would do now and what consumers would lose by it; nothing is changed."""
-    from storage_engine.brokers import find_broker
-    from storage_engine.retention.plan.preview import preview
+def show_dry_run(
+    kind: str,
+    managed: ManagedStore,
+    seen: Decided,
+    lag: LagOfPlan,
+    asked: Callable[[], Plan | None] = lambda: None,
+) -> int:
+    """Show what a run would do now and what consumers would lose by it; nothing is changed.
 
-    lag = LagOfPlan(managed)
-    seen = preview(managed, request, hold_back=lag)
-    if wants_json():
-        print_json("clean", {"dry_run": True, "plan": plan_json(managed, seen), **lag.as_json()})
-        return
-    say("Dry run: this is what a run would do now.")
-    print_plan(managed, seen, by_hand(managed, request, seen, hold_back=LagOfPlan(managed)))
-    print_groups(lag.groups, lag.source, find_broker(managed.broker).words.queue)
-    say("\nDry run: nothing was archived, deleted or changed.")
+    :param kind: as of :func:`print_json`.
+    :param asked: returns what would go by hand, as :func:`print_plan` takes it.
+    """
+    from storage_engine.brokers import find_broker
+
+    def in_words(_: object) -> None:
+        say("Dry run: this is what a run would do now.")
+        print_plan(managed, seen, asked())
+        print_groups(lag.groups, lag.source, find_broker(managed.broker).words.queue)
+        say("\nDry run: nothing was archived, deleted or changed.")
+
+    consumers = {"groups": lag.groups, "source": lag.source}
+    return answer(kind, {"dry_run": True, "plan": plan_json(managed, seen), **consumers}, in_words)
 
 
 def _run(managed: ManagedStore, run_key: str, request: PlanRequest, told: AlarmsTold) -> int:
@@ -134,28 +145,28 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, told: Alarms
             return _end(cleanup, told)
         if assumes_defaults(managed):
             tell(ASSUMED)
-        planned = make_plan(cleanup, run_key)
-        try:
-            take_steps(cleanup)
-        except Exception:
-            tell(f"stopped; the plan is {planned.digest}; the report: {cycle.report(cleanup).report_text}")
-            raise
+        take_steps(cleanup)
         return _end(cleanup, told)
 
 
-def make_plan(cleanup: cycle.Cleanup, run_key: str) -> PlanResult:
-    """Make or find a run's plan, and say how it goes on and what it deletes."""
-    tell(f"run {run_key}; if it is interrupted, --run-key {run_key} goes on with it")
+def take_steps(cleanup: cycle.Cleanup) -> None:
+    """Make or find a run's plan, and take every step up to the report, which is written where one fails."""
+    key = cleanup.run_key
+    tell(f"run {key}; if it is interrupted, --run-key {key} goes on with it")
     planned = cycle.plan(cleanup)
     tell(
         f"plan: {count_text(planned.deletes, 'segment')} to delete, "
         f"{bytes_text(planned.delete_bytes)}; {planned.kept} to keep"
     )
-    return planned
+    try:
+        _take_steps(cleanup)
+    except Exception:
+        tell(f"stopped; the plan is {planned.digest}; the report: {cycle.report(cleanup).report_text}")
+        raise
 
 
-def take_steps(cleanup: cycle.Cleanup) -> None:
-    """Take every step between plan and report, and say what each came to."""
+def _take_steps(cleanup: cycle.Cleanup) -> None:
+    """Take the steps between plan and report, and say what each came to."""
     from storage_engine.retention.report.finishing import validated_since
 
     for step in cycle.CLEANUP[1:-1]:
@@ -180,17 +191,30 @@ def _end(cleanup: cycle.Cleanup, told: AlarmsTold) -> int:
     problems = (*finished.errors, finished.refused, finished.not_approved, *finished.wrong_lakes)
     page = Path(finished.report_json).with_name(PAGE).absolute()
     told(*report.alarms, *filter(None, problems), link=page.as_uri())
-    if wants_json():
-        print_json("clean", report_shown(cleanup, report, finished))
-    else:
-        print_report(report, finished)
-        if finished.refused:
-            finished.raise_refused()
+    show_report("clean", cleanup, report, finished)
+    if not wants_json():
         _say_next(cleanup, report)
     return 0 if finished.ok else 1
 
 
-def report_shown(cleanup: cycle.Cleanup, report: Report, finished: FinishResult) -> dict[str, Any]:
+def show_report(
+    kind: str, cleanup: cycle.Cleanup, report: Report, finished: FinishResult, **more: object
+) -> None:
+    """Print a run's report, and for a person where it is.
+
+    :param kind: as of :func:`print_json`.
+    :param more: what JSON has beside it.
+    :raises StorageEngineError: a log was refused; JSON has the error among its values.
+    """
+    if wants_json():
+        print_json(kind, {**_report_json(cleanup, report, finished), **more})
+        return
+    _print_report(report, finished)
+    if finished.refused:
+        finished.raise_refused()
+
+
+def _report_json(cleanup: cycle.Cleanup, report: Report, finished: FinishResult) -> dict[str, Any]:
     """Return a run's report as plain values, with the error that it ends with, if it does."""
     from storage_engine.retention.report.finishing import report_json
     from storage_engine.retention.store.brokers import assumes_defaults
@@ -207,8 +231,7 @@ def report_shown(cleanup: cycle.Cleanup, report: Report, finished: FinishResult)
     return {**shown, "error": error_json(error, said_by(click.get_current_context()))}
 
 
-def print_report(report: Report, finished: FinishResult) -> None:
-    """Print a run's report, and where it is."""
+def _print_report(report: Report, finished: FinishResult) -> None:
     from storage_engine.retention.report.report_text import report_text
     from storage_engine.retention.store.report_files import PAGE
 

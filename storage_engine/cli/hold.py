@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from storage_engine.cli.options.store_argument import address_options, takes_store
-from storage_engine.cli.output.live_output import print_broker, print_hold
+from storage_engine.cli.output.live_output import print_hold
 from storage_engine.cli.output.output import answer, print_json, say, say_notes
 from storage_engine.cli.shell.command import command, json_option, wants_json
 from storage_engine.cli.shell.values import reason_text
@@ -21,6 +21,7 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import count_text
 from storage_engine.model.broker.live import RunningBroker
 from storage_engine.model.settings.policy import ShieldMode
+from storage_engine.retention.hold.hold_text import broker_text
 
 if TYPE_CHECKING:
     from storage_engine.retention.hold.leaving_unproven import Acceptance
@@ -122,7 +123,7 @@ def _running(managed: ManagedStore) -> RunningBroker:
 
 def _print(kind: str, broker: RunningBroker, result: HoldResult) -> int:
     def in_words(shown: object) -> None:
-        print_broker(broker)
+        say(broker_text(broker))
         print_hold(result.status)
 
     return answer(kind, {"broker": to_jsonable(broker), **to_jsonable(result)}, in_words)

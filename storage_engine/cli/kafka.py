@@ -15,18 +15,16 @@ import click
 from storage_engine import cycle
 from storage_engine.cli.clean import (
     archive_with_progress,
-    make_plan,
-    print_report,
-    report_shown,
+    show_dry_run,
+    show_report,
     take_steps,
-    tell,
 )
 from storage_engine.cli.options.options import REPLICAS_STOPPED
 from storage_engine.cli.options.store_argument import takes_store
-from storage_engine.cli.output.lag import LagOfPlan, print_groups
+from storage_engine.cli.output.lag import LagOfPlan
 from storage_engine.cli.output.next_line import say_next
 from storage_engine.cli.output.output import print_json, say
-from storage_engine.cli.output.plan_output import plan_json, print_plan
+from storage_engine.cli.output.plan_output import print_plan
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import Group, command, json_option, wants_json
 from storage_engine.cli.shell.values import key_value_pairs, reason_text, size_bytes
@@ -97,8 +95,6 @@ def make_room(
 
     Without --broker only what no other node has goes, or what you say is stopped everywhere.
     """
-    from storage_engine.brokers import find_broker
-
     if force and free_bytes is None and free_percent is None:
         raise click.UsageError("--force: expected --bytes or --free-percent with it, found neither.")
     request = PlanRequest(
@@ -115,14 +111,7 @@ def make_room(
             holds_back = dry_run or managed.policy.lag_policy is LagPolicy.BLOCK
             seen = _decided(managed, store, request, lag if holds_back else None)
         if dry_run:
-            if wants_json():
-                shown = {"dry_run": True, "plan": plan_json(managed, seen), **lag.as_json()}
-                print_json("kafka make-room", shown)
-                return 0
-            print_plan(managed, seen, None)
-            print_groups(lag.groups, lag.source, find_broker(managed.broker).words.queue)
-            say("\nDry run: nothing was archived, deleted or changed.")
-            return 0
+            return show_dry_run("kafka make-room", managed, seen, lag)
         if not wants_json():
             print_plan(managed, seen, None)
         if seen.plan.to_delete and not yes:
@@ -204,12 +193,7 @@ def _run(managed: ManagedStore, store: BrokerStore, run_key: str, request: PlanR
             measure_lag=partial(_lag, _asked(managed)),
             archive_with=archive_with_progress,
         )
-        make_plan(cleanup, run_key)
-        try:
-            take_steps(cleanup)
-        except Exception:
-            tell(f"stopped; the report: {cycle.report(cleanup).report_text}")
-            raise
+        take_steps(cleanup)
         finished = cycle.report(cleanup)
         report = build_report(context, run_key)
         room = tuple(
@@ -217,12 +201,8 @@ def _run(managed: ManagedStore, store: BrokerStore, run_key: str, request: PlanR
             for then, now in zip(before, _disks(store.data_paths), strict=True)
         )
         is_there = _is_there(room, request, deleted=bool(report.freed_bytes))
-        if wants_json():
-            print_json("kafka make-room", {**report_shown(cleanup, report, finished), "room": room})
-        else:
-            print_report(report, finished)
-            if finished.refused:
-                finished.raise_refused()
+        show_report("kafka make-room", cleanup, report, finished, room=room)
+        if not wants_json():
             _say_room(room, is_there=is_there, deleted=bool(report.freed_bytes))
         return 0 if finished.ok and is_there else 1
 

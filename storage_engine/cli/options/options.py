@@ -59,12 +59,6 @@ _FLAGS = {"archive": "--archive-policy", "undo_directories": "--undo-directory"}
 _UNITS = {"hours": "HOURS", "percent": "PERCENT"}
 
 
-def argument_of(name: str) -> str:
-    """Return the argument that a command gets a setting of a store as."""
-    one = SETTINGS[name]
-    return one.own_field
-
-
 def setting_option(name: str, **more: Any) -> click.Option:
     """Return the option for a setting of a store, as its table describes it.
 
@@ -81,7 +75,7 @@ def setting_option(name: str, **more: Any) -> click.Option:
         more.setdefault("type", NamedPath(path_type=str))
     if one.kind is Kind.WHOLE_NUMBER:
         more["type"] = click.IntRange(min=1)
-    return GroupedOption([one.option, argument_of(name)], **more)
+    return GroupedOption([one.option, one.own_field], **more)
 
 
 def lake_of(*, required: bool) -> click.Option:
@@ -233,14 +227,6 @@ def policy_option(name: str) -> click.Option:
         metavar=_UNITS[name.rpartition("_")[2]],
         help=one.help,
     )
-
-
-def policy_of(values: Mapping[str, Any]) -> Policy:
-    """Return the policy that options amount to; what has none is as the table says.
-
-    :param values: by the names of settings.
-    """
-    return Policy(**policy_values(values))
 
 
 def policy_values(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,10 +19,8 @@ from click.core import ParameterSource
 from storage_engine.cli.options.options import (
     CONN_ID,
     SECOND_LAKE,
-    argument_of,
     journal_of,
     lake_of,
-    policy_of,
     policy_option,
     policy_values,
     setting_option,
@@ -98,12 +96,14 @@ def live_broker(
     :param kind: tells the name of the store's kind of broker, for a message; None: it may be any.
     :raises click.UsageError: options that contradict each other or lack one.
     """
-    said = {name: values[argument_of(name)] for name in _NAMES}
+    said = {name: values[SETTINGS[name].own_field] for name in _NAMES}
     if values[_UNVERIFIED] and not said["tls"]:
         raise click.UsageError(f"--tls-unverified: expected {_shown_option('tls')} with it, found none.")
     if not (said["broker_address"] or said["name_servers"] or said["client_config"]):
         if given := [
-            _shown_option(name) for name, value in said.items() if value and _is_typed(argument_of(name))
+            _shown_option(name)
+            for name, value in said.items()
+            if value and _is_typed(SETTINGS[name].own_field)
         ]:
             expected = address_options(kind())
             raise click.UsageError(f"{', '.join(given)}: expected {expected} with it, found none.")
@@ -234,7 +234,7 @@ def takes_store(
                     values.pop(name, None)
                 return command(*arguments, managed=of_file, **values)
             live = live_broker({name: values.pop(name) for name in live_names}, lambda: _kind(given))
-            chosen = policy_of({name: values.pop(name) for name in policy})
+            chosen = Policy(**policy_values({name: values.pop(name) for name in policy}))
             conn_id = values.pop("conn_id", None)
             if conn_id is not None:
                 if names := ", ".join(filter(None, (_shown({**given, "live": live}), *_stated(policy)))):
