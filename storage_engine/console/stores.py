@@ -76,7 +76,10 @@ class AskedJournal:
 
 @dataclass(frozen=True, slots=True)
 class StoresAnswer:
-    """:param problem: why a journal can't be asked, as a sentence; "" where all were."""
+    """What the page of all stores shows.
+
+    :param problem: why a journal can't be asked, as a sentence; "" where all were.
+    """
 
     now_ms: int
     stores: tuple[StoreLine, ...]

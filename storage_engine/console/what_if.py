@@ -52,7 +52,10 @@ class SettingLine:
 
 @dataclass(frozen=True, slots=True)
 class IngestLine:
-    """:param profile: the weight of each hour of the day, in the store's time zone."""
+    """How much comes a day, and at which hours.
+
+    :param profile: the weight of each hour of the day, in the store's time zone.
+    """
 
     bytes_per_day: int
     profile: tuple[float, ...]
@@ -79,7 +82,10 @@ class WhatIfSettings:
 
 @dataclass(frozen=True, slots=True)
 class AskedIngest:
-    """:param factor: of the ingest. None, as of all here: as today."""
+    """How much is to come instead of what comes today.
+
+    :param factor: of the ingest. None, as of all here: as today.
+    """
 
     factor: float | None = None
     bytes_per_day: int | None = None

@@ -191,7 +191,8 @@ async def one_at_a_time() -> AsyncIterator[None]:
 
 
 async def json_object(request: Request) -> dict[str, Any]:
-    """
+    """Read the JSON object that a request has as its body.
+
     :raises HTTPException: it isn't a JSON object, or it is larger than any question is.
     """
     # A page of another site can't send this type without asking first.
@@ -394,7 +395,10 @@ def one(request: Request, store: ReadableStore, user: GetUserDep, dags: Readable
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """:param media_type: with its charset, where it is text."""
+    """A file of the page, as it is sent.
+
+    :param media_type: with its charset, where it is text.
+    """
 
     content: bytes
     media_type: str

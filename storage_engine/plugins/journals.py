@@ -48,7 +48,9 @@ _of_journals = ThreadPoolExecutor(_MOST_THREADS, "storage-engine-journal")
 
 
 class WebJournal(JournalReader):
-    """:param url: SQLAlchemy URL of a journal.
+    """A journal of which a server holds up few threads, and none for long.
+
+    :param url: SQLAlchemy URL of a journal.
 
     :param answer_seconds: how long its server may take.
     :raises BadInputError: not a URL.

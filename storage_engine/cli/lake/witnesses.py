@@ -24,7 +24,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class WitnessedLake:
-    """
+    """A lake, and the journal that says which receipts it has to have.
+
     :param journal_url: journal that says which receipts the lake has to have; None: there is none.
     :param words: the options that name both, for a next command.
     :param directory: as --lake names it; None: a connection names the lake.

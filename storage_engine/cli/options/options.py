@@ -298,7 +298,10 @@ def before_airflow() -> None:
 
 
 def check_either(lake_dir: Path | None, conn_id: str | None) -> None:
-    """:raises click.UsageError: both are given, or neither."""
+    """Make sure that a call names either a lake or a connection.
+
+    :raises click.UsageError: both are given, or neither.
+    """
     if (lake_dir is None) == (conn_id is None):
         raise click.UsageError("Expected either --lake DIRECTORY or --conn-id ID.")
 
