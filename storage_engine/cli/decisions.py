@@ -11,7 +11,7 @@ import click
 from storage_engine.cli.options.options import (
     check_store,
     conn_id_option,
-    journal_or_connection,
+    lake_and_journal,
     lake_option,
 )
 from storage_engine.cli.options.store_argument import takes_store
@@ -53,7 +53,7 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str) 
     """Let the plan with this DIGEST go without receipts. The journal and the report say who decided it."""
     from storage_engine.journal.journal import Journal
 
-    journal = Journal(journal_or_connection(lake_dir, conn_id))
+    journal = Journal(lake_and_journal(lake_dir, conn_id)[1])
     waiver = journal.waive(digest, person(), reason)
     said = f"Plan {waiver.plan_digest} may go without receipts: {waiver.reason} ({waiver.person})"
     return answer("waive", waiver, said)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from storage_engine.cli.options.options import (
+    check_either,
     conn_id_option,
     lake_option,
     second_lake_option,
@@ -40,11 +41,7 @@ def _base(lake_dir: Path | None, second_lake_dir: Path | None, conn_id: str | No
 
     :raises click.UsageError: both are given, or neither.
     """
-    if (lake_dir is None) == (conn_id is None):
-        raise click.UsageError(
-            "Expected either --lake DIRECTORY or --conn-id ID, or one of STORAGE_ENGINE_LAKE and "
-            "STORAGE_ENGINE_CONN_ID."
-        )
+    check_either(lake_dir, conn_id)
     if conn_id is not None:
         return store_of_connection(conn_id)
     assert lake_dir is not None

@@ -15,11 +15,10 @@ import click
 from storage_engine.cli.lake.keep import keep
 from storage_engine.cli.lake.witnesses import WitnessedLake, part_journal, witness_options
 from storage_engine.cli.options.options import (
-    check_either,
     journal_of,
+    lake_and_journal,
     lake_option,
     of_lake,
-    store_of_connection,
 )
 from storage_engine.cli.output.output import answer, print_json, print_table, say
 from storage_engine.cli.output.progress import waiting
@@ -187,19 +186,6 @@ def compact(target: WitnessedLake, dry_run: bool) -> int:
     return 1 if done.faults else 0
 
 
-def _lake_of(lake_dir: Path | None, conn_id: str | None) -> tuple[LakeConfig, str]:
-    """Return a lake, and the URL of the journal that belongs to it.
-
-    :raises click.UsageError: both are given, or neither.
-    """
-    check_either(lake_dir, conn_id)
-    if lake_dir is not None:
-        return LakeConfig.local(lake_dir), journal_of(lake_dir)
-    assert conn_id is not None
-    store = store_of_connection(conn_id)
-    return store.lake, store.journal_url
-
-
 _directory_option = of_lake(
     "--lake",
     "lake_dir",
@@ -236,7 +222,7 @@ def info(lake_dir: Path | None, conn_id: str | None) -> int:
     """
     from storage_engine.lake.move.describing import describe
 
-    found = describe(_lake_of(lake_dir, conn_id)[0])
+    found = describe(lake_and_journal(lake_dir, conn_id)[0])
     said = said_by(click.get_current_context())
     found = replace(found, refused=with_arguments(found.refused, said))
     answer("lake info", found, print_info)
@@ -257,7 +243,7 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool) -> int
     """
     from storage_engine.lake.move.moving import relocate as relocate_lake
 
-    config, journal_url = _lake_of(lake_dir, conn_id)
+    config, journal_url = lake_and_journal(lake_dir, conn_id)
     # First: once the lake can be opened, a run may write into a journal that a copy still shares.
     part_journal(journal_url)
     with waiting("Checking"):
@@ -315,7 +301,7 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path) -
             "found none. Make it, or mount its disk.",
             param_hint="--to",
         )
-    source = open_lake(_lake_of(lake_dir, conn_id)[0])
+    source = open_lake(lake_and_journal(lake_dir, conn_id)[0])
     with waiting("Copying"):
         done = copy_lake(source, LakeConfig.local(target_dir))
     if wants_json():
@@ -346,7 +332,7 @@ def promote(lake_dir: Path | None, conn_id: str | None, reason: str) -> int:
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.move.copying import promote as make_writable
 
-    done = make_writable(open_lake(_lake_of(lake_dir, conn_id)[0]), person(), reason)
+    done = make_writable(open_lake(lake_and_journal(lake_dir, conn_id)[0]), person(), reason)
     stores = f"STORE --lake {quote(str(lake_dir))}"
     said = Text(
         f"Lake {done.lake_id}, a copy of {done.copy_of} until now, may be written: {done.reason} "
@@ -369,7 +355,7 @@ def upgrade(lake_dir: Path | None, conn_id: str | None) -> int:
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.catalog.writing import upgrade as raise_version
 
-    opened = open_lake(_lake_of(lake_dir, conn_id)[0])
+    opened = open_lake(lake_and_journal(lake_dir, conn_id)[0])
     before, now = raise_version(opened)
     said = (
         f"{opened.location}: the lake is of version {now} already. Nothing was changed."

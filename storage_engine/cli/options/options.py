@@ -303,13 +303,19 @@ def check_either(lake_dir: Path | None, conn_id: str | None) -> None:
     :raises click.UsageError: both are given, or neither.
     """
     if (lake_dir is None) == (conn_id is None):
-        raise click.UsageError("Expected either --lake DIRECTORY or --conn-id ID.")
+        raise click.UsageError(
+            "Expected either --lake DIRECTORY or --conn-id ID, or one of STORAGE_ENGINE_LAKE and "
+            "STORAGE_ENGINE_CONN_ID."
+        )
 
 
-def journal_or_connection(lake_dir: Path | None, conn_id: str | None) -> str:
-    """The URL of the journal beside a lake, or of a connection's.
+def lake_and_journal(lake_dir: Path | None, conn_id: str | None) -> tuple[LakeConfig, str]:
+    """Return a lake, and the URL of the journal that belongs to it.
 
     :raises click.UsageError: both are given, or neither.
     """
     check_either(lake_dir, conn_id)
-    return store_of_connection(str(conn_id)).journal_url if lake_dir is None else journal_of(lake_dir)
+    if lake_dir is not None:
+        return LakeConfig.local(lake_dir), journal_of(lake_dir)
+    store = store_of_connection(str(conn_id))
+    return store.lake, store.journal_url
