@@ -64,17 +64,6 @@ _LEAST_SPAN_MS = HOUR_MS
 
 
 @dataclass(frozen=True, slots=True)
-class AskedJournal:
-    """A journal, and the stores of it that are asked for.
-
-    :param names: ids of their connections.
-    """
-
-    reader: JournalReader
-    names: Collection[str]
-
-
-@dataclass(frozen=True, slots=True)
 class StoresAnswer:
     """What the page of all stores shows.
 
@@ -88,19 +77,24 @@ class StoresAnswer:
     version: int = 1
 
 
-def all_stores(journals: Sequence[AskedJournal], now_ms: int) -> StoresAnswer:
-    """Return all stores that are asked for; of those that a journal doesn't tell of, why."""
-    lines: list[StoreLine] = []
-    problems = []
-    for asked in journals:
-        try:
-            lines += _of_journal(asked, now_ms)
-        except StorageEngineError as error:
-            problems.append(str(error))
-            lines += (
-                StoreLine(name, problem=str(error), problem_kind=ProblemKind.JOURNAL) for name in asked.names
-            )
-    return StoresAnswer(now_ms, worst_first(lines), " ".join(problems))
+def all_stores(reader: JournalReader, names: Collection[str], now_ms: int) -> StoresAnswer:
+    """Return the stores of a journal that are asked for; where it doesn't tell of them, why.
+
+    :param names: ids of their connections.
+    """
+    try:
+        return StoresAnswer(now_ms, worst_first(_of_journal(reader, names, now_ms)))
+    except StorageEngineError as error:
+        return unreadable(names, str(error), now_ms)
+
+
+def unreadable(names: Iterable[str], problem: str, now_ms: int) -> StoresAnswer:
+    """Return stores of which nothing is known, as their journal can't be read.
+
+    :param problem: why, as a sentence.
+    """
+    lines = (StoreLine(name, problem=problem, problem_kind=ProblemKind.JOURNAL) for name in names)
+    return StoresAnswer(now_ms, tuple(lines), problem)
 
 
 def line_of(reader: JournalReader, name: str, now_ms: int) -> StoreLine:
@@ -109,19 +103,19 @@ def line_of(reader: JournalReader, name: str, now_ms: int) -> StoreLine:
     :raises JournalUnavailableError: the journal can't be read.
     :raises BadInputError: it is of another version.
     """
-    (line,) = _of_journal(AskedJournal(reader, (name,)), now_ms)
+    (line,) = _of_journal(reader, (name,), now_ms)
     return line
 
 
-def _of_journal(asked: AskedJournal, now_ms: int) -> Iterator[StoreLine]:
-    found = {one.name: one for one in asked.reader.summaries(asked.names, now_ms)}
-    for name in asked.names:
+def _of_journal(reader: JournalReader, names: Collection[str], now_ms: int) -> Iterator[StoreLine]:
+    found = {one.name: one for one in reader.summaries(names, now_ms)}
+    for name in names:
         if name in found:
             yield _line(name, found[name], now_ms)
         else:
             yield StoreLine(
                 name,
-                problem=f"{asked.reader.name} knows no store of this name. The first run of a DAG on it "
+                problem=f"{reader.name} knows no store of this name. The first run of a DAG on it "
                 "records it.",
                 problem_kind=ProblemKind.NO_STORE,
             )
