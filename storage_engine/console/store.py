@@ -132,8 +132,6 @@ class StoreAnswer:
     topics: tuple[TopicDay, ...] = ()
     standing: StandingLine | None = None
     findings: FoundLine | None = None
-    kind: str = "store"
-    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +139,6 @@ class RunsAnswer:
     """Runs of a store, the newest first."""
 
     runs: tuple[RunLine, ...]
-    kind: str = "runs"
-    version: int = 1
 
 
 def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:

@@ -73,8 +73,6 @@ class StoresAnswer:
     now_ms: int
     stores: tuple[StoreLine, ...]
     problem: str = ""
-    kind: str = "stores"
-    version: int = 1
 
 
 def all_stores(reader: JournalReader, names: Collection[str], now_ms: int) -> StoresAnswer:

@@ -76,8 +76,6 @@ class WhatIfSettings:
     can: bool = False
     why: str = ""
     at_ms: int | None = None
-    kind: str = "what-if-settings"
-    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +124,6 @@ class WhatIfAnswer:
     windows: tuple[tuple[int, int], ...]
     advice: tuple[Advice, ...]
     took_ms: int
-    kind: str = "what-if"
-    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)
