@@ -14,6 +14,7 @@ from storage_engine.cli.options.store_argument import has_lake, takes_store
 from storage_engine.cli.output.live_output import live_json, look_live, print_live
 from storage_engine.cli.output.output import (
     NAME_WIDTH,
+    answer,
     print_json,
     print_table,
     put,
@@ -140,11 +141,11 @@ def plan(
     )
     notices = (*seen.plan.notices, *_touched(managed))
     seen = replace(seen, plan=replace(seen.plan, notices=notices))
-    if wants_json():
-        print_json("plan", plan_json(managed, seen))
-    else:
-        print_plan(managed, seen, by_hand(managed, request, seen, levels))
-    return 0
+    return answer(
+        "plan",
+        plan_json(managed, seen),
+        lambda _: print_plan(managed, seen, by_hand(managed, request, seen, levels)),
+    )
 
 
 def _touched(managed: ManagedStore) -> tuple[str, ...]:
@@ -249,8 +250,8 @@ def index_lookup(
             ", with --key.",
         )
     if wants_json():
-        answer = {"topic": topic, "key": key, "physical_offsets": matches.offsets, "unindexed": unindexed}
-        print_json("index-lookup", {**answer, "unread": matches.unread})
+        shown = {"topic": topic, "key": key, "physical_offsets": matches.offsets, "unindexed": unindexed}
+        print_json("index-lookup", {**shown, "unread": matches.unread})
         return 0 if matches.offsets else 1
     for offset in matches.offsets:
         put(offset)

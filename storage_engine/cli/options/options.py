@@ -197,36 +197,18 @@ def policy_option(name: str) -> click.Option:
     """Return the option for a setting of the policy."""
     one = POLICY_SETTINGS[name]
     flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
+    more: dict[str, Any] = {"help": one.help}
     if one.choices:
-        return GroupedOption(
-            [flag, name],
-            group="Policy",
-            type=click.Choice(one.choices),
-            default=one.default_text,
-            show_default=True,
-            help=one.help,
-        )
-    if one.kind is tuple:
-        return GroupedOption(
-            [flag, name],
-            group="Policy",
-            metavar="DIRECTORY",
-            type=NamedPath(file_okay=False),
-            multiple=True,
-            callback=absolute_paths,
-            help=f"{one.help} Repeatable.",
-        )
-    if name.endswith("_bytes_per_second"):
-        return GroupedOption([flag, name], group="Policy", metavar="SIZE", callback=speed, help=one.help)
-    return GroupedOption(
-        [flag, name],
-        group="Policy",
-        type=click.IntRange(one.minimum, one.maximum),
-        default=one.default,
-        show_default=one.default is not None,
-        metavar=_UNITS[name.rpartition("_")[2]],
-        help=one.help,
-    )
+        more |= {"type": click.Choice(one.choices), "default": one.default_text, "show_default": True}
+    elif one.kind is tuple:
+        more |= {"metavar": "DIRECTORY", "type": NamedPath(file_okay=False), "multiple": True}
+        more |= {"callback": absolute_paths, "help": f"{one.help} Repeatable."}
+    elif name.endswith("_bytes_per_second"):
+        more |= {"metavar": "SIZE", "callback": speed}
+    else:
+        more |= {"type": click.IntRange(one.minimum, one.maximum), "default": one.default}
+        more |= {"show_default": one.default is not None, "metavar": _UNITS[name.rpartition("_")[2]]}
+    return GroupedOption([flag, name], group="Policy", **more)
 
 
 def policy_values(values: Mapping[str, Any]) -> dict[str, Any]:
