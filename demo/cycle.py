@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from demo.checks import DemoCheck, check_outcome, segment_hashes, tell_checks
-from demo.dag_run import DagRun, Say
+from demo.dag_run import DagRun, DemoAirflow, Say
 from demo.directory import clear, run_demo_in
 from demo.spark import check_spark, event_log_conf
 from storage_engine.project.init import STORE_CONNECTION, Project, init_project
-from storage_engine.project.up import LocalAirflow, SampleStore, free_port, unpack_sample_store
+from storage_engine.project.up import SampleStore, free_port, unpack_sample_store
 
 MONITOR_ID = f"storage_monitor__{STORE_CONNECTION}"
 DAG_ID = f"storage_retention__{STORE_CONNECTION}"
@@ -49,7 +49,7 @@ def _run(directory: Path, say: Say, tell: Say) -> int:
         fields={"spark_from": "0"},
         spark_conf=event_log_conf(events),
     )
-    with LocalAirflow(project, free_port(), say, is_edited=False) as airflow:
+    with DemoAirflow(project, free_port(), say) as airflow:
         run = DagRun(airflow, DAG_ID, say)
         # A DAG that is off is told nothing: first the one that is told, then the one that tells.
         run.switch_on()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+import urllib.parse
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from types import TracebackType
 from typing import Any
 
 from storage_engine.exceptions import StorageEngineError
+from storage_engine.project.init import Project
 from storage_engine.project.up import AirflowApi, ApiError, LocalAirflow
 
 _DAG_SECONDS = 120.0
@@ -14,9 +18,100 @@ _START_SECONDS = 180.0
 _RUN_SECONDS = 600.0
 _FINAL_STATES = ("success", "failed")
 
+_GET_ATTEMPTS = 5
+
 Say = Callable[[str], None]
 States = Mapping[str, str | None]
 """Of every task; None before it is scheduled."""
+
+
+class RunsApi(AirflowApi):
+    """A client that follows runs of DAGs."""
+
+    __slots__ = ()
+
+    def get(self, path: str) -> Any:
+        """Ask; again for a while if the server is too busy to answer, since asking changes nothing."""
+        for _ in range(_GET_ATTEMPTS - 1):
+            try:
+                return self.get_once(path)
+            except ApiError as error:
+                if error.status is not None and error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                    raise
+            time.sleep(1)
+        return self.get_once(path)
+
+    def unpause(self, dag_id: str) -> None:
+        """Let a DAG run, by its schedule and by hand."""
+        self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
+
+    def first_run(self, dag_id: str) -> str | None:
+        """The id of a DAG's first run; None before there is one."""
+        runs = self.get(f"/api/v2/dags/{dag_id}/dagRuns?order_by=run_after&limit=1")["dag_runs"]
+        return str(runs[0]["dag_run_id"]) if runs else None
+
+    def trigger(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
+        """Create a run by hand.
+
+        :return: its id.
+        """
+        run = self.post(f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf or {}})
+        return str(run["dag_run_id"])
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        return str(self.get(f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}")["state"])
+
+    def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
+        """State of every task of a run; None before it is scheduled."""
+        instances = self.get(f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances?limit=200")
+        return {task["task_id"]: task["state"] for task in instances["task_instances"]}
+
+    def result(self, dag_id: str, run_id: str, task_id: str) -> Any:
+        """Return what a task returned.
+
+        :raises ApiError: with status 404 when it returned nothing.
+        """
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances/{_quote(task_id)}"
+        return self.get(f"{path}/xcomEntries/return_value?deserialize=true")["value"]
+
+
+def _quote(run_id: str) -> str:
+    return urllib.parse.quote(run_id, safe="")
+
+
+class DemoAirflow(LocalAirflow):
+    """A project's Airflow whose DAGs nobody edits while it runs, so they are not parsed again and again. It
+    runs for minutes, so its scheduler looks more often for the next task."""
+
+    def __init__(self, project: Project, port: int, say: Say) -> None:
+        super().__init__(project, port, say)
+        self._is_done = False
+        self._environment["AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL"] = "3600"
+        self._environment["AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME"] = "0.25"
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._is_done:
+            self._tree.stop(politely=False)
+        else:
+            super().__exit__(kind, error, trace)
+
+    def begin_stop(self) -> None:
+        """Let the components end while the caller goes on; nothing that they do matters any more.
+
+        Whatever is left of them at the end is killed.
+        """
+        self._say("stopping Airflow")
+        self._is_done = True
+        self._tree.ask()
+
+    def api(self) -> RunsApi:
+        """An authenticated client of the running API server."""
+        return RunsApi.log_in(self.address, self.user, self.password)
 
 
 class DagRun:
@@ -26,9 +121,9 @@ class DagRun:
     :param say: receives progress, line by line.
     """
 
-    def __init__(self, airflow: LocalAirflow, dag_id: str, say: Say) -> None:
+    def __init__(self, airflow: DemoAirflow, dag_id: str, say: Say) -> None:
         self._airflow = airflow
-        self._api: AirflowApi = airflow.api()
+        self._api = airflow.api()
         self._dag_id = dag_id
         self._say = say
         self._run_id = ""

@@ -16,7 +16,7 @@ from typing import Any
 
 from demo.brokers.rocketmq import Load, RocketMQ, find_jars
 from demo.checks import DemoCheck, file_hashes, tell_checks
-from demo.dag_run import DagRun, Say, States
+from demo.dag_run import DagRun, DemoAirflow, Say, States
 from demo.directory import clear, run_demo_in
 from demo.live_checks import (
     BrokerBefore,
@@ -31,7 +31,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.store import DiskUsage
 from storage_engine.project.init import STORE_CONNECTION, Project, init_project
-from storage_engine.project.up import LocalAirflow, free_port
+from storage_engine.project.up import free_port
 from storage_engine.retention import steps
 from storage_engine.retention.hold.leaving_unproven import Acceptance
 from storage_engine.retention.plan.watching import watch
@@ -131,7 +131,7 @@ def _run(directory: Path, say: Say, tell: Say) -> int:
         project = init_project(
             directory, store_root=mq.root, broker_conf=mq.broker_conf, fields=_connection(mq)
         )
-        with LocalAirflow(project, free_port(), say, is_edited=False) as airflow:
+        with DemoAirflow(project, free_port(), say) as airflow:
             runs = DagRun(airflow, MONITOR_ID, say), DagRun(airflow, DAG_ID, say)
             outcome = _cycle(mq, load, store, *runs, say)
         checks = check_live(store, outcome)

@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 from playwright.sync_api import Page, sync_playwright
 
-from demo.dag_run import DagRun
+from demo.dag_run import DagRun, DemoAirflow
 from storage_engine.project.init import STORE_CONNECTION, init_project
-from storage_engine.project.up import LocalAirflow, free_port, unpack_sample_store
+from storage_engine.project.up import free_port, unpack_sample_store
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
@@ -35,7 +35,7 @@ def take_all(directory: Path) -> None:
     PICTURES.mkdir(exist_ok=True)
     sample = unpack_sample_store(directory)
     project = init_project(directory, store_root=sample.root, broker_conf=sample.broker_conf)
-    with LocalAirflow(project, free_port(), _say, is_edited=False) as airflow:
+    with DemoAirflow(project, free_port(), _say) as airflow:
         run = DagRun(airflow, RETENTION, _say)
         run.switch_on()
         DagRun(airflow, MONITOR, _say).switch_on()
@@ -83,7 +83,7 @@ def _take(page: Page, name: str) -> None:
     _say(f"{name}.png")
 
 
-def _log_in(page: Page, airflow: LocalAirflow) -> None:
+def _log_in(page: Page, airflow: DemoAirflow) -> None:
     page.goto(airflow.address)
     page.fill("input[name=username]", airflow.user)
     page.fill("input[name=password]", airflow.password)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -14,42 +14,38 @@ from storage_engine import cycle
 from storage_engine.cli.options.options import (
     CLEAN,
     REPLICAS_STOPPED,
-    check_lakes_of_new,
     check_store,
-    json_option,
 )
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.lag import LagOfPlan, print_groups
 from storage_engine.cli.output.next_line import say_cleanup, say_next
 from storage_engine.cli.output.notify_option import AlarmsTold, alarms_told, notify_option
-from storage_engine.cli.output.output import error_json, print_json, say, say_notes
+from storage_engine.cli.output.output import answer, error_json, print_json, say, say_notes
 from storage_engine.cli.output.plan_output import ASSUMED, by_hand, plan_json, print_plan
 from storage_engine.cli.output.progress import progress, waiting
-from storage_engine.cli.shell.command import command, said_by
+from storage_engine.cli.shell.command import command, json_option, said_by, wants_json
 from storage_engine.cli.shell.values import reason_text
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import person
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import UNCHANGED, bytes_text, count_text
-from storage_engine.model.plan import PlanRequest
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.model.plan import Plan, PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 
 if TYPE_CHECKING:
     from storage_engine.lake.archive.archive import SegmentJob
     from storage_engine.retention.monitor.notifying import Means
+    from storage_engine.retention.plan.deciding import Decided
     from storage_engine.retention.quarantine.undo import UndoResult
     from storage_engine.retention.report.finishing import FinishResult
     from storage_engine.retention.report.report import Report
     from storage_engine.retention.steps import (
         ArchiveResult,
-        PlanResult,
         ReleaseResult,
     )
     from storage_engine.retention.store.managed_store import ManagedStore
-
-
-Tell = Callable[[str], None]
 
 
 @command()
@@ -73,50 +69,70 @@ def clean(
     replicas_stopped: str | None,
     run_key: str | None,
     notify: tuple[Means, ...],
-    as_json: bool,
 ) -> int:
     """Archive, prove and delete what the rules let expire of STORE now, then clean up behind it.
 
     The order is: plan, lag, archive with proof, delete, delete what pointed into it, flush, validate.
     A run that was killed is finished by giving its --run-key again.
     """
+    from storage_engine.retention.plan.preview import preview
     from storage_engine.retention.store.brokers import refuse_cleanup
 
     refuse_cleanup(managed)
     request = PlanRequest(manual=manual, max_segments=max_segments, replicas_stopped=replicas_stopped or "")
     if dry_run:
-        _dry_run(managed, request, as_json)
-        return 0
+        lag = LagOfPlan(managed)
+        seen = preview(managed, request, hold_back=lag)
+        return show_dry_run(
+            "clean", managed, seen, lag, lambda: by_hand(managed, request, seen, hold_back=LagOfPlan(managed))
+        )
     with alarms_told(managed, "clean", notify) as told:
-        return _run(managed, run_key or f"clean-{clock_ms()}", request, as_json, told)
+        if run_key is None or not _is_begun(managed, run_key):
+            # Bad input leaves no trace, not even a run; the plan looks at all of this once more.
+            preview(managed, request)
+        return _run(managed, run_key or f"clean-{clock_ms()}", request, told)
 
 
-def _dry_run(managed: ManagedStore, request: PlanRequest, as_json: bool) -> None:
-    """Show what a run would do now and what consumers would lose by it; nothing is changed."""
+def _is_begun(managed: ManagedStore, run_key: str) -> bool:
+    """Return whether the journal has a run of this key: it goes on with what was planned then."""
+    from storage_engine.journal.journal import Journal
+
+    with suppress(StorageEngineError):
+        journal = Journal(managed.journal_url, read_only=True)
+        store = journal.find_store(managed.real_root, managed.host)
+        return store is not None and journal.find_run(store.store_id, run_key) is not None
+    return False
+
+
+def show_dry_run(
+    kind: str,
+    managed: ManagedStore,
+    seen: Decided,
+    lag: LagOfPlan,
+    asked: Callable[[], Plan | None] = lambda: None,
+) -> int:
+    """Show what a run would do now and what consumers would lose by it; nothing is changed.
+
+    :param kind: as of :func:`print_json`.
+    :param asked: returns what would go by hand, as :func:`print_plan` takes it.
+    """
     from storage_engine.brokers import find_broker
-    from storage_engine.retention.plan.preview import preview
 
-    lag = LagOfPlan(managed)
-    seen = preview(managed, request, hold_back=lag)
-    if as_json:
-        print_json("clean", {"dry_run": True, "plan": plan_json(managed, seen), **lag.as_json()})
-        return
-    say("Dry run: this is what a run would do now.")
-    print_plan(managed, seen, by_hand(managed, request, seen, hold_back=LagOfPlan(managed)))
-    print_groups(lag.groups, lag.source, find_broker(managed.broker).words.queue)
-    say("\nDry run: nothing was archived, deleted or changed.")
+    def in_words(_: object) -> None:
+        say("Dry run: this is what a run would do now.")
+        print_plan(managed, seen, asked())
+        print_groups(lag.groups, lag.source, find_broker(managed.broker).words.queue)
+        say("\nDry run: nothing was archived, deleted or changed.")
+
+    consumers = {"groups": lag.groups, "source": lag.source}
+    return answer(kind, {"dry_run": True, "plan": plan_json(managed, seen), **consumers}, in_words)
 
 
-def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: bool, told: AlarmsTold) -> int:
-    from storage_engine.retention.plan.preview import preview
+def _run(managed: ManagedStore, run_key: str, request: PlanRequest, told: AlarmsTold) -> int:
     from storage_engine.retention.quarantine.undo import undone_before
     from storage_engine.retention.store.brokers import assumes_defaults
     from storage_engine.retention.store.context import opened
 
-    tell = silent if as_json else tell_on_stderr
-    # Bad input leaves no trace, not even a run; the plan looks at all of this once more.
-    preview(managed, request)
-    check_lakes_of_new(managed)
     with opened(managed) as store:
         cleanup = cycle.Cleanup(store, run_key, request, archive_with=archive_with_progress)
         undone = undone_before(store, run_key)
@@ -126,31 +142,31 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
                 "back, and nothing is done now. Without --run-key a new run begins, which deletes them again "
                 "if the rules let it."
             )
-            return _end(cleanup, as_json, told)
+            return _end(cleanup, told)
         if assumes_defaults(managed):
             tell(ASSUMED)
-        planned = make_plan(cleanup, run_key, tell)
-        try:
-            take_steps(cleanup, tell)
-        except Exception:
-            tell(f"stopped; the plan is {planned.digest}; the report: {cycle.report(cleanup).report_text}")
-            raise
-        return _end(cleanup, as_json, told)
+        take_steps(cleanup)
+        return _end(cleanup, told)
 
 
-def make_plan(cleanup: cycle.Cleanup, run_key: str, tell: Tell) -> PlanResult:
-    """Make or find a run's plan, and say how it goes on and what it deletes."""
-    tell(f"run {run_key}; if it is interrupted, --run-key {run_key} goes on with it")
+def take_steps(cleanup: cycle.Cleanup) -> None:
+    """Make or find a run's plan, and take every step up to the report, which is written where one fails."""
+    key = cleanup.run_key
+    tell(f"run {key}; if it is interrupted, --run-key {key} goes on with it")
     planned = cycle.plan(cleanup)
     tell(
         f"plan: {count_text(planned.deletes, 'segment')} to delete, "
         f"{bytes_text(planned.delete_bytes)}; {planned.kept} to keep"
     )
-    return planned
+    try:
+        _take_steps(cleanup)
+    except Exception:
+        tell(f"stopped; the plan is {planned.digest}; the report: {cycle.report(cleanup).report_text}")
+        raise
 
 
-def take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:
-    """Take every step between plan and report, and say what each came to."""
+def _take_steps(cleanup: cycle.Cleanup) -> None:
+    """Take the steps between plan and report, and say what each came to."""
     from storage_engine.retention.report.finishing import validated_since
 
     for step in cycle.CLEANUP[1:-1]:
@@ -166,7 +182,7 @@ def take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:
             tell(line)
 
 
-def _end(cleanup: cycle.Cleanup, as_json: bool, told: AlarmsTold) -> int:
+def _end(cleanup: cycle.Cleanup, told: AlarmsTold) -> int:
     from storage_engine.retention.report.report import build_report
     from storage_engine.retention.store.report_files import PAGE
 
@@ -175,17 +191,30 @@ def _end(cleanup: cycle.Cleanup, as_json: bool, told: AlarmsTold) -> int:
     problems = (*finished.errors, finished.refused, finished.not_approved, *finished.wrong_lakes)
     page = Path(finished.report_json).with_name(PAGE).absolute()
     told(*report.alarms, *filter(None, problems), link=page.as_uri())
-    if as_json:
-        print_json("clean", report_shown(cleanup, report, finished))
-    else:
-        print_report(report, finished)
-        if finished.refused:
-            finished.raise_refused()
+    show_report("clean", cleanup, report, finished)
+    if not wants_json():
         _say_next(cleanup, report)
     return 0 if finished.ok else 1
 
 
-def report_shown(cleanup: cycle.Cleanup, report: Report, finished: FinishResult) -> dict[str, Any]:
+def show_report(
+    kind: str, cleanup: cycle.Cleanup, report: Report, finished: FinishResult, **more: object
+) -> None:
+    """Print a run's report, and for a person where it is.
+
+    :param kind: as of :func:`print_json`.
+    :param more: what JSON has beside it.
+    :raises StorageEngineError: a log was refused; JSON has the error among its values.
+    """
+    if wants_json():
+        print_json(kind, {**_report_json(cleanup, report, finished), **more})
+        return
+    _print_report(report, finished)
+    if finished.refused:
+        finished.raise_refused()
+
+
+def _report_json(cleanup: cycle.Cleanup, report: Report, finished: FinishResult) -> dict[str, Any]:
     """Return a run's report as plain values, with the error that it ends with, if it does."""
     from storage_engine.retention.report.finishing import report_json
     from storage_engine.retention.store.brokers import assumes_defaults
@@ -202,8 +231,7 @@ def report_shown(cleanup: cycle.Cleanup, report: Report, finished: FinishResult)
     return {**shown, "error": error_json(error, said_by(click.get_current_context()))}
 
 
-def print_report(report: Report, finished: FinishResult) -> None:
-    """Print a run's report, and where it is."""
+def _print_report(report: Report, finished: FinishResult) -> None:
     from storage_engine.retention.report.report_text import report_text
     from storage_engine.retention.store.report_files import PAGE
 
@@ -283,20 +311,17 @@ LINES: Mapping[Callable[..., object], Callable[[cycle.Cleanup, Any], Iterable[st
 """What a step came to, in words."""
 
 
-def tell_on_stderr(line: str) -> None:
-    """Say what a step came to."""
-    say(line, err=True)
-
-
-def silent(line: str) -> None:
-    """Say nothing, where JSON is all that is wanted."""
+def tell(line: str) -> None:
+    """Say what a step came to, where not JSON is all that is wanted."""
+    if not wants_json():
+        say(line, err=True)
 
 
 @command()
 @click.argument("run")
 @takes_store(second_lake=True, connection=True)
 @json_option
-def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
+def undo(run: str, managed: ManagedStore) -> int:
     """Bring back what RUN deleted from STORE: segments, consume queue and index files, as they were.
 
     It takes a run that had --undo-window-hours, or undo_window_hours in its connection, whose window isn't
@@ -312,7 +337,7 @@ def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
     before = None if managed.is_live else undone_before(managed, run)
     done = before or bring_back(managed, run, person())
     finished = finish(managed, run)
-    if as_json:
+    if wants_json():
         print_json("undo", {**to_jsonable(done), "report_json": finished.report_json})
         return 0
     files = f"{count_text(done.segments, 'segment')} and {count_text(done.dependents, 'file')}"

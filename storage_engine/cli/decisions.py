@@ -11,13 +11,12 @@ import click
 from storage_engine.cli.options.options import (
     check_store,
     conn_id_option,
-    journal_or_connection,
-    json_option,
+    lake_and_journal,
     lake_option,
 )
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.output import answer, store_name
-from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.command import command, json_option
 from storage_engine.cli.shell.values import reason_text
 from storage_engine.commands import Command, Text
 from storage_engine.core.host import person
@@ -50,14 +49,14 @@ def _digest(context: click.Context, parameter: click.Parameter, digest: str | No
     "--reason", callback=reason_text, required=True, help="Why these segments may go without a proven copy."
 )
 @json_option
-def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str, as_json: bool) -> int:
+def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str) -> int:
     """Let the plan with this DIGEST go without receipts. The journal and the report say who decided it."""
     from storage_engine.journal.journal import Journal
 
-    journal = Journal(journal_or_connection(lake_dir, conn_id))
+    journal = Journal(lake_and_journal(lake_dir, conn_id)[1])
     waiver = journal.waive(digest, person(), reason)
     said = f"Plan {waiver.plan_digest} may go without receipts: {waiver.reason} ({waiver.person})"
-    return answer("waive", waiver, said, as_json=as_json)
+    return answer("waive", waiver, said)
 
 
 @command()
@@ -85,7 +84,6 @@ def approve(
     digest: str | None,
     lower_to: str | None,
     minimum_retention_hours: int | None,
-    as_json: bool,
 ) -> int:
     """Approve, as a second person, that a plan of STORE is carried out. The journal keeps both accounts.
 
@@ -114,12 +112,12 @@ def approve(
         else:
             both = " and ".join(person.text for person in lowered.persons)
             said = f"{managed.real_root} has approval: {lower_to} from now on, by {both}."
-        return answer("approve", {"lowered": lowered}, said, as_json=as_json)
+        return answer("approve", {"lowered": lowered}, said)
     assert digest is not None
     run, reply = approve_plan(journal, known, digest, this_account())
     assert reply.person is not None
     said = f"Plan {digest} is approved by {reply.person.text}; run {run.run_key} may go on."
-    return answer("approve", {"run_key": run.run_key, "answer": reply}, said, as_json=as_json)
+    return answer("approve", {"run_key": run.run_key, "answer": reply}, said)
 
 
 @command()
@@ -135,7 +133,6 @@ def accept_loss(
     end_offset: int,
     log: str | None,
     reason: str,
-    as_json: bool,
 ) -> int:
     """Go on without a range of STORE's log that is LOST: validation warns of it from then on.
 
@@ -146,7 +143,7 @@ def accept_loss(
     check_store(managed)
     loss = steps.accept_loss(managed, start_offset, end_offset, person(), reason, log)
     said = f"{loss.log} [{start_offset}, {end_offset}) is accepted as lost: {reason} ({loss.person})"
-    return answer("accept-loss", loss, said, as_json=as_json)
+    return answer("accept-loss", loss, said)
 
 
 @command()
@@ -166,7 +163,6 @@ def adopt(
     log: str | None,
     reason: str,
     force: bool,
-    as_json: bool,
 ) -> int:
     """Open a new lineage for STORE, after other bytes were found under offsets that are archived already.
 
@@ -180,7 +176,7 @@ def adopt(
     record = open_new_lineage(managed, person(), reason, force=force, log=log)
     what = f"Store {store_name(managed)}" if log is None else f"Log {log} of store {store_name(managed)}"
     said = f"{what} is at lineage {record.lineage_of(log or '')} from now on."
-    return answer("adopt", record, said, as_json=as_json)
+    return answer("adopt", record, said)
 
 
 @command()
@@ -195,7 +191,7 @@ def adopt(
     "it deletes them within a day and no lake proves them.",
 )
 @json_option
-def move(name: str, managed: ManagedStore, reason: str, leave_unproven: int | None, as_json: bool) -> int:
+def move(name: str, managed: ManagedStore, reason: str, leave_unproven: int | None) -> int:
     """Say that the store which was moved to STORE, or renamed, is called NAME and lies here from now on.
 
     Its stamp has to prove which store it is, and it may not lie at its old place any more. A store of Airflow
@@ -208,7 +204,7 @@ def move(name: str, managed: ManagedStore, reason: str, leave_unproven: int | No
     check_store(managed)
     record = record_move(managed, name, person(), reason, leave_unproven or 0)
     said = f"Store {record.store_id} is called {record.name} and lies at {record.real_path}."
-    return answer("move", record, said, as_json=as_json)
+    return answer("move", record, said)
 
 
 @command()
@@ -224,7 +220,6 @@ def stamp(
     reason: str,
     store_id: str | None,
     new: bool,
-    as_json: bool,
 ) -> int:
     """Say which store the directory STORE is, after it was copied, or its stamp or lake was lost.
 
@@ -238,4 +233,4 @@ def stamp(
         raise click.UsageError("Expected --new or --store-id, found both.")
     written = write_stamp(managed, person(), reason, store_id=store_id, new=new)
     said = f"{managed.real_root} is store {written.store_id}, lineage {written.lineage}."
-    return answer("stamp", written, said, as_json=as_json)
+    return answer("stamp", written, said)

@@ -13,7 +13,6 @@ import click
 
 from storage_engine.cli.options.options import (
     is_lake_there,
-    json_option,
     pipeline_of,
     places_of,
     where_to_make,
@@ -21,6 +20,7 @@ from storage_engine.cli.options.options import (
 from storage_engine.cli.options.store_argument import has_lake, takes_store
 from storage_engine.cli.options.stores_file import named_stores
 from storage_engine.cli.output.output import (
+    answer,
     findings_json,
     print_error,
     print_json,
@@ -30,7 +30,13 @@ from storage_engine.cli.output.output import (
     terminal_width,
 )
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import command, said_by, with_store_of_connection
+from storage_engine.cli.shell.command import (
+    command,
+    json_option,
+    said_by,
+    wants_json,
+    with_store_of_connection,
+)
 from storage_engine.commands import Arguments, Command, Text, commands_in, rendered, with_arguments
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.jsonable import to_jsonable
@@ -65,7 +71,7 @@ _SOURCES = {
 @command()
 @takes_store(lake=None, second_lake=True, connection=True, each=True, policy=("undo_directories",))
 @json_option
-def doctor(managed: ManagedStore | None, as_json: bool) -> int:
+def doctor(managed: ManagedStore | None) -> int:
     """Say what STORE is, what is wrong with it or risky, and what to do, the most urgent first.
 
     Needs nothing but the store. With --lake the lake, and what of the store it proves, as well; with
@@ -95,7 +101,7 @@ def doctor(managed: ManagedStore | None, as_json: bool) -> int:
         # Where an edge worker sees the store, Airflow's hosts don't: what Airflow knows is said all the same.
         if pipeline is None or pipeline.queue is None:
             raise
-        if not as_json:
+        if not wants_json():
             print_pipeline(pipeline, said_by(context), clock_ms())
             raise
         print_json("doctor", _elsewhere_json(managed, pipeline, error, said_by(context), clock_ms()))
@@ -105,10 +111,7 @@ def doctor(managed: ManagedStore | None, as_json: bool) -> int:
     said = said_by(context)
     if conn_id is not None:
         said = with_store_of_connection(said, managed)
-    if as_json:
-        print_json("doctor", diagnosis_json(found, said))
-    else:
-        print_diagnosis(found, said)
+    answer("doctor", diagnosis_json(found, said), lambda _: print_diagnosis(found, said))
     return 1 if found.is_urgent else 0
 
 

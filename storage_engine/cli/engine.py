@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.cli.options.options import json_option
 from storage_engine.cli.options.store_argument import has_lake, takes_store
-from storage_engine.cli.output.output import answer, print_json, say
+from storage_engine.cli.output.output import answer, say
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.command import command, json_option
 from storage_engine.cli.shell.interruption import ended_by_signal
+from storage_engine.commands import join_texts
 from storage_engine.exceptions import BadInputError
 from storage_engine.retention.hold.hold_text import positions_text
 
@@ -78,7 +78,7 @@ def _lines(descriptor: int, ends: threading.Event) -> Iterator[bytes]:
 @command()
 @takes_store(lake=False)
 @json_option
-def flush(managed: ManagedStore, as_json: bool) -> int:
+def flush(managed: ManagedStore) -> int:
     """Take log, queues, index and checkpoint of STORE to disk, which storage-engine writes.
 
     The process that serves it is asked; where none does, the store is opened, and recovered if it has to be.
@@ -92,12 +92,8 @@ def flush(managed: ManagedStore, as_json: bool) -> int:
             f"{managed.root}: expected a store that storage-engine writes, found another. "
             "Nothing was changed. Name a store that storage-engine itself writes."
         )
-    if as_json:
-        print_json("flush", found)
-        return 0
-    for name, positions in (("before", found.before), ("after", found.after)):
-        say(f"{name}: {positions_text(positions)}")
-    return 0
+    positions = (("before", found.before), ("after", found.after))
+    return answer("flush", found, "\n".join(f"{name}: {positions_text(one)}" for name, one in positions))
 
 
 @command()
@@ -113,7 +109,7 @@ def flush(managed: ManagedStore, as_json: bool) -> int:
     "as many as it takes.",
 )
 @json_option
-def recover(managed: ManagedStore, dry_run: bool, cut_messages: bool, index: str, as_json: bool) -> int:
+def recover(managed: ManagedStore, dry_run: bool, cut_messages: bool, index: str) -> int:
     """Make STORE clean whose broker did not stop cleanly, as that broker would when it starts.
 
     The log is cut off behind its last whole message. Queues and index are made to agree with it. A store
@@ -129,18 +125,13 @@ def recover(managed: ManagedStore, dry_run: bool, cut_messages: bool, index: str
             cut_messages=cut_messages,
             whole_index=index == "all",
         )
-    if as_json:
-        print_json("recover", found)
-        return 0
-    for line in found.lines:
-        say(line)
-    return 0
+    return answer("recover", found, join_texts("\n", found.lines))
 
 
 @command("rebuild-queues")
 @takes_store(lake=False)
 @json_option
-def rebuild_queues(managed: ManagedStore, as_json: bool) -> int:
+def rebuild_queues(managed: ManagedStore) -> int:
     """Make the consume queues and the index of STORE again from its log, while its broker is stopped.
 
     Where the log is damaged before its end, nothing is changed.
@@ -152,4 +143,4 @@ def rebuild_queues(managed: ManagedStore, as_json: bool) -> int:
         engine = engine_of(managed.broker, managed.root, "recovered")
         found = engine.rebuild_queues(settings_of(managed))
     said = f"{found.root}: queues and index were made again up to offset {found.log_end}."
-    return answer("rebuild-queues", found, said, as_json=as_json)
+    return answer("rebuild-queues", found, said)

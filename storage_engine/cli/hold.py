@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.cli.options.options import json_option
 from storage_engine.cli.options.store_argument import address_options, takes_store
-from storage_engine.cli.output.live_output import print_broker, print_hold
-from storage_engine.cli.output.output import print_json, say, say_notes
-from storage_engine.cli.shell.command import command
+from storage_engine.cli.output.live_output import print_hold
+from storage_engine.cli.output.output import answer, print_json, say, say_notes
+from storage_engine.cli.shell.command import command, json_option, wants_json
 from storage_engine.cli.shell.values import reason_text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import person
@@ -22,9 +21,11 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import count_text
 from storage_engine.model.broker.live import RunningBroker
 from storage_engine.model.settings.policy import ShieldMode
+from storage_engine.retention.hold.hold_text import broker_text
 
 if TYPE_CHECKING:
     from storage_engine.retention.hold.leaving_unproven import Acceptance
+    from storage_engine.retention.shield import ShieldResult
     from storage_engine.retention.steps import HoldResult
     from storage_engine.retention.store.managed_store import ManagedStore
 
@@ -63,10 +64,7 @@ def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @command()
 @takes_store(policy=("archive_margin_hours",))
 @json_option
-def hold(
-    managed: ManagedStore,
-    as_json: bool,
-) -> int:
+def hold(managed: ManagedStore) -> int:
     """Hold STORE, whose broker runs on, or renew its hold; then nothing goes that isn't released on purpose.
 
     clean does so by itself; inspect shows a hold and changes nothing. A hold that nobody renews
@@ -89,7 +87,7 @@ def hold(
         say("Before: ", notice, err=True)
     with opened(managed) as context:
         result = steps.hold(context, run_key=f"hold-{clock_ms()}")
-    _print("hold", broker, result, as_json)
+    _print("hold", broker, result)
     return 0 if result.status.is_well else 1
 
 
@@ -97,11 +95,7 @@ def hold(
 @takes_store()
 @leave_unproven_options
 @json_option
-def unmanage(
-    managed: ManagedStore,
-    acceptance: Acceptance | None,
-    as_json: bool,
-) -> int:
+def unmanage(managed: ManagedStore, acceptance: Acceptance | None) -> int:
     """Put every file's time and every setting of STORE's running broker back, and hold it no more.
 
     From then on the broker deletes by its own rules. Refused while a run has the store, and while these rules
@@ -112,8 +106,7 @@ def unmanage(
 
     broker = _running(managed)
     with opened(managed, only_gives_back=True) as context:
-        _print("unmanage", broker, steps.unmanage(context, acceptance=acceptance), as_json)
-    return 0
+        return _print("unmanage", broker, steps.unmanage(context, acceptance=acceptance))
 
 
 def _running(managed: ManagedStore) -> RunningBroker:
@@ -128,12 +121,12 @@ def _running(managed: ManagedStore) -> RunningBroker:
     return broker
 
 
-def _print(kind: str, broker: RunningBroker, result: HoldResult, as_json: bool) -> None:
-    if as_json:
-        print_json(kind, {"broker": to_jsonable(broker), **to_jsonable(result)})
-        return
-    print_broker(broker)
-    print_hold(result.status)
+def _print(kind: str, broker: RunningBroker, result: HoldResult) -> int:
+    def in_words(shown: object) -> None:
+        say(broker_text(broker))
+        print_hold(result.status)
+
+    return answer(kind, {"broker": to_jsonable(broker), **to_jsonable(result)}, in_words)
 
 
 @command()
@@ -141,12 +134,7 @@ def _print(kind: str, broker: RunningBroker, result: HoldResult, as_json: bool) 
 @click.option("--remove", is_flag=True, help="Remove it, once all that it keeps is in the log or proven.")
 @leave_unproven_options
 @json_option
-def shield(
-    managed: ManagedStore,
-    remove: bool,
-    acceptance: Acceptance | None,
-    as_json: bool,
-) -> int:
+def shield(managed: ManagedStore, remove: bool, acceptance: Acceptance | None) -> int:
     """Give all sealed segments of STORE that no lake proves a second name, in its .storage-engine directory.
 
     What is deleted from the log by force or by hand is still there then: the next call archives it with
@@ -167,7 +155,7 @@ def shield(
     managed = replace(managed, policy=replace(managed.policy, shield=ShieldMode.ON))
     if remove:
         notices = remove_shield_of(managed, acceptance)
-        if as_json:
+        if wants_json():
             print_json("shield", {"links": 0, "notices": notices})
             return 0
         say("Shield: removed" if not notices else "Shield: not all of it could be removed")
@@ -175,16 +163,17 @@ def shield(
         return 0
     with opened(managed) as store:
         result = tend_shield(store)
-    if as_json:
-        print_json("shield", result)
-    else:
-        say(f"Shield: {count_text(result.links, 'segment')} kept")
-        for what, offsets in (
-            ("archived now, with proof", result.archived),
-            ("gone from the log and not in the lake", result.gone),
-            ("given up for space", result.given_up),
-        ):
-            if offsets:
-                say(f"{what}: offset {', '.join(map(str, offsets))}")
-        say_notes(result.notices)
+    answer("shield", result, _print_shield)
     return 1 if result.gone or result.given_up else 0
+
+
+def _print_shield(result: ShieldResult) -> None:
+    say(f"Shield: {count_text(result.links, 'segment')} kept")
+    for what, offsets in (
+        ("archived now, with proof", result.archived),
+        ("gone from the log and not in the lake", result.gone),
+        ("given up for space", result.given_up),
+    ):
+        if offsets:
+            say(f"{what}: offset {', '.join(map(str, offsets))}")
+    say_notes(result.notices)

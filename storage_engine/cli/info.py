@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from storage_engine.cli.options.options import (
+    check_either,
     conn_id_option,
-    json_option,
     lake_option,
     second_lake_option,
     store_of_connection,
 )
 from storage_engine.cli.options.store_argument import managed_store
 from storage_engine.cli.options.stores_file import NamedStore, named_stores
-from storage_engine.cli.output.output import print_json, print_table, put, say
-from storage_engine.cli.shell.command import command
+from storage_engine.cli.output.output import answer, print_json, print_table, put, say
+from storage_engine.cli.shell.command import command, json_option, wants_json
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import is_this_host
@@ -41,20 +41,16 @@ def _base(lake_dir: Path | None, second_lake_dir: Path | None, conn_id: str | No
 
     :raises click.UsageError: both are given, or neither.
     """
-    if (lake_dir is None) == (conn_id is None):
-        raise click.UsageError(
-            "Expected either --lake DIRECTORY or --conn-id ID, or one of STORAGE_ENGINE_LAKE and "
-            "STORAGE_ENGINE_CONN_ID."
-        )
+    check_either(lake_dir, conn_id)
     if conn_id is not None:
         return store_of_connection(conn_id)
     assert lake_dir is not None
     return managed_store(lake_dir, lake_dir, second_lake_dir=second_lake_dir)
 
 
-def _print_named(stores: Mapping[str, NamedStore], as_json: bool) -> None:
+def _print_named(stores: Mapping[str, NamedStore]) -> None:
     (file,) = {store.file for store in stores.values()}
-    if as_json:
+    if wants_json():
         rows = [{"name": name, "fields": store.fields} for name, store in sorted(stores.items())]
         print_json("info", {"stores_file": file, "named_stores": rows})
         return
@@ -80,7 +76,6 @@ def info(
     lake_dir: Path | None,
     second_lake_dir: Path | None,
     conn_id: str | None,
-    as_json: bool,
 ) -> int:
     """Show what is managed: each store with its ranges on disk and in lakes, its last run, when it was
     verified, and who holds what.
@@ -91,7 +86,7 @@ def info(
     """
     stores_of_file = named_stores() if lake_dir is None and conn_id is None else {}
     if which is None and stores_of_file:
-        _print_named(stores_of_file, as_json)
+        _print_named(stores_of_file)
         return 0
     is_named = which in stores_of_file
     if is_named:
@@ -102,10 +97,7 @@ def info(
     found = _overview(base)
     wanted = base.real_root if conn_id is not None or is_named else which
     stores = found.stores if wanted is None else (_chosen(found, wanted, base),)
-    if as_json:
-        print_json("info", {**_overview_json(found), "stores": stores})
-    else:
-        print_overview(found, stores)
+    answer("info", {**_overview_json(found), "stores": stores}, lambda _: print_overview(found, stores))
     return 0 if found.is_known else 1
 
 
@@ -181,7 +173,6 @@ def runs(
     lake_dir: Path | None,
     conn_id: str | None,
     max_count: int,
-    as_json: bool,
 ) -> int:
     """List a store's runs, the newest first: why they ran, what went, how they ended.
 
@@ -194,20 +185,16 @@ def runs(
     reader = JournalReader(base.journal_url)
     stores = reader.stores()
     if run is None and which is None and not stores:
-        if as_json:
-            print_json("runs", {"store_id": None, "store": None, "runs": [], "notices": []})
-        else:
-            say(f"{reader.name}: no run has begun of any store.")
-        return 0
+        nothing: dict[str, Any] = {"store_id": None, "store": None, "runs": [], "notices": []}
+        return answer("runs", nothing, f"{reader.name}: no run has begun of any store.")
     row = _store(reader.name, stores, which, base if conn_id is not None else None)
     if run is not None:
-        _show_report(reader, row, run, as_json)
-        return 0
+        return _show_report(reader, row, run)
     found = reader.runs(row.store_id, limit=max_count)
     place = same_place(base, row)
     reports = {one.run_key: _report_file(place, one.run_key) for one in found}
     notices = _left_aside(place, row)
-    if as_json:
+    if wants_json():
         rows = [{"run": one, "report_json": reports[one.run_key]} for one in found]
         shown = {"store_id": row.store_id, "store": _called(row), "runs": rows}
         print_json("runs", {**shown, "notices": notices})
@@ -271,7 +258,7 @@ def _report_file(store: ManagedStore, run_key: str) -> str | None:
     return str(path) if path.is_file() else None
 
 
-def _show_report(reader: JournalReader, row: StoreRecord, run: str, as_json: bool) -> None:
+def _show_report(reader: JournalReader, row: StoreRecord, run: str) -> int:
     """:raises BadInputError: there is no such run, or it has no report."""
     from storage_engine.retention.report.finishing import report_of_stored
     from storage_engine.retention.report.report_text import report_text
@@ -294,10 +281,8 @@ def _show_report(reader: JournalReader, row: StoreRecord, run: str, as_json: boo
             " lists them.",
             page="command-line",
         )
-    if as_json:
-        print_json("runs", {"store_id": row.store_id, "run_key": run, "report": stored.report})
-    else:
-        put(report_text(report_of_stored(stored)).rstrip())
+    shown = {"store_id": row.store_id, "run_key": run, "report": stored.report}
+    return answer("runs", shown, lambda _: put(report_text(report_of_stored(stored)).rstrip()))
 
 
 def print_overview(found: Overview, stores: Sequence[ManagedOverview]) -> None:

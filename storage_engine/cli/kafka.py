@@ -15,21 +15,18 @@ import click
 from storage_engine import cycle
 from storage_engine.cli.clean import (
     archive_with_progress,
-    make_plan,
-    print_report,
-    report_shown,
-    silent,
+    show_dry_run,
+    show_report,
     take_steps,
-    tell_on_stderr,
 )
-from storage_engine.cli.options.options import REPLICAS_STOPPED, json_option
+from storage_engine.cli.options.options import REPLICAS_STOPPED
 from storage_engine.cli.options.store_argument import takes_store
-from storage_engine.cli.output.lag import LagOfPlan, print_groups
+from storage_engine.cli.output.lag import LagOfPlan
 from storage_engine.cli.output.next_line import say_next
 from storage_engine.cli.output.output import print_json, say
-from storage_engine.cli.output.plan_output import plan_json, print_plan
+from storage_engine.cli.output.plan_output import print_plan
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import Group, command
+from storage_engine.cli.shell.command import Group, command, json_option, wants_json
 from storage_engine.cli.shell.values import key_value_pairs, reason_text, size_bytes
 from storage_engine.commands import Command
 from storage_engine.core.clock import clock_ms
@@ -89,7 +86,6 @@ def make_room(
     dry_run: bool,
     yes: bool,
     run_key: str | None,
-    as_json: bool,
 ) -> int:
     """Free space on the disks of STORE, a stopped node, so that its broker starts again.
 
@@ -99,8 +95,6 @@ def make_room(
 
     Without --broker only what no other node has goes, or what you say is stopped everywhere.
     """
-    from storage_engine.brokers import find_broker
-
     if force and free_bytes is None and free_percent is None:
         raise click.UsageError("--force: expected --bytes or --free-percent with it, found neither.")
     request = PlanRequest(
@@ -117,19 +111,12 @@ def make_room(
             holds_back = dry_run or managed.policy.lag_policy is LagPolicy.BLOCK
             seen = _decided(managed, store, request, lag if holds_back else None)
         if dry_run:
-            if as_json:
-                shown = {"dry_run": True, "plan": plan_json(managed, seen), **lag.as_json()}
-                print_json("kafka make-room", shown)
-                return 0
+            return show_dry_run("kafka make-room", managed, seen, lag)
+        if not wants_json():
             print_plan(managed, seen, None)
-            print_groups(lag.groups, lag.source, find_broker(managed.broker).words.queue)
-            say("\nDry run: nothing was archived, deleted or changed.")
-            return 0
-        if not as_json:
-            print_plan(managed, seen, None)
-        if seen.plan.to_delete:
-            _confirm(yes=yes, as_json=as_json)
-        return _run(managed, store, run_key or f"make-room-{clock_ms()}", request, as_json=as_json)
+        if seen.plan.to_delete and not yes:
+            _confirm()
+        return _run(managed, store, run_key or f"make-room-{clock_ms()}", request)
 
 
 def _opened(managed: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
@@ -185,22 +172,17 @@ def _asked(managed: ManagedStore) -> ManagedStore:
     return replace(managed, live=replace(managed.live, deletes=BROKER_DELETES))
 
 
-def _confirm(*, yes: bool, as_json: bool) -> None:
-    if yes:
-        return
-    if as_json or not sys.stdin.isatty():
+def _confirm() -> None:
+    if wants_json() or not sys.stdin.isatty():
         raise click.UsageError("Nothing was changed. Look at the plan, with --dry-run; --yes carries it out.")
     if not click.confirm("\nArchive this with proof, and delete it then?"):
         raise click.Abort
 
 
-def _run(
-    managed: ManagedStore, store: BrokerStore, run_key: str, request: PlanRequest, *, as_json: bool
-) -> int:
+def _run(managed: ManagedStore, store: BrokerStore, run_key: str, request: PlanRequest) -> int:
     from storage_engine.retention.report.report import build_report
     from storage_engine.retention.store.context import opened
 
-    tell = silent if as_json else tell_on_stderr
     # The node itself is stopped, and changed under its own broker's locks.
     with opened(replace(managed, live=None), store) as context:
         before = _disks(store.data_paths)
@@ -211,12 +193,7 @@ def _run(
             measure_lag=partial(_lag, _asked(managed)),
             archive_with=archive_with_progress,
         )
-        make_plan(cleanup, run_key, tell)
-        try:
-            take_steps(cleanup, tell)
-        except Exception:
-            tell(f"stopped; the report: {cycle.report(cleanup).report_text}")
-            raise
+        take_steps(cleanup)
         finished = cycle.report(cleanup)
         report = build_report(context, run_key)
         room = tuple(
@@ -224,12 +201,8 @@ def _run(
             for then, now in zip(before, _disks(store.data_paths), strict=True)
         )
         is_there = _is_there(room, request, deleted=bool(report.freed_bytes))
-        if as_json:
-            print_json("kafka make-room", {**report_shown(cleanup, report, finished), "room": room})
-        else:
-            print_report(report, finished)
-            if finished.refused:
-                finished.raise_refused()
+        show_report("kafka make-room", cleanup, report, finished, room=room)
+        if not wants_json():
             _say_room(room, is_there=is_there, deleted=bool(report.freed_bytes))
         return 0 if finished.ok and is_there else 1
 
@@ -304,7 +277,6 @@ def run_tasks(
     replicas_stopped: str | None,
     deleted_topics: dict[str, str],
     run_key: str | None,
-    as_json: bool,
 ) -> int:
     """Do the five background tasks of a broker on STORE while it is stopped; beside a running one, look how
     far they are.
@@ -328,7 +300,7 @@ def run_tasks(
                 done, ok = _clean(cycle.Cleanup(store, run_key, request))
         with waiting("tasks"):
             results = run_broker_tasks(store, run_key, words=deleted_topics)
-    if as_json:
+    if wants_json():
         rows = [{**to_jsonable(one), "text": one.text} for one in results]
         print_json(
             "kafka run-tasks", {"run_key": run_key, "cleanup": done, "tasks": rows, "notices": notices}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.cli.options.options import conn_id_option, journal_or_connection, lake_option
+from storage_engine.cli.options.options import conn_id_option, lake_and_journal, lake_option
 from storage_engine.cli.options.stores_file import named_stores
 from storage_engine.cli.output.output import say
 from storage_engine.cli.shell.command import command
@@ -85,7 +85,7 @@ def _readers(lake_dir: Path | None, conn_id: str | None) -> tuple[JournalReader,
     if lake_dir is None and conn_id is None and (named := named_stores()):
         urls = [store.managed(store.path("lake"), None).journal_url for store in named.values()]
     else:
-        urls = [journal_or_connection(lake_dir, conn_id)]
+        urls = [lake_and_journal(lake_dir, conn_id)[1]]
     if not any(urls):
         raise BadInputError(
             "metrics: expected a store with a lake in the file of stores, found none. Nothing was started. "

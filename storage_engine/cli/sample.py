@@ -8,11 +8,10 @@ from shlex import quote
 
 import click
 
-from storage_engine.cli.options.options import json_option
 from storage_engine.cli.options.store_argument import installed_broker
 from storage_engine.cli.output.output import answer
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.command import command, json_option
 from storage_engine.cli.shell.values import TargetPath, moment_ms, size_bytes
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS, clock_ms
@@ -70,7 +69,6 @@ def sample(
     end: str | None,
     segment_bytes: int,
     broker_type: str | None,
-    as_json: bool,
 ) -> int:
     """Write a store into DIRECTORY as a broker leaves it, and its broker.conf.
 
@@ -92,4 +90,4 @@ def sample(
         f"{count_text(written.pending, 'message')} are pending.\n\nNext: ",
         Command("doctor", f"{quote(written.store)} --broker-conf {quote(written.configuration)}"),
     )
-    return answer("sample", {**asdict(written), "end_ms": end_ms}, said, as_json=as_json)
+    return answer("sample", {**asdict(written), "end_ms": end_ms}, said)

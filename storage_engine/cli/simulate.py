@@ -13,11 +13,10 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from storage_engine.cli.options.options import json_option
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.output import print_json, print_lines, print_table, say, store_head, store_name
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.command import command, json_option, wants_json
 from storage_engine.cli.shell.values import TargetPath, key_value_pairs, size_bytes
 from storage_engine.core.clock import HOUR_MS, clock_ms
 from storage_engine.core.durable import new_file
@@ -82,7 +81,6 @@ def simulate(
     days: int,
     svg_file: Path | None,
     png_file: Path | None,
-    as_json: bool,
 ) -> int:
     """Show how STORE's disk fills by its settings, beside what other settings would make of it.
 
@@ -115,7 +113,7 @@ def simulate(
             pictures.append((png_file, png_of(svg)))
     for path, data in pictures:
         _write_new(path, data)
-    if as_json:
+    if wants_json():
         print_json("simulate", {"name": store_name(managed), **to_jsonable(found)})
         return 0
     say(store_head(managed))

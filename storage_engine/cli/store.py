@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.cli.options.options import REPLICAS_STOPPED, json_option
+from storage_engine.cli.options.options import REPLICAS_STOPPED
 from storage_engine.cli.options.store_argument import has_lake, takes_store
 from storage_engine.cli.output.live_output import live_json, look_live, print_live
 from storage_engine.cli.output.output import (
     NAME_WIDTH,
+    answer,
     print_json,
     print_table,
     put,
@@ -25,7 +26,7 @@ from storage_engine.cli.output.output import (
 )
 from storage_engine.cli.output.plan_output import by_hand, plan_json, print_disks, print_pending, print_plan
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.command import command, json_option, wants_json
 from storage_engine.cli.shell.values import disk_percents, key_value_pairs, moment_ms, reason_text
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
@@ -52,7 +53,6 @@ def inspect(
     managed: ManagedStore,
     messages: bool,
     queues: bool,
-    as_json: bool,
 ) -> int:
     """Show what STORE is and holds: segments, queues, index, checkpoint, topics, settings in effect.
 
@@ -71,7 +71,7 @@ def inspect(
     aside = look_at_quarantines(managed, found.data_paths)
     lag = _archive_lag(managed) if has_lake(managed) else None
     shield = shield_summary(managed.real_root)
-    if as_json:
+    if wants_json():
         shown = {"name": store_name(managed), **found.data, "quarantines": to_jsonable(aside)}
         if look is not None:
             shown |= live_json(look)
@@ -120,7 +120,6 @@ def plan(
     disks: dict[str, str],
     manual: bool,
     replicas_stopped: str | None,
-    as_json: bool,
 ) -> int:
     """Show what a cleanup of STORE would delete, with a reason for every segment, and what goes with it.
 
@@ -142,11 +141,11 @@ def plan(
     )
     notices = (*seen.plan.notices, *_touched(managed))
     seen = replace(seen, plan=replace(seen.plan, notices=notices))
-    if as_json:
-        print_json("plan", plan_json(managed, seen))
-    else:
-        print_plan(managed, seen, by_hand(managed, request, seen, levels))
-    return 0
+    return answer(
+        "plan",
+        plan_json(managed, seen),
+        lambda _: print_plan(managed, seen, by_hand(managed, request, seen, levels)),
+    )
 
 
 def _touched(managed: ManagedStore) -> tuple[str, ...]:
@@ -167,7 +166,6 @@ def _touched(managed: ManagedStore) -> tuple[str, ...]:
 def lag(
     managed: ManagedStore,
     group: str | None,
-    as_json: bool,
 ) -> int:
     """Show how far each consumer group of STORE is behind, and what a cleanup now would take from it.
 
@@ -198,7 +196,7 @@ def lag(
             f"({', '.join(sorted(groups)) or 'none'}), found {group!r}.{meant(group, groups)}",
             page="command-line",
         )
-    if as_json:
+    if wants_json():
         print_json("lag", {"rows": rows, "source": tables.source, "pending": seen.pending})
     else:
         # What a person may ask for goes now only if the broker's own rules say so, too.
@@ -227,7 +225,6 @@ def index_lookup(
     topic: str,
     key: str,
     max_count: int | None,
-    as_json: bool,
 ) -> int:
     """List the physical offsets of TOPIC's messages that have KEY.
 
@@ -252,9 +249,9 @@ def index_lookup(
             Command("export"),
             ", with --key.",
         )
-    if as_json:
-        answer = {"topic": topic, "key": key, "physical_offsets": matches.offsets, "unindexed": unindexed}
-        print_json("index-lookup", {**answer, "unread": matches.unread})
+    if wants_json():
+        shown = {"topic": topic, "key": key, "physical_offsets": matches.offsets, "unindexed": unindexed}
+        print_json("index-lookup", {**shown, "unread": matches.unread})
         return 0 if matches.offsets else 1
     for offset in matches.offsets:
         put(offset)

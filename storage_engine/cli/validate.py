@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.cli.options.options import json_option
 from storage_engine.cli.options.store_argument import has_lake, takes_store
 from storage_engine.cli.output.output import print_json, print_table, say, say_notes
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.command import command, json_option, wants_json
 from storage_engine.cli.shell.values import NamedPath
 from storage_engine.commands import Command
 from storage_engine.core.wording import store_text
@@ -45,7 +44,6 @@ def validate(
     rows: bool,
     spark_master: str | None,
     output_dir: Path | None,
-    as_json: bool,
 ) -> int:
     """Check that STORE, and with --lake also store and lake together, hold every byte once and in order."""
     from storage_engine.brokers import find_broker
@@ -64,7 +62,7 @@ def validate(
         else:
             result = validate_store(managed, full=full, with_lake=has_lake(managed), output_dir=output_dir)
     output_dir = output_dir or validation_directory(managed, None)
-    if as_json:
+    if wants_json():
         print_json("validate", result.to_dict())
     else:
         say(store_text(result.name, managed.broker, managed.root))

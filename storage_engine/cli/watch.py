@@ -10,7 +10,6 @@ import click
 
 from storage_engine.cli.options.options import (
     check_store,
-    json_option,
     lake_option,
     policy_option,
     store_of_connection,
@@ -18,8 +17,8 @@ from storage_engine.cli.options.options import (
 )
 from storage_engine.cli.options.store_argument import managed_store, takes_store, with_live_broker
 from storage_engine.cli.output.notify_option import alarms_told, doctor_of, notify_option
-from storage_engine.cli.output.output import print_json, say, say_notes
-from storage_engine.cli.shell.command import command
+from storage_engine.cli.output.output import answer, say, say_notes
+from storage_engine.cli.shell.command import command, json_option
 from storage_engine.cli.shell.interruption import ended_by_signal
 from storage_engine.cli.shell.values import NamedPath
 from storage_engine.core.clock import clock_ms
@@ -41,7 +40,7 @@ _END_SECONDS: Final = 5.0
 @takes_store(second_lake=True, connection=True, policy=("archive", "archive_margin_hours"))
 @notify_option
 @json_option
-def monitor(managed: ManagedStore, notify: tuple[Means, ...], as_json: bool) -> int:
+def monitor(managed: ManagedStore, notify: tuple[Means, ...]) -> int:
     """Look at STORE, and keep what is found for metrics; of a broker that runs, the hold is renewed.
 
     A shield that is there is tended, too; else nothing is archived, and no segment is ever deleted. Have cron
@@ -56,10 +55,7 @@ def monitor(managed: ManagedStore, notify: tuple[Means, ...], as_json: bool) -> 
         with opened(managed) as context:
             found = steps.monitor(context, f"monitor-{clock_ms()}")
         told(*found.alarms)
-    if as_json:
-        print_json("monitor", found)
-    else:
-        _print(found)
+    answer("monitor", found, _print)
     return 1 if found.alarms else 0
 
 

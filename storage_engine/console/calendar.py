@@ -68,8 +68,6 @@ class CalendarAnswer:
     """Days by time."""
 
     days: tuple[Day, ...]
-    kind: str = "calendar"
-    version: int = 1
 
 
 def validation_calendar(reader: JournalReader, name: str, year: int) -> CalendarAnswer:

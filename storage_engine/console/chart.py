@@ -101,8 +101,6 @@ class ChartAnswer:
     rules: tuple[RuleLine, ...] = ()
     cleanups: tuple[CleanupRun, ...] = ()
     drift: tuple[DriftMark, ...] = ()
-    kind: str = "chart"
-    version: int = 1
 
 
 def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> ChartAnswer:

@@ -123,8 +123,6 @@ class Forecast:
     net: RateBand | None = None
     time_to: tuple[TimeToLevel, ...] = ()
     retention: TimeBand | None = None
-    kind: str = "forecast"
-    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from storage_engine.console.stores import (
     FindingLine,
     RunLine,
     StoreLine,
+    alarm_lines,
     finding_lines,
     line_of,
     run_line,
@@ -105,7 +106,7 @@ class FoundLine:
     """What the last look between two cleanups found."""
 
     at_ms: int
-    alarms: tuple[str, ...]
+    alarms: tuple[FindingLine, ...]
     notices: tuple[str, ...]
     causes: tuple[str, ...]
     doctor: tuple[FindingLine, ...]
@@ -131,8 +132,6 @@ class StoreAnswer:
     topics: tuple[TopicDay, ...] = ()
     standing: StandingLine | None = None
     findings: FoundLine | None = None
-    kind: str = "store"
-    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +139,6 @@ class RunsAnswer:
     """Runs of a store, the newest first."""
 
     runs: tuple[RunLine, ...]
-    kind: str = "runs"
-    version: int = 1
 
 
 def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
@@ -232,7 +229,7 @@ def _found(findings: Findings | None) -> FoundLine | None:
     found = findings.found
     return FoundLine(
         findings.at_ms,
-        tuple(found.get("alarms", ())),
+        alarm_lines(found.get("alarms", ())),
         tuple(found.get("notices", ())),
         tuple(found.get("causes", ())),
         finding_lines(found.get("doctor", ())),

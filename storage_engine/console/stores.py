@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from storage_engine.commands import commands_in
 from storage_engine.console.forecast import Forecast
 from storage_engine.console.rules import LevelState, Rules, level_state, rules_of
 from storage_engine.core.clock import HOUR_MS
-from storage_engine.core.jsonable import filled
+from storage_engine.core.jsonable import filled, from_jsonable
 from storage_engine.core.wording import duration_text, unexpected
-from storage_engine.exceptions import StorageEngineError
+from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.reading.answers import RunRow
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.store_summaries import DiskLevel, StoreSummary
@@ -63,40 +64,35 @@ _LEAST_SPAN_MS = HOUR_MS
 
 
 @dataclass(frozen=True, slots=True)
-class AskedJournal:
-    """A journal, and the stores of it that are asked for.
-
-    :param names: ids of their connections.
-    """
-
-    reader: JournalReader
-    names: Collection[str]
-
-
-@dataclass(frozen=True, slots=True)
 class StoresAnswer:
-    """:param problem: why a journal can't be asked, as a sentence; "" where all were."""
+    """What the page of all stores shows.
+
+    :param problem: why a journal can't be asked, as a sentence; "" where all were.
+    """
 
     now_ms: int
     stores: tuple[StoreLine, ...]
     problem: str = ""
-    kind: str = "stores"
-    version: int = 1
 
 
-def all_stores(journals: Sequence[AskedJournal], now_ms: int) -> StoresAnswer:
-    """Return all stores that are asked for; of those that a journal doesn't tell of, why."""
-    lines: list[StoreLine] = []
-    problems = []
-    for asked in journals:
-        try:
-            lines += _of_journal(asked, now_ms)
-        except StorageEngineError as error:
-            problems.append(str(error))
-            lines += (
-                StoreLine(name, problem=str(error), problem_kind=ProblemKind.JOURNAL) for name in asked.names
-            )
-    return StoresAnswer(now_ms, worst_first(lines), " ".join(problems))
+def all_stores(reader: JournalReader, names: Collection[str], now_ms: int) -> StoresAnswer:
+    """Return the stores of a journal that are asked for; where it doesn't tell of them, why.
+
+    :param names: ids of their connections.
+    """
+    try:
+        return StoresAnswer(now_ms, worst_first(_of_journal(reader, names, now_ms)))
+    except StorageEngineError as error:
+        return unreadable(names, str(error), now_ms)
+
+
+def unreadable(names: Iterable[str], problem: str, now_ms: int) -> StoresAnswer:
+    """Return stores of which nothing is known, as their journal can't be read.
+
+    :param problem: why, as a sentence.
+    """
+    lines = (StoreLine(name, problem=problem, problem_kind=ProblemKind.JOURNAL) for name in names)
+    return StoresAnswer(now_ms, tuple(lines), problem)
 
 
 def line_of(reader: JournalReader, name: str, now_ms: int) -> StoreLine:
@@ -105,19 +101,19 @@ def line_of(reader: JournalReader, name: str, now_ms: int) -> StoreLine:
     :raises JournalUnavailableError: the journal can't be read.
     :raises BadInputError: it is of another version.
     """
-    (line,) = _of_journal(AskedJournal(reader, (name,)), now_ms)
+    (line,) = _of_journal(reader, (name,), now_ms)
     return line
 
 
-def _of_journal(asked: AskedJournal, now_ms: int) -> Iterator[StoreLine]:
-    found = {one.name: one for one in asked.reader.summaries(asked.names, now_ms)}
-    for name in asked.names:
+def _of_journal(reader: JournalReader, names: Collection[str], now_ms: int) -> Iterator[StoreLine]:
+    found = {one.name: one for one in reader.summaries(names, now_ms)}
+    for name in names:
         if name in found:
             yield _line(name, found[name], now_ms)
         else:
             yield StoreLine(
                 name,
-                problem=f"{asked.reader.name} knows no store of this name. The first run of a DAG on it "
+                problem=f"{reader.name} knows no store of this name. The first run of a DAG on it "
                 "records it.",
                 problem_kind=ProblemKind.NO_STORE,
             )
@@ -127,7 +123,7 @@ def _line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
     """Return a store's line; what another release wrote of it hides no other store."""
     try:
         return store_line(name, summary, now_ms)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, BadInputError, KeyError, TypeError, ValueError) as error:
         problem = f"What the journal has of this store can't be read: {unexpected(error)}"
         return StoreLine(name, problem=problem, problem_kind=ProblemKind.JOURNAL)
 
@@ -183,12 +179,16 @@ _WORST_FIRST = {state: place for place, state in enumerate(StoreState)}
 
 @dataclass(frozen=True, slots=True)
 class FindingLine:
-    """One thing that doctor found."""
+    """One thing that doctor found.
+
+    :param then: the commands that its texts name.
+    """
 
     severity: str
     kind: str
     what: str
     advice: str
+    then: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +245,20 @@ class StoreLine:
 def finding_lines(doctor: Iterable[Mapping[str, Any]]) -> tuple[FindingLine, ...]:
     """Return doctor's findings as they were recorded."""
     return tuple(
-        FindingLine(one["severity"], one["kind"], one["what"], one.get("advice", "")) for one in doctor
+        _finding_line(one["severity"], one["kind"], one["what"], one.get("advice", "")) for one in doctor
     )
+
+
+def alarm_lines(alarms: Iterable[Any]) -> tuple[FindingLine, ...]:
+    """Return the alarms of a look as they were recorded."""
+    return tuple(_finding_line("urgent", "alarm", what) for what in alarms)
+
+
+def _finding_line(severity: str, kind: str, what: Any, advice: Any = "") -> FindingLine:
+    """Return a finding whose texts are as they were recorded."""
+    said, todo = from_jsonable(str, what), from_jsonable(str, advice)
+    then = (*commands_in(said), *commands_in(todo))
+    return FindingLine(severity, kind, str(said), str(todo), tuple(map(str, then)))
 
 
 def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
@@ -328,7 +340,7 @@ def _of_look(summary: StoreSummary) -> Iterator[FindingLine]:
     """Yield what the last look found lost, and its alarms."""
     if summary.lost:
         yield FindingLine("urgent", "lost", f"Lost: {summary.lost}.", _LOOK)
-    yield from (FindingLine("urgent", "alarm", what, "") for what in summary.alarms)
+    yield from alarm_lines(summary.alarms)
 
 
 def _of_levels(levels: Iterable[LevelLine]) -> Iterator[FindingLine]:

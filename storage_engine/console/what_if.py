@@ -52,7 +52,10 @@ class SettingLine:
 
 @dataclass(frozen=True, slots=True)
 class IngestLine:
-    """:param profile: the weight of each hour of the day, in the store's time zone."""
+    """How much comes a day, and at which hours.
+
+    :param profile: the weight of each hour of the day, in the store's time zone.
+    """
 
     bytes_per_day: int
     profile: tuple[float, ...]
@@ -73,13 +76,14 @@ class WhatIfSettings:
     can: bool = False
     why: str = ""
     at_ms: int | None = None
-    kind: str = "what-if-settings"
-    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class AskedIngest:
-    """:param factor: of the ingest. None, as of all here: as today."""
+    """How much is to come instead of what comes today.
+
+    :param factor: of the ingest. None, as of all here: as today.
+    """
 
     factor: float | None = None
     bytes_per_day: int | None = None
@@ -120,8 +124,6 @@ class WhatIfAnswer:
     windows: tuple[tuple[int, int], ...]
     advice: tuple[Advice, ...]
     took_ms: int
-    kind: str = "what-if"
-    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)

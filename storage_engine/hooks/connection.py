@@ -245,7 +245,7 @@ class Fields:
 
     def _error(self, shown: str, expected: str, found: object, hint: str = "") -> BadInputError:
         return BadInputError(
-            f"{self.source}: field {shown}: expected {expected}, found {found!r}.{hint}",
+            f"{self.source}: field {shown}: expected {expected}, found {found!r}.{hint} Nothing was changed.",
             page=PAGE,
         )
 
@@ -380,8 +380,7 @@ def _policy_object(source: str, extra: Mapping[str, Any], defaults: Defaults) ->
     except ValueError as error:
         raise BadInputError(
             f"[storage_engine] policies: expected a JSON object by name: {error}. Nothing was changed. "
-            "Correct "
-            "the option.",
+            "Correct the option.",
             page="retention",
         ) from None
     if not isinstance(policies, dict) or not isinstance(policies.get(named.strip()), dict):
@@ -531,8 +530,10 @@ def _absolute(path: str, option: str) -> str:
     :raises BadInputError: it depends on where a process is started.
     """
     if path and not path.startswith("/"):
-        said = f"[storage_engine] {option}: expected {ABSOLUTE_PATH}, found {path!r}."
-        raise BadInputError(said, page=PAGE)
+        raise BadInputError(
+            f"[storage_engine] {option}: expected {ABSOLUTE_PATH}, found {path!r}. Nothing was changed.",
+            page=PAGE,
+        )
     return path
 
 
@@ -543,6 +544,7 @@ def _catalog_properties(text: str, option: str) -> dict[str, str]:
     except ValueError as error:
         raise BadInputError(
             f"[storage_engine] {option}: expected a directory or a JSON object of catalog properties: {error}"
+            ". Nothing was changed."
         ) from None
     return {str(key): str(value) for key, value in properties.items()}
 
@@ -593,7 +595,7 @@ def with_broker_credentials(
         missing = "password" if found.login else "login"
         raise BadInputError(
             f"connection {conn_id}, named by a store's broker_conn_id: expected the broker's access "
-            f"key as its login and the secret key as its password, found no {missing}."
+            f"key as its login and the secret key as its password, found no {missing}. Nothing was changed."
         )
     return replace(live, access_key=found.login, secret_key=found.password)
 
@@ -684,7 +686,7 @@ def _check_type(connection: NamedConnection, expected: tuple[str, ...], key: str
     if connection.conn_type not in expected:
         raise BadInputError(
             f"connection {connection.conn_id}, named by a lake's property {key}: expected type "
-            f"{' or '.join(expected)}, found {connection.conn_type!r}."
+            f"{' or '.join(expected)}, found {connection.conn_type!r}. Nothing was changed."
         )
 
 

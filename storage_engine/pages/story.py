@@ -192,7 +192,10 @@ def _loss(report: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """:param command: what to type for it; "" for nothing."""
+    """A sentence of an answer.
+
+    :param command: what to type for it; "" for nothing.
+    """
 
     text: str
     command: str = ""

@@ -81,7 +81,10 @@ MOST_DAYS = 100
 
 
 class LakeForecast(NamedTuple):
-    """:param at_ms: when the forecast was made."""
+    """What a lake was to keep and to let go, when somebody forecast it.
+
+    :param at_ms: when the forecast was made.
+    """
 
     at_ms: int
     forecast: KeepForecast

@@ -60,7 +60,8 @@ ReadableStores = Annotated[tuple[ConfiguredStore, ...], Depends(readable_stores)
 
 
 def readable_store(store: str, stores: ReadableStores) -> ConfiguredStore:
-    """
+    """Return the store of a connection that a user may read.
+
     :param store: id of its connection, from the address.
     :raises HTTPException: there is none that the user may read.
     """

@@ -191,7 +191,8 @@ async def one_at_a_time() -> AsyncIterator[None]:
 
 
 async def json_object(request: Request) -> dict[str, Any]:
-    """
+    """Read the JSON object that a request has as its body.
+
     :raises HTTPException: it isn't a JSON object, or it is larger than any question is.
     """
     # A page of another site can't send this type without asking first.
@@ -218,15 +219,19 @@ def _refuse(word: str) -> None:
     raise ValueError(word)
 
 
+_VERSION = 1
+"""Of all answers: it grows where a key goes or means something else."""
 _CACHE_HEADERS = {"Cache-Control": "private, no-cache"}
 
 
-def answer(request: Request, data: Any) -> Response:
+def answer(request: Request, kind: str, data: Any) -> Response:
     """Return data as JSON, or that it is what the browser has already.
 
-    :param data: dataclasses and what :func:`to_jsonable` takes.
+    :param kind: tells programs what the data is.
+    :param data: a dataclass or a mapping.
     """
-    body = json.dumps(to_jsonable(data), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    shown = {"kind": kind, "version": _VERSION, **to_jsonable(data)}
+    body = json.dumps(shown, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     headers = {**_CACHE_HEADERS, "ETag": f'"{hashlib.sha256(body).hexdigest()[:32]}"'}
     if headers["ETag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
@@ -304,7 +309,7 @@ def static(name: str) -> Response:
 def dag(request: Request, stores: ReadableStores, dag: Id) -> Response:
     """Return the store that a DAG manages; null: none, or none that the user may read."""
     found = (store.conn_id for store in stores if dag in {dag_id(store, purpose) for purpose in PURPOSES})
-    return answer(request, {"kind": "dag", "version": 1, "store": next(found, None)})
+    return answer(request, "dag", {"store": next(found, None)})
 
 
 @console.get("/api/stores")
@@ -312,7 +317,8 @@ def dag(request: Request, stores: ReadableStores, dag: Id) -> Response:
 def stores(request: Request, stores: ReadableStores, dags: ReadableDags) -> Response:
     """Return all stores that the user may read, the worst first."""
     found = overview([store.conn_id for store in stores], clock_ms())
-    return answer(request, replace(found, stores=worst_first(with_monitors(found.stores, stores, dags))))
+    lines = worst_first(with_monitors(found.stores, stores, dags))
+    return answer(request, "stores", replace(found, stores=lines))
 
 
 @console.get("/api/stores/{store:path}/run")
@@ -321,14 +327,14 @@ def run(request: Request, store: ReadableStore, dag: Id, run: Id) -> Response:
     """Return what a run came to, such as a dry run that the page has started."""
     if dag not in {dag_id(store, purpose) for purpose in PURPOSES}:
         raise not_found()
-    return answer(request, run_in_short(store.conn_id, f"{dag}/{run}"))
+    return answer(request, "run", run_in_short(store.conn_id, f"{dag}/{run}"))
 
 
 @console.get("/api/stores/{store:path}/runs")
 @in_own_threads
 def runs(request: Request, store: ReadableStore, before_id: Number | None = None) -> Response:
     """Return a page of a store's runs, the newest first."""
-    return answer(request, runs_page(journal_of(store.conn_id), store.conn_id, before_id))
+    return answer(request, "runs", runs_page(journal_of(store.conn_id), store.conn_id, before_id))
 
 
 @console.get("/api/stores/{store:path}/chart")
@@ -339,28 +345,30 @@ def chart(request: Request, store: ReadableStore, start_ms: Moment, end_ms: Mome
         raise HTTPException(
             422, f"Expected a span of at most {LONGEST_CHART_MS} ms, by its start and its end."
         )
-    return answer(request, store_chart.chart(journal_of(store.conn_id), store.conn_id, start_ms, end_ms))
+    found = store_chart.chart(journal_of(store.conn_id), store.conn_id, start_ms, end_ms)
+    return answer(request, "chart", found)
 
 
 @console.get("/api/stores/{store:path}/forecast")
 @in_own_threads
 def forecast(request: Request, store: ReadableStore) -> Response:
     """Return what is to be expected of a store at the present rates."""
-    return answer(request, store_forecast(journal_of(store.conn_id), store.conn_id, clock_ms()))
+    return answer(request, "forecast", store_forecast(journal_of(store.conn_id), store.conn_id, clock_ms()))
 
 
 @console.get("/api/stores/{store:path}/calendar")
 @in_own_threads
 def calendar(request: Request, store: ReadableStore, year: Year) -> Response:
     """Return the days of a year on which a store was validated, or something was lost."""
-    return answer(request, validation_calendar(journal_of(store.conn_id), store.conn_id, year))
+    return answer(request, "calendar", validation_calendar(journal_of(store.conn_id), store.conn_id, year))
 
 
 @console.get("/api/stores/{store:path}/what-if")
 @in_own_threads
 def settings(request: Request, store: ReadableStore) -> Response:
     """Return which settings of a store can be tried, with their values today."""
-    return answer(request, what_if_settings(journal_of(store.conn_id), store.conn_id, clock_ms()))
+    found = what_if_settings(journal_of(store.conn_id), store.conn_id, clock_ms())
+    return answer(request, "what-if-settings", found)
 
 
 @console.post("/api/stores/{store:path}/what-if")
@@ -379,7 +387,7 @@ def _tried(request: Request, conn_id: str, body: dict[str, Any]) -> Response:
     except BadInputError as error:
         # What somebody typed; without it the server is as well as before.
         raise HTTPException(422, str(error)) from error
-    return answer(request, found)
+    return answer(request, "what-if", found)
 
 
 # Behind what begins alike: an id may have a slash in it.
@@ -389,12 +397,16 @@ def one(request: Request, store: ReadableStore, user: GetUserDep, dags: Readable
     """Return what the page of a store shows, and which of its DAGs the user may run."""
     found = one_store(journal_of(store.conn_id), store.conn_id, clock_ms())
     (row,) = with_monitors([found.row], [store], dags)
-    return answer(request, {**to_jsonable(replace(found, row=row)), "dags": dags_of(store, user, dags)})
+    shown = {**to_jsonable(replace(found, row=row)), "dags": dags_of(store, user, dags)}
+    return answer(request, "store", shown)
 
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """:param media_type: with its charset, where it is text."""
+    """A file of the page, as it is sent.
+
+    :param media_type: with its charset, where it is text.
+    """
 
     content: bytes
     media_type: str

@@ -20,11 +20,11 @@ from sqlalchemy import Connection
 
 from storage_engine.commands import Command
 from storage_engine.console.stores import (
-    AskedJournal,
     ProblemKind,
     StoreLine,
     StoresAnswer,
     all_stores,
+    unreadable,
     worst_first,
 )
 from storage_engine.exceptions import BadInputError, JournalUnavailableError, NoSuchConnectionError
@@ -48,7 +48,9 @@ _of_journals = ThreadPoolExecutor(_MOST_THREADS, "storage-engine-journal")
 
 
 class WebJournal(JournalReader):
-    """:param url: SQLAlchemy URL of a journal.
+    """A journal of which a server holds up few threads, and none for long.
+
+    :param url: SQLAlchemy URL of a journal.
 
     :param answer_seconds: how long its server may take.
     :raises BadInputError: not a URL.
@@ -198,7 +200,7 @@ def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
     else:
         unknown += [_not_yet(conn_id) for conn_id in later]
     answers = all_at_once(
-        [partial(all_stores, [AskedJournal(reader, asked)], now_ms) for reader, asked in names.items()],
+        [partial(all_stores, reader, asked, now_ms) for reader, asked in names.items()],
         _WAIT_SECONDS,
     )
     lines, problems = unknown, []
@@ -222,8 +224,7 @@ def _late(reader: JournalReader, names: Sequence[str], now_ms: int) -> StoresAns
         f"{reader.name}: expected an answer within {_WAIT_SECONDS:.0f} seconds, found none. Nothing was "
         "changed. Ask again in a moment."
     )
-    lines = tuple(StoreLine(name, problem=problem, problem_kind=ProblemKind.JOURNAL) for name in names)
-    return StoresAnswer(now_ms, lines, problem)
+    return unreadable(names, problem, now_ms)
 
 
 def in_own_threads(work: Callable[P, T]) -> Callable[P, Awaitable[T]]:

@@ -80,8 +80,6 @@ def run_in_short(conn_id: str, run_key: str) -> Mapping[str, Any]:
     found = _stored(journal_of(conn_id), conn_id, run_key)
     report = None if found is None else of_any_release(found.report)
     return {
-        "kind": "run",
-        "version": 1,
         "run_key": run_key,
         "outcome": report and report["outcome"],
         "story": report and tell(report),

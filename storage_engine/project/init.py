@@ -38,7 +38,8 @@ SAME_PROOF = "the tasks archive and measure consumer lag by themselves, with the
 
 @dataclass(frozen=True, slots=True)
 class SparkProposal:
-    """
+    """Where a store's heavy work is to run.
+
     :param conn_id: that the store's connection names; None: none.
     :param is_new: the connection has to be made.
     :param text: what runs where, or why there is no Spark.

@@ -13,7 +13,6 @@ import sys
 import sysconfig
 import tarfile
 import time
-import urllib.parse
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Self
 
 import psutil
 import requests
@@ -32,7 +31,6 @@ from storage_engine.project.init import Project, init_project
 from storage_engine.resources import project_path
 
 _TIMEOUT_SECONDS = 30
-_GET_ATTEMPTS = 5
 
 
 class ApiError(StorageEngineError):
@@ -54,7 +52,7 @@ class AirflowApi:
     token: str | None
 
     @classmethod
-    def log_in(cls, address: str, user: str, password: str) -> AirflowApi:
+    def log_in(cls, address: str, user: str, password: str) -> Self:
         """Get a token for ``user``.
 
         :raises ApiError: when the server refuses the login.
@@ -62,25 +60,11 @@ class AirflowApi:
         answer = cls(address, None).post("/auth/token", {"username": user, "password": password})
         return cls(address, answer["access_token"])
 
-    def get(self, path: str) -> Any:
-        """Ask; again for a while if the server is too busy to answer, since asking changes nothing."""
-        for _ in range(_GET_ATTEMPTS - 1):
-            try:
-                return self.get_once(path)
-            except ApiError as error:
-                if error.status is not None and error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
-                    raise
-            time.sleep(1)
-        return self.get_once(path)
-
     def get_once(self, path: str) -> Any:
         return self._call("GET", path, None)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         return self._call("POST", path, body)
-
-    def patch(self, path: str, body: dict[str, Any]) -> Any:
-        return self._call("PATCH", path, body)
 
     def add_connection(self, conn_id: str, definition: dict[str, Any]) -> None:
         """Create a connection; one that is there already stays as it is, for a person may have edited it."""
@@ -89,39 +73,6 @@ class AirflowApi:
         except ApiError as error:
             if error.status != HTTPStatus.CONFLICT:
                 raise
-
-    def unpause(self, dag_id: str) -> None:
-        """Let a DAG run, by its schedule and by hand."""
-        self.patch(f"/api/v2/dags/{dag_id}", {"is_paused": False})
-
-    def first_run(self, dag_id: str) -> str | None:
-        """The id of a DAG's first run; None before there is one."""
-        runs = self.get(f"/api/v2/dags/{dag_id}/dagRuns?order_by=run_after&limit=1")["dag_runs"]
-        return str(runs[0]["dag_run_id"]) if runs else None
-
-    def trigger(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
-        """Create a run by hand.
-
-        :return: its id.
-        """
-        run = self.post(f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf or {}})
-        return str(run["dag_run_id"])
-
-    def run_state(self, dag_id: str, run_id: str) -> str:
-        return str(self.get(f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}")["state"])
-
-    def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
-        """State of every task of a run; None before it is scheduled."""
-        instances = self.get(f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances?limit=200")
-        return {task["task_id"]: task["state"] for task in instances["task_instances"]}
-
-    def result(self, dag_id: str, run_id: str, task_id: str) -> Any:
-        """Return what a task returned.
-
-        :raises ApiError: with status 404 when it returned nothing.
-        """
-        path = f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances/{_quote(task_id)}"
-        return self.get(f"{path}/xcomEntries/return_value?deserialize=true")["value"]
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
         headers = {"Accept": "application/json"}
@@ -139,10 +90,6 @@ class AirflowApi:
             return answer.json()
         except requests.RequestException as error:
             raise ApiError(f"{method} {url}: no usable answer: {error}") from error
-
-
-def _quote(run_id: str) -> str:
-    return urllib.parse.quote(run_id, safe="")
 
 
 _COMPONENTS = {
@@ -186,30 +133,22 @@ class LocalAirflow:
     """The four components of one project; a context manager that stops them however it is left.
 
     :param port: a free port of the loopback address; wins over the one in the project's settings.
-    :param is_edited: False: nobody changes its DAGs while it runs, so they are not parsed again and again. It
-        runs for minutes, so its scheduler looks more often for the next task.
     """
 
-    def __init__(
-        self, project: Project, port: int, say: Callable[[str], None], *, is_edited: bool = True
-    ) -> None:
+    def __init__(self, project: Project, port: int, say: Callable[[str], None]) -> None:
         self.project = project
         self.address = f"http://127.0.0.1:{port}"
         self.user = "admin"
         self.password = _password(project.passwords_file, self.user)
         self._say = say
         self._tree = ProcessTree()
-        self._is_done = False
         self._environment = component_environment(project) | {
             "AIRFLOW__API__PORT": str(port),
             "AIRFLOW__API__BASE_URL": self.address,
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.address}/execution/",
         }
-        if not is_edited:
-            self._environment["AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL"] = "3600"
-            self._environment["AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME"] = "0.25"
 
-    def __enter__(self) -> LocalAirflow:
+    def __enter__(self) -> Self:
         try:
             self._start()
         except BaseException:
@@ -223,22 +162,8 @@ class LocalAirflow:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self._is_done:
-            self._say("stopping Airflow")
-        self._tree.stop(politely=not self._is_done)
-
-    def begin_stop(self) -> None:
-        """Let the components end while the caller goes on; nothing that they do matters any more.
-
-        Whatever is left of them at the end is killed.
-        """
         self._say("stopping Airflow")
-        self._is_done = True
-        self._tree.ask()
-
-    def api(self) -> AirflowApi:
-        """An authenticated client of the running API server."""
-        return AirflowApi.log_in(self.address, self.user, self.password)
+        self._tree.stop()
 
     def wait(self) -> None:
         """Keep watch over the components until the caller is interrupted."""
@@ -262,7 +187,7 @@ class LocalAirflow:
         for name, arguments in _COMPONENTS.items():
             self._tree.start(name, [*_AIRFLOW, *arguments], self._environment, self._log(name))
         self._wait_until_ready()
-        api = self.api()
+        api = AirflowApi.log_in(self.address, self.user, self.password)
         for name, definition in json.loads(self.project.connections_file.read_text()).items():
             api.add_connection(name, definition)
 

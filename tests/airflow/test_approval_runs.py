@@ -13,9 +13,10 @@ from urllib.parse import quote
 
 import pytest
 
+from demo.dag_run import DemoAirflow, RunsApi
 from storage_engine.journal.journal import Journal, Step
 from storage_engine.project.init import STORE_CONNECTION, Project, init_project
-from storage_engine.project.up import AirflowApi, ApiError, LocalAirflow, free_port, unpack_sample_store
+from storage_engine.project.up import ApiError, free_port, unpack_sample_store
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800), pytest.mark.again]
 
@@ -37,7 +38,7 @@ def configured(project: Project) -> None:
     project.passwords_file.write_text(json.dumps(dict.fromkeys(USERS, "one password of the tests")))
 
 
-def wait_for(airflow: LocalAirflow, found: Callable[[], Any]) -> Any:
+def wait_for(airflow: DemoAirflow, found: Callable[[], Any]) -> Any:
     deadline = time.monotonic() + SECONDS
     while not (value := found()):
         assert time.monotonic() < deadline
@@ -49,9 +50,9 @@ def wait_for(airflow: LocalAirflow, found: Callable[[], Any]) -> Any:
 class Runs:
     """Runs of the store's DAG, as some user of this Airflow sees them."""
 
-    def __init__(self, airflow: LocalAirflow, user: str) -> None:
+    def __init__(self, airflow: DemoAirflow, user: str) -> None:
         self.airflow = airflow
-        self.api = AirflowApi.log_in(airflow.address, user, airflow.password)
+        self.api = RunsApi.log_in(airflow.address, user, airflow.password)
 
     def trigger(self) -> str:
         return self.api.trigger(DAG, {"manual": True})
@@ -119,7 +120,7 @@ def test_a_plan_goes_only_by_another_users_answer(tmp_path: Path) -> None:
     def there() -> list[Path]:
         return sorted((sample.root / "commitlog").iterdir())
 
-    with LocalAirflow(project, port, print, is_edited=False) as airflow:
+    with DemoAirflow(project, port, print) as airflow:
         ann, bob, eve = (Runs(airflow, user) for user in ("ann", "bob", "eve"))
         wait_for(airflow, lambda: DAG in json.dumps(ann.api.get("/api/v2/dags")))
         ann.api.unpause(DAG)
@@ -162,7 +163,7 @@ def test_a_plan_goes_only_by_another_users_answer(tmp_path: Path) -> None:
         assert (there(), replies()) == (log, ["refused", "rejected"])
         for process in airflow._tree.living():
             process.kill()
-    with LocalAirflow(project, port, print, is_edited=False) as airflow:
+    with DemoAirflow(project, port, print) as airflow:
         bob = Runs(airflow, "bob")
 
         def is_asked() -> bool:

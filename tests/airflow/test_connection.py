@@ -298,6 +298,7 @@ def test_a_broker_setting_that_cannot_be_read_is_named(extra: dict[str, Any], sa
 def test_a_newcomers_mistake_is_named_by_its_field_and_a_page(extra: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInputError, match=said) as raised:
         _store(extra)
+    assert "Nothing was changed." in str(raised.value)
     page = re.search(r"See: storage-engine docs ([a-z-]+)$", str(raised.value))
     assert page is not None
     assert (REPOSITORY / "docs" / f"{page[1]}.md").is_file()

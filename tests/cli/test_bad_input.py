@@ -165,7 +165,8 @@ def test_a_broker_conf_that_is_not_there_is_refused(cli, archived, tmp_path) -> 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("--set", "fileReservedTime"), "expected KEY=VALUE, found 'fileReservedTime'"),
+        (("--set", "fileReservedTime"), "found 'fileReservedTime'. Nothing was changed."),
+        (("--set", "fileReservedTim=1"), "Did you mean fileReservedTime? Nothing was changed."),
         (("--at", "tomorrow"), "expected a time such as 2026-11-20T04:10"),
         (("--time-zone", "Mars/Base"), "expected an IANA time zone such as Asia/Shanghai, found 'Mars/Base'"),
         (("--disk", "/data=full"), "expected a ratio such as 0.86 or 86% for /data, found 'full'"),
@@ -233,7 +234,7 @@ def test_a_lake_for_another_kind_of_broker_gets_no_run(cli, store_copy, files, t
     store, lake = store_copy("clean-stop"), tmp_path / "of-kafka"
     assert cli("init-lake", "--broker-type", "kafka", "--lake", lake).exit_code == 0
     before = files(store, lake)
-    for words in (("clean", "--set", "deleteWhen=99"), ("archive",), ("clean", "--manual")):
+    for words in (("clean", "--set", "deleteWhen=99"), ("archive",), ("clean", "--manual"), ("monitor",)):
         refused = cli(words[0], store, "--lake", lake, *words[1:])
         check_error(refused, 2, "expected a lake for segments of rocketmq, found one for those of kafka")
         assert files(store, lake) == before

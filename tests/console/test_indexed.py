@@ -15,7 +15,7 @@ from storage_engine.console.calendar import validation_calendar
 from storage_engine.console.chart import chart
 from storage_engine.console.forecast import store_forecast
 from storage_engine.console.store import one_store, runs_page
-from storage_engine.console.stores import AskedJournal, all_stores
+from storage_engine.console.stores import all_stores
 from storage_engine.console.what_if import question_of, what_if, what_if_settings
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.journal import Journal, put_levels
@@ -29,7 +29,7 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 NAME = NAMES[0]
 ANSWERS: dict[str, Callable[[JournalReader], Any]] = {
-    "stores": lambda reader: all_stores([AskedJournal(reader, NAMES)], NOW_MS),
+    "stores": lambda reader: all_stores(reader, NAMES, NOW_MS),
     "store": lambda reader: one_store(reader, NAME, NOW_MS),
     "runs": lambda reader: runs_page(reader, NAME, 60),
     "chart of a day": lambda reader: chart(reader, NAME, NOW_MS - DAY_MS, NOW_MS),

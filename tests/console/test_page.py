@@ -200,6 +200,15 @@ def test_the_first_paint_comes_within_a_second(browser: Browser, address: str) -
     assert min(paints) < 1_000
 
 
+def test_a_command_that_an_alarm_names_is_code_and_a_click_selects_it(browser: Browser, address: str) -> None:
+    visit = Visit(browser, address)
+    page = visit.open(f"{STORE}{CHART_RANGE}", "code.typed")
+    page.click("code.typed")
+    assert page.evaluate("getSelection().toString()") == "storage-engine archive"
+    assert " allows: storage-engine archive archives them" in page.inner_text("p:has(code.typed)")
+    visit.close()
+
+
 def test_what_the_page_is_made_of_is_small() -> None:
     sizes = {name: len(file.content) for name, file in static_files().files.items()}
     assert sum(sizes.values()) < 320_000, sizes

@@ -32,7 +32,7 @@ def test_a_store_is_told_with_all_that_stands_for_it(past: JournalReader) -> Non
     assert [one.person for one in standing.losses] == ["ann"]
     assert answer.findings is not None
     assert [one.severity for one in answer.findings.doctor] == ["urgent", "warning", "note"]
-    assert answer.findings.alarms
+    assert [one.then for one in answer.findings.alarms] == [("storage-engine archive",)]
     assert answer.ranges is not None
     assert {one.where for one in answer.ranges} == {"archived", "lost", "due", "both", "local"}
     assert all(one.end_offset == other.start_offset for one, other in pairwise(answer.ranges))

@@ -9,7 +9,6 @@ from sqlalchemy import event
 
 from storage_engine.console.rules import LevelState
 from storage_engine.console.stores import (
-    AskedJournal,
     Filling,
     FindingLine,
     ProblemKind,
@@ -30,8 +29,8 @@ GIB = 1 << 30
 
 
 def test_the_worst_store_is_first_and_says_why(past: JournalReader) -> None:
-    answer = all_stores([AskedJournal(past, NAMES)], NOW_MS)
-    assert (answer.kind, answer.problem) == ("stores", "")
+    answer = all_stores(past, NAMES, NOW_MS)
+    assert answer.problem == ""
     assert [one.store for one in answer.stores] == ["store_orders", "store_payments"]
     worst = answer.stores[0]
     assert worst.state is StoreState.URGENT
@@ -71,7 +70,7 @@ def test_a_level_at_which_the_broker_acts_is_told_whatever_doctor_said(
     journal.save_rules(store_id, {"levels": levels})
     journal.save_findings(store_id, {"doctor": ()}, ())
     journal.add_sample(store_id, [DiskUsage("/a", used_percent)], NOW_MS - 1_000)
-    (line,) = all_stores([AskedJournal(JournalReader(url), ("a",))], NOW_MS).stores
+    (line,) = all_stores(JournalReader(url), ("a",), NOW_MS).stores
     assert (line.state, line.urgent and line.urgent.kind) == (state, kind)
     if line.urgent is not None:
         assert line.urgent.what.startswith(f"/a is {used_percent} % used: the broker ")
@@ -81,6 +80,7 @@ def test_a_level_at_which_the_broker_acts_is_told_whatever_doctor_said(
     ("found", "kind"),
     [
         ({"doctor": (), "alarms": ("the store isn't held",), "lost": ""}, "alarm"),
+        ({"doctor": (), "alarms": ([["stamp", "--new"], " helps"],), "lost": ""}, "alarm"),
         (
             {"doctor": (), "alarms": (), "lost": "1 range neither on disk nor in a lake: commitlog [0, 5)"},
             "lost",
@@ -97,9 +97,7 @@ def test_what_the_last_look_found_is_told_and_what_can_not_be_read_hides_no_othe
         store_id = journal.add_store(f"/{name}", "rocketmq", name=name).store_id
         journal.save_findings(store_id, found if name == "a" else {"doctor": ()}, ())
         journal.add_sample(store_id, [DiskUsage(f"/{name}", 20)], NOW_MS - 1_000)
-    lines = {
-        one.store: one for one in all_stores([AskedJournal(JournalReader(url), ("a", "b"))], NOW_MS).stores
-    }
+    lines = {one.store: one for one in all_stores(JournalReader(url), ("a", "b"), NOW_MS).stores}
     assert lines["b"].state is StoreState.OK
     a = lines["a"]
     if kind is None:
@@ -108,6 +106,8 @@ def test_what_the_last_look_found_is_told_and_what_can_not_be_read_hides_no_othe
     else:
         assert a.urgent is not None
         assert (a.state, a.urgent.kind) == (StoreState.URGENT, kind)
+        told = a.urgent.what.removesuffix(" helps")
+        assert a.urgent.then == ((told,) if told == "storage-engine stamp --new" else ())
 
 
 def test_a_store_that_nobody_looked_at_is_unknown_and_never_ok(tmp_path: Path, past: JournalReader) -> None:
@@ -117,9 +117,9 @@ def test_a_store_that_nobody_looked_at_is_unknown_and_never_ok(tmp_path: Path, p
     stale = journal.add_store("/b", "rocketmq", name="stale").store_id
     journal.add_sample(stale, [DiskUsage("/b", 50)], NOW_MS - 5 * HOUR_MS)
     gone = JournalReader(f"sqlite:///{tmp_path}/none.db")
-    asked = [AskedJournal(JournalReader(url), ("never", "stale", "nope")), AskedJournal(gone, ("lost",))]
-    answer = all_stores(asked, NOW_MS)
-    found = {one.store: one for one in answer.stores}
+    known = all_stores(JournalReader(url), ("never", "stale", "nope"), NOW_MS)
+    answer = all_stores(gone, ("lost",), NOW_MS)
+    found = {one.store: one for one in (*known.stores, *answer.stores)}
     assert {one.state for one in found.values()} == {StoreState.UNKNOWN}
     assert "looked at this store yet" in found["never"].problem
     assert "for 5 h" in found["stale"].problem
@@ -132,7 +132,7 @@ def test_a_store_that_nobody_looked_at_is_unknown_and_never_ok(tmp_path: Path, p
         "nope": ProblemKind.NO_STORE,
         "lost": ProblemKind.JOURNAL,
     }
-    (ahead,) = all_stores([AskedJournal(JournalReader(url), ("stale",))], NOW_MS - 8 * HOUR_MS).stores
+    (ahead,) = all_stores(JournalReader(url), ("stale",), NOW_MS - 8 * HOUR_MS).stores
     assert (ahead.state, ahead.problem_kind) == (StoreState.UNKNOWN, ProblemKind.FUTURE)
     assert "dated 3 h ahead" in ahead.problem
 
@@ -143,7 +143,7 @@ def test_no_lagging_group_is_told_from_groups_that_nobody_measured(tmp_path: Pat
     store_id = journal.add_store("/a", "rocketmq", name="a").store_id
 
     def lagging() -> int | None:
-        (line,) = all_stores([AskedJournal(reader, ("a",))], NOW_MS).stores
+        (line,) = all_stores(reader, ("a",), NOW_MS).stores
         return line.lagging_groups
 
     assert lagging() is None
@@ -169,7 +169,7 @@ def test_time_to_full_is_that_of_the_last_day_and_of_the_disk_that_is_full_first
         journal.add_sample(store_id, disks, NOW_MS - hours * HOUR_MS)
     finding = Finding(Severity.WARNING, "a-kind", "something")
     journal.save_findings(store_id, {"doctor": (finding,)}, None)
-    (line,) = all_stores([AskedJournal(JournalReader(url), ("a",))], NOW_MS).stores
+    (line,) = all_stores(JournalReader(url), ("a",), NOW_MS).stores
     assert (line.filling, line.time_to_full_ms) == (Filling.YES, 5 * HOUR_MS // 2)
     assert line.state is StoreState.WARNING
 
@@ -202,7 +202,7 @@ def test_not_filling_is_told_from_unknown_and_from_full(
     for hours, free in looks:
         disks = [usage(path, one) for path, one in zip(("/a", "/b"), free, strict=True)]
         journal.add_sample(store_id, disks, NOW_MS - hours * HOUR_MS)
-    (line,) = all_stores([AskedJournal(JournalReader(url), ("a",))], NOW_MS).stores
+    (line,) = all_stores(JournalReader(url), ("a",), NOW_MS).stores
     assert (line.filling, line.time_to_full_ms) == (filling, time_to_full_ms)
 
 
@@ -223,7 +223,7 @@ def test_many_stores_take_no_more_queries_than_one(tmp_path: Path) -> None:
             said.append(statement)
 
         event.listen(reader._engine, "before_cursor_execute", note)
-        assert len(all_stores([AskedJournal(reader, asked)], NOW_MS).stores) == len(asked)
+        assert len(all_stores(reader, asked, NOW_MS).stores) == len(asked)
         event.remove(reader._engine, "before_cursor_execute", note)
         counts.append(len(said))
     assert counts[0] == counts[1]

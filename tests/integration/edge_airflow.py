@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from demo.dag_run import RunsApi
 from storage_engine.project.init import Project
-from storage_engine.project.up import AirflowApi, ApiError, ProcessTree, component_environment
+from storage_engine.project.up import ApiError, ProcessTree, component_environment
 
 PATIENCE_SECONDS = 900
 
@@ -50,7 +51,7 @@ class EdgeAirflow:
         assert bool(done.returncode) == fails, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout
 
-    def start(self) -> AirflowApi:
+    def start(self) -> RunsApi:
         """Start the components, and return a client of the API."""
         self._passwords.write_text(json.dumps({"admin": "one password of the tests"}))
         self._start("api-server", "--host", self.host, "--port", str(self.port))
@@ -58,7 +59,7 @@ class EdgeAirflow:
         self._start("triggerer", "--skip-serve-logs")
         self._start("dag-processor")
         self.eventually("Airflow is healthy", self._is_healthy)
-        return AirflowApi.log_in(self.address, "admin", "one password of the tests")
+        return RunsApi.log_in(self.address, "admin", "one password of the tests")
 
     @contextmanager
     def worker(
@@ -93,7 +94,7 @@ class EdgeAirflow:
         finally:
             tree.stop()
 
-    def begin(self, api: AirflowApi, dag_id: str, conf: dict[str, Any]) -> str:
+    def begin(self, api: RunsApi, dag_id: str, conf: dict[str, Any]) -> str:
         """Start a run of a DAG, once Airflow knows that."""
         self.eventually(f"{dag_id} is known", lambda: dag_id in json.dumps(api.get("/api/v2/dags")))
         api.unpause(dag_id)
@@ -151,7 +152,7 @@ class EdgeAirflow:
 
     def _is_healthy(self) -> bool:
         try:
-            health = AirflowApi(self.address, None).get_once("/api/v2/monitor/health")
+            health = RunsApi(self.address, None).get_once("/api/v2/monitor/health")
         except ApiError:
             return False
         return all((state or {}).get("status") == "healthy" for state in health.values())

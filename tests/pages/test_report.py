@@ -95,6 +95,11 @@ def test_every_range_and_check_is_on_the_page() -> None:
     assert "a note" in text
 
 
+def test_a_command_of_a_remedy_is_code() -> None:
+    page = render_page(None, validation(range_status(0, 9), check=Status.FAILURE), links={})
+    assert '<code class="typed">storage-engine accept-loss</code>.' in page
+
+
 def test_what_a_message_or_file_is_called_cannot_change_the_page() -> None:
     text = render_page(None, validation(range_status(0, 1), example="<script>alert(1)</script>"), links={})
     assert "<script>" not in text

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from demo.dag_run import DemoAirflow
 from storage_engine.project.init import Project
 from storage_engine.project.up import AirflowApi, ApiError, LocalAirflow, component_environment, up
 from tests.rounds import some
@@ -157,7 +158,7 @@ def tear(directory: Path) -> None:
 def assert_serves(directory: Path, address: str, password: str) -> None:
     """Airflow takes this login, no other, on loopback only, and has the project's connections."""
     api = AirflowApi.log_in(address, "admin", password)
-    connections = {c["connection_id"]: c for c in api.get("/api/v2/connections")["connections"]}
+    connections = {c["connection_id"]: c for c in api.get_once("/api/v2/connections")["connections"]}
     assert set(connections) == {"storage_engine_default", "spark_default"}
     with pytest.raises(ApiError) as refused:
         AirflowApi.log_in(address, "admin", "guess")
@@ -186,7 +187,7 @@ def test_what_a_process_compiles_no_other_compiles_again(
 
 def test_a_component_that_does_not_end_meanwhile_is_killed_at_the_end(tmp_path: Path) -> None:
     told: list[str] = []
-    airflow = LocalAirflow(Project(tmp_path), 1, told.append)
+    airflow = DemoAirflow(Project(tmp_path), 1, told.append)
     stubborn = "import signal, time; signal.signal(15, lambda *_: print('asked', flush=True))"
     code, log = f"{stubborn}; print('ready', flush=True); time.sleep(99); time.sleep(99)", tmp_path / "log"
     process = airflow._tree.start("stubborn", [sys.executable, "-c", code], os.environ, log)
@@ -199,13 +200,16 @@ def test_a_component_that_does_not_end_meanwhile_is_killed_at_the_end(tmp_path: 
     assert (process.returncode, airflow._tree.living(), told) == (-signal.SIGKILL, [], ["stopping Airflow"])
 
 
-@pytest.mark.parametrize("is_edited", [True, False])
-def test_dags_that_nobody_edits_are_not_parsed_again(tmp_path: Path, is_edited: bool) -> None:
-    airflow = LocalAirflow(Project(tmp_path), 1, lambda line: None, is_edited=is_edited)
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(LocalAirflow, (None, None)), (DemoAirflow, ("3600", "0.25"))]
+)
+def test_dags_that_nobody_edits_are_not_parsed_again(
+    tmp_path: Path, kind: type[LocalAirflow], expected: tuple[str | None, str | None]
+) -> None:
+    airflow = kind(Project(tmp_path), 1, lambda line: None)
     interval = airflow._environment.get("AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL")
-    assert interval == (None if is_edited else "3600")
     sleep = airflow._environment.get("AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME")
-    assert sleep == (None if is_edited else "0.25")
+    assert (interval, sleep) == expected
 
 
 def _command_lines() -> list[str]:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from demo.dag_run import DagRun
+from demo.dag_run import DagRun, DemoAirflow, RunsApi
 from storage_engine.project.init import STORE_CONNECTION, init_project
-from storage_engine.project.up import AirflowApi, LocalAirflow, free_port, unpack_sample_store
+from storage_engine.project.up import free_port, unpack_sample_store
 from tests.docs.code_blocks import ROOT, blocks_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900), pytest.mark.again]
@@ -26,7 +26,7 @@ OWN = "settle_orders"
 SECONDS = 300
 
 
-def wait_for(found: Callable[[], Any], airflow: LocalAirflow) -> Any:
+def wait_for(found: Callable[[], Any], airflow: DemoAirflow) -> Any:
     deadline = time.monotonic() + SECONDS
     while not (value := found()):
         assert time.monotonic() < deadline
@@ -35,7 +35,7 @@ def wait_for(found: Callable[[], Any], airflow: LocalAirflow) -> Any:
     return value
 
 
-def ask(airflow: LocalAirflow, path: str, token: str | None) -> tuple[int, str]:
+def ask(airflow: DemoAirflow, path: str, token: str | None) -> tuple[int, str]:
     """What the web server answers, and with which status."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
@@ -57,7 +57,7 @@ def test_a_dag_of_ones_own_runs_when_segments_are_archived_and_never_for_nothing
     )
     example = next(block for block in blocks_of(ROOT / "docs" / "airflow.md") if "@dag" in block.text)
     (project.home / "dags" / "own.py").write_text(example.text.replace("orders_a", STORE_CONNECTION))
-    with LocalAirflow(project, free_port(0), print, is_edited=False) as airflow:
+    with DemoAirflow(project, free_port(0), print) as airflow:
         api = airflow.api()
         runs = {name: DagRun(airflow, name, print) for name in (OWN, RETENTION, ARCHIVE, MONITOR)}
         # The one that tells, last: a DAG that is off is told nothing.
@@ -96,9 +96,9 @@ def test_a_dag_of_ones_own_runs_when_segments_are_archived_and_never_for_nothing
         assert ask(airflow, other, api.token)[0] in (200, 404)
 
 
-def task_state(api: AirflowApi, dag_id: str, run_id: str, task_id: str) -> str | None:
+def task_state(api: RunsApi, dag_id: str, run_id: str, task_id: str) -> str | None:
     return api.task_states(dag_id, run_id).get(task_id)
 
 
-def count_runs(api: AirflowApi, dag_id: str) -> int:
+def count_runs(api: RunsApi, dag_id: str) -> int:
     return int(api.get(f"/api/v2/dags/{dag_id}/dagRuns?limit=1")["total_entries"])

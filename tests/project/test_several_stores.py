@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from demo.dag_run import DemoAirflow, RunsApi
 from storage_engine.project.init import STORE_CONNECTION, Project, init_project
-from storage_engine.project.up import AirflowApi, ApiError, LocalAirflow, free_port, unpack_sample_store
+from storage_engine.project.up import ApiError, free_port, unpack_sample_store
 from tests.services.hanging_disk import hanging_disk
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -21,7 +22,7 @@ KINDS = ("retention", "archive", "monitor", "flush_checkpoint")
 SECONDS = 600
 
 
-def wait_for(found: Callable[[], Any], airflow: LocalAirflow) -> Any:
+def wait_for(found: Callable[[], Any], airflow: DemoAirflow) -> Any:
     deadline = time.monotonic() + SECONDS
     while not (value := found()):
         assert time.monotonic() < deadline
@@ -54,7 +55,7 @@ def said_by(project: Project, dag_id: str) -> str:
     return "\n".join(path.read_text() for path in project.logs.glob(f"dag_id={dag_id}/**/*.log"))
 
 
-def is_known(api: AirflowApi, dag_id: str) -> bool:
+def is_known(api: RunsApi, dag_id: str) -> bool:
     try:
         return bool(api.get(f"/api/v2/dags/{dag_id}"))
     except ApiError as error:
@@ -70,7 +71,7 @@ def test_a_store_that_hangs_and_one_that_is_gone_keep_the_third_from_nothing(tmp
         roots = {"hanging": disk / "store", "broken": tmp_path / "unmounted", "healthy": sample.root}
         project = project_of(tmp_path / "project", roots, sample.broker_conf)
         dag_ids = {store: [f"storage_{kind}__{store}" for kind in KINDS] for store in roots}
-        with LocalAirflow(project, free_port(0), print, is_edited=False) as airflow:
+        with DemoAirflow(project, free_port(0), print) as airflow:
             api = airflow.api()
             for store in roots:
                 # A DAG that is off is told nothing: first those that are told, then the one that tells.

@@ -17,8 +17,9 @@ from typing import Any
 
 from sqlalchemy import Connection, event, insert
 
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.jsonable import to_jsonable, to_recorded
 from storage_engine.journal.journal import (
     Extent,
     Journal,
@@ -311,7 +312,8 @@ def _write_state(journal: Journal, store_id: str, number: int, now_ms: int, look
     alarms: tuple[str, ...] = ()
     if number == 0:
         _write_trouble(journal, store_id, now_ms)
-        alarms = ("12 segments are sealed and in no lake, more than archive_lag_segments allows",)
+        behind = "12 segments are sealed and in no lake, more than archive_lag_segments allows: "
+        alarms = (Text(behind, Command("archive"), " archives them"),)
         doctor = (
             Finding(
                 Severity.URGENT,
@@ -328,7 +330,7 @@ def _write_state(journal: Journal, store_id: str, number: int, now_ms: int, look
             *doctor,
         )
     found = {
-        "alarms": alarms,
+        "alarms": to_recorded(alarms),
         "notices": ("the disk is above its notice level of 70 %",) if number == 0 else (),
         "causes": [],
         "crashed": False,

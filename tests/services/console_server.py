@@ -22,7 +22,7 @@ from storage_engine.console.calendar import validation_calendar
 from storage_engine.console.chart import chart
 from storage_engine.console.forecast import store_forecast
 from storage_engine.console.store import one_store, runs_page
-from storage_engine.console.stores import AskedJournal, all_stores
+from storage_engine.console.stores import all_stores
 from storage_engine.console.what_if import question_of, what_if, what_if_settings
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
@@ -81,7 +81,7 @@ class Console:
                 return made(path, query, body)
         now_ms = clock_ms() if self.now_ms is None else self.now_ms
         if path == "stores":
-            return all_stores([AskedJournal(self.reader, self.names)], now_ms)
+            return all_stores(self.reader, self.names, now_ms)
         if path == "dag":
             name = query["dag"].partition("__")[2]
             return {"store": name if name in self.names else None}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, FrameLocator, Page, sync_playwright
 
-from demo.dag_run import DagRun
+from demo.dag_run import DagRun, DemoAirflow
 from storage_engine.project.init import (
     STORE_CONNECTION,
     Project,
@@ -19,7 +19,7 @@ from storage_engine.project.init import (
     store_definition,
     store_fields,
 )
-from storage_engine.project.up import LocalAirflow, SampleStore, free_port, unpack_sample_store
+from storage_engine.project.up import SampleStore, free_port, unpack_sample_store
 from tests.services.console_journal import write_journal
 
 RETENTION, MONITOR, FORCED = (
@@ -39,7 +39,7 @@ _OTHERS = f"from airflow.sdk import DAG\n\nwith DAG({OTHERS_DAG!r}, schedule=Non
 class ConsoleAirflow:
     """An Airflow that runs, and the run that cleaned its store."""
 
-    airflow: LocalAirflow
+    airflow: DemoAirflow
     sample: SampleStore
     run_id: str
 
@@ -67,7 +67,7 @@ def console_airflow(directory: Path) -> Iterator[ConsoleAirflow]:
     project.settings_file.write_text(settings)
     project.passwords_file.write_text(json.dumps({name: name for name in PEOPLE}))
     (project.home / "dags" / "others.py").write_text(_OTHERS)
-    with LocalAirflow(project, free_port(0), print, is_edited=False) as airflow:
+    with DemoAirflow(project, free_port(0), print) as airflow:
         run = DagRun(airflow, RETENTION, print)
         run.switch_on()
         DagRun(airflow, MONITOR, print).switch_on()

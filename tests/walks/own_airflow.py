@@ -12,7 +12,8 @@ from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
-from storage_engine.project.up import AirflowApi, ApiError, ProcessTree
+from demo.dag_run import RunsApi
+from storage_engine.project.up import ApiError, ProcessTree
 from tests.services.newcomer import Newcomer
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -62,7 +63,7 @@ class OwnAirflow:
         }
 
     @contextmanager
-    def running(self) -> Iterator[AirflowApi]:
+    def running(self) -> Iterator[RunsApi]:
         """Run the components, and yield a client of the API."""
         tree = ProcessTree()
         airflow = str(self._owner.venv / "bin" / "airflow")
@@ -71,7 +72,7 @@ class OwnAirflow:
                 log = self.home / f"{words[0]}.log"
                 tree.start(words[0], [airflow, *words], self._owner.environment, log)
             eventually("Airflow is healthy", self._is_healthy)
-            yield AirflowApi.log_in(self.address, "admin", self.password)
+            yield RunsApi.log_in(self.address, "admin", self.password)
         finally:
             tree.stop()
 
@@ -82,7 +83,7 @@ class OwnAirflow:
         return str(json.loads(file.read_text())["admin"])
 
     def _is_healthy(self) -> bool:
-        health = AirflowApi(self.address, None).get_once("/api/v2/monitor/health")
+        health = RunsApi(self.address, None).get_once("/api/v2/monitor/health")
         return all((state or {}).get("status") == "healthy" for state in health.values())
 
     @contextmanager

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.project.up import AirflowApi, ApiError, ProcessTree, unpack_sample_store
+from demo.dag_run import RunsApi
+from storage_engine.project.up import ApiError, ProcessTree, unpack_sample_store
 from tests.docs.code_blocks import ROOT, blocks_of, commands_of
 from tests.services.installs import CONSTRAINTS
 from tests.services.newcomer import Newcomer
@@ -58,13 +59,13 @@ def api_server(administrator: Newcomer, address: str) -> Iterator[None]:
     words = [str(administrator.venv / "bin" / "airflow"), "api-server", "--host", "127.0.0.1"]
     try:
         tree.start("api-server", words, administrator.environment, administrator.home / "api-server.log")
-        eventually("the API server answers", lambda: AirflowApi(address, None).get_once("/api/v2/version"))
+        eventually("the API server answers", lambda: RunsApi(address, None).get_once("/api/v2/version"))
         yield
     finally:
         tree.stop()
 
 
-def status(api: AirflowApi, path: str, body: dict[str, object] | None = None) -> int | None:
+def status(api: RunsApi, path: str, body: dict[str, object] | None = None) -> int | None:
     try:
         api.get_once(path) if body is None else api.post(path, body)
     except ApiError as error:
@@ -88,10 +89,10 @@ def test_roles_of_fab_open_the_stores_that_they_name(tmp_path: Path, wheels: Pat
     }
     set_up(administrator, tmp_path)
     with api_server(administrator, address):
-        nobody = AirflowApi(address, None)
+        nobody = RunsApi(address, None)
         for path in ("/", "/static/icon.svg", "/api/stores", "/api/stores/orders", "/api/dag?dag=x"):
             assert status(nobody, CONSOLE + path) == 401
-        people = {role: AirflowApi.log_in(address, role, role) for role in ROLES}
+        people = {role: RunsApi.log_in(address, role, role) for role in ROLES}
 
         for role, api in people.items():
             stores = {row["store"] for row in api.get(f"{CONSOLE}/api/stores")["stores"]}

@@ -12,8 +12,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from demo.dag_run import RunsApi
 from storage_engine.project.init import init_project, store_definition, store_fields
-from storage_engine.project.up import AirflowApi, ProcessTree, component_environment, free_port
+from storage_engine.project.up import ProcessTree, component_environment, free_port
 from tests.integration.postgres import postgres
 from tests.services.console_journal import write_journal
 from tests.walks.console_airflow import CONSOLE, PAST, chromium, console, log_in
@@ -57,7 +58,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 tree.start(step, [*airflow, *step.split()], environment, log)
                 assert tree.wait(step) == 0, log.read_text()[-3_000:]
             tree.start("api-server", [*airflow, "api-server", "--host", "127.0.0.1"], environment, log)
-            api = AirflowApi(found, None)
+            api = RunsApi(found, None)
             eventually("the API server answers", lambda: api.get_once("/api/v2/monitor/health"))
             yield found
         finally:
@@ -153,7 +154,7 @@ def test_every_view_and_route_reads_the_journal_in_postgresql(address: str, page
         page.goto(f"{address}{STORE_VIEW}{view}")
         page.reload()
         console(page).locator(sign).first.wait_for()
-    api = AirflowApi.log_in(address, "admin", "admin")
+    api = RunsApi.log_in(address, "admin", "admin")
     stores = api.get("/storage-engine/console/api/stores")
     assert stores["problem"] == ""
     assert {row["store"] for row in stores["stores"] if row["levels"]} == set(PAST)

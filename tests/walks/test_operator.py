@@ -9,8 +9,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, FrameLocator, Page, expect
 
+from demo.dag_run import RunsApi
 from storage_engine.project.init import STORE_CONNECTION
-from storage_engine.project.up import AirflowApi, ApiError
+from storage_engine.project.up import ApiError
 from tests.walks.console_airflow import (
     CONSOLE,
     FORCED,
@@ -192,9 +193,9 @@ def test_nobody_is_shown_anything(running: ConsoleAirflow) -> None:
     stores = "/storage-engine/console/api/stores"
     for path in ("/storage-engine/console/", stores, f"{stores}/{STORE_CONNECTION}"):
         with pytest.raises(ApiError) as refused:
-            AirflowApi(running.address, None).get_once(path)
+            RunsApi(running.address, None).get_once(path)
         assert refused.value.status == 401
-    viewer = AirflowApi.log_in(running.address, "vera", "vera")
+    viewer = RunsApi.log_in(running.address, "vera", "vera")
     assert {row["store"] for row in viewer.get(stores)["stores"]} == {STORE_CONNECTION, *PAST}
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.cli.options.options import check_either, json_option, of_lake, store_of_connection
+from storage_engine.cli.options.options import check_either, of_lake, store_of_connection
 from storage_engine.cli.options.store_argument import installed_broker
 from storage_engine.cli.output.next_line import archive_command, say_next
 from storage_engine.cli.output.output import print_json, say
-from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.command import command, json_option, wants_json
 from storage_engine.cli.shell.values import NamedPath
 from storage_engine.commands import Command
 from storage_engine.exceptions import LakeMissingError, StorageEngineError
@@ -53,7 +53,6 @@ def init_lake(
     conn_id: str | None,
     broker_type: str | None,
     allow_same_disk: bool,
-    as_json: bool,
 ) -> int:
     """Make a lake where there is none. One that is there is left as it is.
 
@@ -69,7 +68,7 @@ def init_lake(
     if conn_id is not None and not allow_same_disk:
         _check_disks(store_of_connection(conn_id))
     made = [_make(config, broker) for config, broker in configs]
-    if as_json:
+    if wants_json():
         print_json("init-lake", {"lakes": made})
         return 0
     for lake in made:

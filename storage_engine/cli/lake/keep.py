@@ -9,16 +9,14 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli.lake.witnesses import WitnessedLake, witness_options, witnessed_lake
+from storage_engine.cli.lake.witnesses import WitnessedLake, witness_options
 from storage_engine.cli.options.options import (
-    json_option,
     lake_option,
     second_lake_option,
-    store_of_connection,
 )
 from storage_engine.cli.output.output import print_json, print_table, say, say_notes
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.command import command, json_option, wants_json
 from storage_engine.cli.shell.values import reason_text
 from storage_engine.commands import Text
 from storage_engine.core.clock import DAY_MS, clock_ms
@@ -98,10 +96,8 @@ def _keep_text(_context: click.Context, parameter: click.Parameter, text: str | 
 )
 @json_option
 def keep(
-    lake_dir: Path | None,
+    target: WitnessedLake,
     second_lake_dir: Path | None,
-    journal_url: str | None,
-    conn_id: str | None,
     topic: str | None,
     log: str | None,
     store_pattern: str | None,
@@ -111,7 +107,6 @@ def keep(
     lift_id: str | None,
     dry_run: bool,
     price: float | None,
-    as_json: bool,
 ) -> int:
     """Show how long a lake keeps the messages of each topic, what of it goes on which day, and what is held;
     or record a rule or a hold. Nothing is removed by this command, and without rules nothing ever goes and
@@ -120,13 +115,13 @@ def keep(
     The most specific rule applies to a topic: by its topic first, then by log, then by store; of two alike,
     the one that keeps longer. A rule counts from 24 hours after it is recorded, a hold at once.
     """
-    target = witnessed_lake(lake_dir, journal_url, conn_id)
     patterns = {"topic": topic, "log": log, "store": store_pattern}
     scope = Scope(**{name: pattern for name, pattern in patterns.items() if pattern is not None})
     decide = _decision(scope, keep_text, hold_reason, archive_text, lift_id)
     if decide is None and scope != Scope():
         raise click.UsageError("Expected --keep TIME, --hold REASON or --archive no|yes beside patterns.")
-    lakes = _lakes(target, second_lake_dir, conn_id)
+    second = target.second if second_lake_dir is None else LakeConfig.local(second_lake_dir)
+    lakes = (target.config,) if second in (None, target.config) else (target.config, second)
     faults: list[str] = []
     notes: list[str] = []
     forecasts: list[KeepForecast] = []
@@ -143,7 +138,7 @@ def keep(
             faults.append(Text(f"{config.location}: ", error))
     if not dry_run and (hold_reason is not None or archive_text == NO):
         notes += _notes(target.journal_url, lakes, "rule" if hold_reason is None else "hold")
-    if as_json:
+    if wants_json():
         print_json("lake keep", {"dry_run": dry_run, "lakes": forecasts, "faults": faults, "notes": notes})
     else:
         for forecast in forecasts:
@@ -176,15 +171,6 @@ def _decision(
             raise click.UsageError("Expected --lift ID alone: the hold says what it covers.")
         return partial(decide_lift, hold_id=lift_id)
     return None
-
-
-def _lakes(
-    target: WitnessedLake, second_lake_dir: Path | None, conn_id: str | None
-) -> tuple[LakeConfig, ...]:
-    if second_lake_dir is not None:
-        return target.config, LakeConfig.local(second_lake_dir)
-    second = store_of_connection(conn_id).second_lake if conn_id is not None else None
-    return (target.config,) if second in (None, target.config) else (target.config, second)
 
 
 def _keep(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.cli.options.options import check_lakes_of_new, check_store, journal_of, json_option
+from storage_engine.cli.options.options import check_store, journal_of
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.next_line import archive_command, say_cleanup, say_next
 from storage_engine.cli.output.output import (
@@ -23,7 +23,7 @@ from storage_engine.cli.output.output import (
     say_notes,
 )
 from storage_engine.cli.output.progress import progress, waiting
-from storage_engine.cli.shell.command import command, said_by
+from storage_engine.cli.shell.command import command, json_option, said_by, wants_json
 from storage_engine.cli.shell.values import NamedPath, size_bytes
 from storage_engine.commands import Command
 from storage_engine.core.clock import clock_ms
@@ -81,7 +81,6 @@ def archive(
     agent_cert: Path | None,
     accept_damage: bool,
     budget_bytes: int | None,
-    as_json: bool,
 ) -> int:
     """Copy sealed segments of STORE into the lake and prove every byte of the copy.
 
@@ -105,7 +104,6 @@ def archive(
     if spark_master:
         SPARK.require("archive --spark")
         _check_spark_directories(managed, spark_master)
-    check_lakes_of_new(managed)
     run_key = f"archive-{clock_ms()}"
 
     def archive_with(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
@@ -130,21 +128,18 @@ def archive(
                 where=where,
             )
     error = archive_error(run_key, managed.real_root, done.refused, done.wrong_lakes)
-    _print_archived(run_key, done, error, as_json)
-    if error and not as_json:
-        raise error
+    _print_archived(run_key, done, error)
+    if wants_json():
+        return 1 if error else 0
     if error:
-        return 1
-    if not as_json:
-        say_cleanup(managed)
+        raise error
+    say_cleanup(managed)
     return 0
 
 
-def _print_archived(
-    run_key: str, done: ArchiveResult, error: StorageEngineError | None, as_json: bool
-) -> None:
+def _print_archived(run_key: str, done: ArchiveResult, error: StorageEngineError | None) -> None:
     receipts = done.receipts
-    if as_json:
+    if wants_json():
         shown = {
             "run_key": run_key,
             "archived": receipts,
@@ -263,7 +258,6 @@ def verify(
     level: str,
     max_bytes: int | None,
     renew: bool,
-    as_json: bool,
 ) -> int:
     """Check what the lake holds; with STORE, also that lake and store together have every byte.
 
@@ -287,7 +281,7 @@ def verify(
             found = list(
                 verify_lake(config, journal_url, VerifyLevel(level), max_bytes=max_bytes, renew=renew)
             )
-    if as_json:
+    if wants_json():
         said = said_by(click.get_current_context())
         stores = [
             {

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from storage_engine.cli.lake.keep import keep
-from storage_engine.cli.lake.witnesses import WitnessedLake, part_journal, witness_options, witnessed_lake
+from storage_engine.cli.lake.witnesses import WitnessedLake, part_journal, witness_options
 from storage_engine.cli.options.options import (
-    check_either,
     journal_of,
-    json_option,
+    lake_and_journal,
     lake_option,
     of_lake,
-    store_of_connection,
 )
-from storage_engine.cli.output.output import answer, print_json, print_table, say, say_notes
+from storage_engine.cli.output.output import answer, print_json, print_table, say
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import Group, command, said_by
+from storage_engine.cli.shell.command import Group, command, json_option, said_by, wants_json
 from storage_engine.cli.shell.values import NamedPath, TargetPath, reason_text
 from storage_engine.commands import Command, Text, with_arguments
 from storage_engine.core.clock import DAY_MS
@@ -37,6 +35,7 @@ from storage_engine.model.keep.expiry import REWRITE_RULE, RewriteRule
 
 if TYPE_CHECKING:
     from storage_engine.lake.move.describing import LakeInfo, TableInfo
+    from storage_engine.lake.move.moving import Relocated
     from storage_engine.lake.move.rebuilding import Rebuilt
     from storage_engine.model.keep.expiry import ExpiryVerdict
     from storage_engine.retention.housekeeping.lake_expiry import LakeExpiry
@@ -92,16 +91,13 @@ _conn_id_option = of_lake(
 @click.option("--undo", "undo_id", metavar="ID", help="Bring back what expired by the act of this id.")
 @json_option
 def expire(
-    lake_dir: Path | None,
-    journal_url: str | None,
-    conn_id: str | None,
+    target: WitnessedLake,
     gone: tuple[str, ...],
     trash_days: float,
     rewrite_at_percent: float,
     rewrite_within_days: float,
     dry_run: bool,
     undo_id: str | None,
-    as_json: bool,
 ) -> int:
     """Take out of a lake what its rules no longer keep: segments of which every topic is past, and which
     their store no longer has. Where only some topics are, the others are written into another data file. What
@@ -114,7 +110,6 @@ def expire(
     from storage_engine.lake.gc.expiry import undo_expiry
     from storage_engine.retention.housekeeping.lake_expiry import expire_lake
 
-    target = witnessed_lake(lake_dir, journal_url, conn_id)
     if undo_id is not None:
         if dry_run or gone:
             raise click.UsageError("Expected --undo ID alone.")
@@ -127,7 +122,7 @@ def expire(
             ", else it expires again.",
         )
         shown = {"undone": act.act.decision.expiry, "act": act.sha256}
-        return answer("lake expire", shown, said, as_json=as_json)
+        return answer("lake expire", shown, said)
     with waiting("Looking at receipts"):
         done = expire_lake(
             open_lake(target.config),
@@ -137,11 +132,7 @@ def expire(
             rewrite=RewriteRule(rewrite_at_percent, rewrite_within_days),
             dry_run=dry_run,
         )
-    if as_json:
-        print_json("lake expire", done)
-    else:
-        _print(done, target, trash_days)
-    return 0
+    return answer("lake expire", done, lambda _: _print(done, target, trash_days))
 
 
 def _print(done: LakeExpiry, target: WitnessedLake, trash_days: float) -> None:
@@ -179,9 +170,7 @@ def _line(group: Sequence[ExpiryVerdict]) -> tuple[str, ...]:
 @witness_options
 @click.option("--dry-run", is_flag=True, help="Say what would become larger files, change nothing.")
 @json_option
-def compact(
-    lake_dir: Path | None, journal_url: str | None, conn_id: str | None, dry_run: bool, as_json: bool
-) -> int:
+def compact(target: WitnessedLake, dry_run: bool) -> int:
     """Write small data files of one topic again as larger ones. Each segment is proven in the larger file
     before its small one leaves the table; gc takes that later.
 
@@ -190,28 +179,11 @@ def compact(
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.gc.compaction import compact_lake
 
-    target = witnessed_lake(lake_dir, journal_url, conn_id)
     with waiting("Looking at receipts"):
         done = compact_lake(open_lake(target.config), dry_run=dry_run)
-    if as_json:
-        print_json("lake compact", done)
-    else:
-        say(f"{done.text or 'No small data files become larger ones'}.")
-        say_notes((*done.faults, *done.notices))
+    notes = (Text("\nNote: ", one) for one in (*done.faults, *done.notices))
+    answer("lake compact", done, Text(f"{done.text or 'No small data files become larger ones'}.", *notes))
     return 1 if done.faults else 0
-
-
-def _lake_of(lake_dir: Path | None, conn_id: str | None) -> tuple[LakeConfig, str]:
-    """Return a lake, and the URL of the journal that belongs to it.
-
-    :raises click.UsageError: both are given, or neither.
-    """
-    check_either(lake_dir, conn_id)
-    if lake_dir is not None:
-        return LakeConfig.local(lake_dir), journal_of(lake_dir)
-    assert conn_id is not None
-    store = store_of_connection(conn_id)
-    return store.lake, store.journal_url
 
 
 _directory_option = of_lake(
@@ -244,19 +216,16 @@ lake.add_command(compact)
 @_directory_option
 @_conn_id_option
 @json_option
-def info(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
+def info(lake_dir: Path | None, conn_id: str | None) -> int:
     """Say what a lake is: identity, tables, marks and stores; also of one that other commands refuse, and
     then why. Nothing is changed.
     """
     from storage_engine.lake.move.describing import describe
 
-    found = describe(_lake_of(lake_dir, conn_id)[0])
+    found = describe(lake_and_journal(lake_dir, conn_id)[0])
     said = said_by(click.get_current_context())
     found = replace(found, refused=with_arguments(found.refused, said))
-    if as_json:
-        print_json("lake info", found)
-    else:
-        print_info(found)
+    answer("lake info", found, print_info)
     return 1 if found.refused else 0
 
 
@@ -265,7 +234,7 @@ def info(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
 @_conn_id_option
 @_take_over_option
 @json_option
-def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool, as_json: bool) -> int:
+def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool) -> int:
     """Bring a lake's metadata to where its files are, after a plain copy or a move of its directory, after
     its catalog was moved, or when a mark is lost.
 
@@ -274,17 +243,18 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool, as_jso
     """
     from storage_engine.lake.move.moving import relocate as relocate_lake
 
-    config, journal_url = _lake_of(lake_dir, conn_id)
+    config, journal_url = lake_and_journal(lake_dir, conn_id)
     # First: once the lake can be opened, a run may write into a journal that a copy still shares.
     part_journal(journal_url)
     with waiting("Checking"):
         done = relocate_lake(config, take_over=take_over)
-    if as_json:
-        print_json("lake relocate", done)
-        return 0
+    return answer("lake relocate", done, _print_relocated)
+
+
+def _print_relocated(done: Relocated) -> None:
     if not done.changed:
         say(f"{done.location}: every file and mark is where it belongs. Nothing was changed.")
-        return 0
+        return
     if done.former is not None:
         say(
             f"Relocated: {count_text(done.file_count, 'file')}, {bytes_text(done.file_bytes)}, "
@@ -304,7 +274,6 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool, as_jso
         )
     else:
         say(f"Lake {done.lake_id or 'without UUID'} is at {done.location}.")
-    return 0
 
 
 @lake.command("copy")
@@ -318,7 +287,7 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool, as_jso
     help="Directory for the copy, or one whose lake.json says where its catalog and warehouse are.",
 )
 @json_option
-def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path, as_json: bool) -> int:
+def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path) -> int:
     """Copy a lake: a backup that verifies on its own, has its own UUID, and is read-only.
 
     Each data file is compared with its receipt on the way. Run again later, it copies what is new.
@@ -332,10 +301,10 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path, a
             "found none. Make it, or mount its disk.",
             param_hint="--to",
         )
-    source = open_lake(_lake_of(lake_dir, conn_id)[0])
+    source = open_lake(lake_and_journal(lake_dir, conn_id)[0])
     with waiting("Copying"):
         done = copy_lake(source, LakeConfig.local(target_dir))
-    if as_json:
+    if wants_json():
         print_json("lake copy", done)
         return 0
     say(
@@ -358,51 +327,43 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path, a
     help="Why the copy is to be written, such as that the original is gone.",
 )
 @json_option
-def promote(lake_dir: Path | None, conn_id: str | None, reason: str, as_json: bool) -> int:
+def promote(lake_dir: Path | None, conn_id: str | None, reason: str) -> int:
     """Make a copy a lake that may be written. Its UUID stays; who decided it, and why, is recorded in it."""
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.move.copying import promote as make_writable
 
-    done = make_writable(open_lake(_lake_of(lake_dir, conn_id)[0]), person(), reason)
-    if as_json:
-        print_json("lake promote", done)
-    else:
-        say(
-            f"Lake {done.lake_id}, a copy of {done.copy_of} until now, may be written: {done.reason} "
-            f"({done.person})"
-        )
-        stores = f"STORE --lake {quote(str(lake_dir))}"
-        archiving = "run its DAG" if conn_id else Command("archive", stores)
-        say(
-            "Next: ",
-            archiving,
-            ". For a store of which the original had more than this copy, first: ",
-            Command("stamp", f"{f'--conn-id {quote(conn_id)}' if conn_id else stores} --reason TEXT"),
-        )
-    return 0
+    done = make_writable(open_lake(lake_and_journal(lake_dir, conn_id)[0]), person(), reason)
+    stores = f"STORE --lake {quote(str(lake_dir))}"
+    said = Text(
+        f"Lake {done.lake_id}, a copy of {done.copy_of} until now, may be written: {done.reason} "
+        f"({done.person})\nNext: ",
+        "run its DAG" if conn_id else Command("archive", stores),
+        ". For a store of which the original had more than this copy, first: ",
+        Command("stamp", f"{f'--conn-id {quote(conn_id)}' if conn_id else stores} --reason TEXT"),
+    )
+    return answer("lake promote", done, said)
 
 
 @lake.command()
 @lake_option(required=False)
 @_conn_id_option
 @json_option
-def upgrade(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
+def upgrade(lake_dir: Path | None, conn_id: str | None) -> int:
     """Raise a lake to this release's version, so that receipts from then on have the root of a tree. Older
     releases refuse it from then on: upgrade every host that opens it first. No data file is changed.
     """
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.catalog.writing import upgrade as raise_version
 
-    opened = open_lake(_lake_of(lake_dir, conn_id)[0])
+    opened = open_lake(lake_and_journal(lake_dir, conn_id)[0])
     before, now = raise_version(opened)
-    if as_json:
-        print_json("lake upgrade", {"location": opened.location, "before": before, "now": now})
-    elif before == now:
-        say(f"{opened.location}: the lake is of version {now} already. Nothing was changed.")
-    else:
-        say(f"Upgraded {opened.location} from version {before} to {now}.")
-        say("What is archived from now on has a root. Older releases refuse the lake.")
-    return 0
+    said = (
+        f"{opened.location}: the lake is of version {now} already. Nothing was changed."
+        if before == now
+        else f"Upgraded {opened.location} from version {before} to {now}.\n"
+        "What is archived from now on has a root. Older releases refuse the lake."
+    )
+    return answer("lake upgrade", {"location": opened.location, "before": before, "now": now}, said)
 
 
 @lake.command()
@@ -411,14 +372,7 @@ def upgrade(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
 @_take_over_option
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @json_option
-def rebuild(
-    lake_dir: Path | None,
-    journal_url: str | None,
-    conn_id: str | None,
-    take_over: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
+def rebuild(target: WitnessedLake, take_over: bool, dry_run: bool) -> int:
     """Make or mend the catalog of a lake whose warehouse is there: the catalog is lost, older than the
     warehouse, or one of two that both went on.
 
@@ -428,16 +382,12 @@ def rebuild(
     from storage_engine.lake.move.rebuilding import rebuild as rebuild_lake
     from storage_engine.retention.store.known_heads import rebuild_heads
 
-    target = witnessed_lake(lake_dir, journal_url, conn_id)
     heads = rebuild_heads(target.journal_url, target.config.location)
-    if lake_dir is not None and not dry_run:
-        part_journal(journal_of(lake_dir))
+    if target.directory is not None and not dry_run:
+        part_journal(journal_of(target.directory))
     with waiting("Looking at the warehouse"):
         done = rebuild_lake(target.config, heads, dry_run=dry_run, take_over=take_over)
-    if as_json:
-        print_json("lake rebuild", done)
-    else:
-        print_rebuilt(done)
+    answer("lake rebuild", done, print_rebuilt)
     return 1 if done.refused or done.conflicting or done.missing or done.unknown_heads else 0
 
 

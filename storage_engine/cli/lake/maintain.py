@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from storage_engine.cli.lake.witnesses import WitnessedLake, witness_options, witnessed_lake
-from storage_engine.cli.options.options import journal_of, json_option, lake_option
-from storage_engine.cli.output.output import print_json, print_table, say, say_notes
+from storage_engine.cli.options.options import journal_of, lake_option
+from storage_engine.cli.output.output import answer, print_table, say, say_notes
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import command
-from storage_engine.commands import Command
+from storage_engine.cli.shell.command import command, json_option, wants_json
+from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS, HOUR_MS, clock_ms
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import LakeMissingError
@@ -38,7 +38,7 @@ _METADATA = (GarbageKind.MANIFEST, GarbageKind.MANIFEST_LIST, GarbageKind.METADA
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, change nothing.")
 @click.option("--compact", is_flag=True, help="Write small data files as larger ones, as lake compact does.")
 @json_option
-def maintain(lake_dir: Path, dry_run: bool, compact: bool, as_json: bool) -> int:
+def maintain(lake_dir: Path, dry_run: bool, compact: bool) -> int:
     """Remove what has expired: what the lake's rules no longer keep, as lake expire does; snapshots of the
     lake's tables, and then what gc may take; quarantines whose window is over; reports with their Data
     Docs, runs, events and samples of the journal, and files of jobs that were killed.
@@ -56,13 +56,9 @@ def maintain(lake_dir: Path, dry_run: bool, compact: bool, as_json: bool) -> int
         dry_run=dry_run,
         lakes=(LakeConfig.local(lake_dir.absolute()),),
     )
-    if as_json:
-        print_json("maintain", {"lake": metadata, "history": history})
-    else:
-        if metadata is not None:
-            _print_lake(metadata)
-        _print_history(history)
-    return 0
+    if metadata is not None and not wants_json():
+        _print_lake(metadata)
+    return answer("maintain", {"lake": metadata, "history": history}, lambda _: _print_history(history))
 
 
 def _maintain_lake(lake_dir: Path, *, dry_run: bool, compact: bool) -> LakeMaintenance | None:
@@ -152,14 +148,11 @@ def _print_history(done: MaintainResult) -> None:
 )
 @json_option
 def gc(
-    lake_dir: Path | None,
-    journal_url: str | None,
-    conn_id: str | None,
+    target: WitnessedLake,
     grace_hours: float,
     trash_days: float,
     delete: bool,
     undo_moment: str | None,
-    as_json: bool,
 ) -> int:
     """List files in the lake that may go, since something live provably holds the same: second copies of a
     segment, files that were superseded, metadata of commits that failed and of snapshots that were expired.
@@ -170,11 +163,10 @@ def gc(
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.gc.garbage import collect
 
-    target = witnessed_lake(lake_dir, journal_url, conn_id)
     if undo_moment is not None:
         if delete:
             raise click.UsageError("Expected either --delete or --undo.")
-        return _undo(target, None if undo_moment == _ALL else undo_moment, as_json)
+        return _undo(target, None if undo_moment == _ALL else undo_moment)
     lake = open_lake(target.config)
     with waiting("Looking for what may go"):
         found = collect(
@@ -184,11 +176,7 @@ def gc(
             delete=delete,
             known_heads=known_heads_of(lake, target.journal_url),
         )
-    if as_json:
-        print_json("gc", found)
-    else:
-        _print(found, target.words, grace_hours, trash_days, delete=delete)
-    return 0
+    return answer("gc", found, lambda _: _print(found, target.words, grace_hours, trash_days, delete=delete))
 
 
 def known_heads_of(lake: Lake, journal_url: str | None) -> dict[str, tuple[ChainHead, ...]]:
@@ -205,17 +193,13 @@ def known_heads_of(lake: Lake, journal_url: str | None) -> dict[str, tuple[Chain
     }
 
 
-def _undo(target: WitnessedLake, moment: str | None, as_json: bool) -> int:
+def _undo(target: WitnessedLake, moment: str | None) -> int:
     from storage_engine.lake.gc.garbage import undo
 
     back = undo(target.config, moment)
-    if as_json:
-        print_json("gc", back)
-    else:
-        say(f"Put back {count_text(len(back.paths), 'file')} from the trash.")
-        for path in back.occupied:
-            say(f"Note: {path} stays in the trash: another file has its name by now.")
-        say("Next: ", Command("gc", target.words))
+    stay = (f"\nNote: {path} stays in the trash: another file has its name by now." for path in back.occupied)
+    told = f"Put back {count_text(len(back.paths), 'file')} from the trash."
+    answer("gc", back, Text(told, *stay, "\nNext: ", Command("gc", target.words)))
     return 1 if back.occupied else 0
 
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.cli.options.options import json_option, lake_option, second_lake_option
+from storage_engine.cli.options.options import lake_option, second_lake_option
 from storage_engine.cli.output.next_line import say_next
-from storage_engine.cli.output.output import print_json, print_table, say, say_notes
+from storage_engine.cli.output.output import answer, print_table, say, say_notes
 from storage_engine.cli.output.progress import progress, waiting
-from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.command import command, json_option
 from storage_engine.cli.shell.values import NamedPath, TargetPath, moment_ms
 from storage_engine.commands import Command, Text
 from storage_engine.core.wording import bytes_text, time_text
@@ -46,6 +46,23 @@ def _segments(
         ) from None
 
 
+def _stored_ms(_context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """Return a time in milliseconds since the epoch; a click callback."""
+    return None if text is None else moment_ms(text, None, option=parameter.opts[0])
+
+
+from_time_option = click.option(
+    "--from-time",
+    "from_ms",
+    metavar="TIME",
+    callback=_stored_ms,
+    help="Messages stored at or after TIME.",
+)
+to_time_option = click.option(
+    "--to-time", "to_ms", metavar="TIME", callback=_stored_ms, help="Messages stored before TIME."
+)
+
+
 @command()
 @lake_option()
 @second_lake_option
@@ -61,8 +78,8 @@ def _segments(
 )
 @click.option("--from-offset", type=int, help="First offset.")
 @click.option("--to-offset", type=int, help="Offset behind the last.")
-@click.option("--from-time", metavar="TIME", help="Messages stored at or after TIME.")
-@click.option("--to-time", metavar="TIME", help="Messages stored before TIME.")
+@from_time_option
+@to_time_option
 @click.option(
     "--for-store",
     "serving",
@@ -94,16 +111,11 @@ def restore(
     store_id: str | None,
     lineage: int | None,
     log: str | None,
-    segments: tuple[int, ...] | None,
-    from_offset: int | None,
-    to_offset: int | None,
-    from_time: str | None,
-    to_time: str | None,
     serving: tuple[Path, ...],
     files_only: bool,
     with_filler: bool,
     keep_mtime: bool,
-    as_json: bool,
+    **limits: Any,
 ) -> int:
     """Bring archived segments back as the identical files, in a store directory that a broker serves.
 
@@ -121,18 +133,11 @@ def restore(
         )
     lake, second = _open_either(lake_dir, second_lake_dir)
     store_id = _choose_store(lake, store_id)
-    span = Span(
-        from_offset=from_offset,
-        to_offset=to_offset,
-        from_ms=None if from_time is None else moment_ms(from_time, None, option="--from-time"),
-        to_ms=None if to_time is None else moment_ms(to_time, None, option="--to-time"),
-        segments=segments,
-    )
     chosen = choose_segments(
         lake,
         store_id,
         second=second,
-        span=span,
+        span=Span(**limits),
         lineage=lineage,
         log=log,
         serving=serving,
@@ -141,20 +146,16 @@ def restore(
     )
     with progress("Restoring", sum(receipt.size_bytes for receipt in chosen.receipts)) as advance:
         restored = write_segments(chosen, to_dir, keep_mtime=keep_mtime, progress=advance)
-    if as_json:
-        shown = {
-            "store_id": store_id,
-            "to": str(to_dir),
-            "restored": restored,
-            "extended": chosen.extensions,
-            "settings": chosen.settings,
-            "other_lineages": chosen.others,
-            "expired": chosen.expired,
-        }
-        print_json("restore", shown)
-        return 0
-    _print_restored(chosen, restored, to_dir, bool(serving))
-    return 0
+    shown = {
+        "store_id": store_id,
+        "to": str(to_dir),
+        "restored": restored,
+        "extended": chosen.extensions,
+        "settings": chosen.settings,
+        "other_lineages": chosen.others,
+        "expired": chosen.expired,
+    }
+    return answer("restore", shown, lambda _: _print_restored(chosen, restored, to_dir, bool(serving)))
 
 
 def _print_restored(
@@ -342,8 +343,8 @@ def _format_of(target: Path, said: str | None) -> ExportFormat:
 @click.option("--topic-id", help="Of topics of one name that with this id, as Kafka writes it.")
 @click.option("--key", help="Messages that have this as a key, or as their unique key.")
 @click.option("--queue", "queue_id", type=int, help="Messages of this queue, or partition.")
-@click.option("--from-time", metavar="TIME", help="Messages stored at or after TIME.")
-@click.option("--to-time", metavar="TIME", help="Messages stored before TIME.")
+@from_time_option
+@to_time_option
 @click.option("--store-id", help="Messages of this store; default: of all.")
 @click.option("--lineage", type=int, help="Messages of this lineage; default: of all.")
 @click.option(
@@ -357,17 +358,9 @@ def _format_of(target: Path, said: str | None) -> ExportFormat:
 def export(
     lake_dir: Path,
     to_file: Path,
-    topic: str | None,
-    topic_id: str | None,
-    key: str | None,
-    queue_id: int | None,
-    from_time: str | None,
-    to_time: str | None,
-    store_id: str | None,
-    lineage: int | None,
     file_format: str | None,
     decompress: bool,
-    as_json: bool,
+    **selected: Any,
 ) -> int:
     """Write archived messages into a new file, by topic, key, queue and time.
 
@@ -378,34 +371,22 @@ def export(
     from storage_engine.lake.restore.restore_span import expired_line
 
     chosen = _format_of(to_file, file_format)
-    selection = Selection(
-        topic=topic,
-        key=key,
-        queue_id=queue_id,
-        from_ms=None if from_time is None else moment_ms(from_time, None, option="--from-time"),
-        to_ms=None if to_time is None else moment_ms(to_time, None, option="--to-time"),
-        store_id=store_id,
-        lineage=lineage,
-        topic_id=topic_id,
-    )
+    selection = Selection(**selected)
     lake = open_lake(LakeConfig.local(lake_dir))
-    if topic is not None:
-        check_topic(lake, topic)
+    if selection.topic is not None:
+        check_topic(lake, selection.topic)
     with waiting("Exporting"):
         found = export_messages(lake, to_file, selection, file_format=chosen, decompress=decompress)
     for one in found.expired:
         say(f"Note: {expired_line(one)}. Of it nothing was exported.", err=True)
     if not found.message_count:
         say(_nothing_matched(selection, lake), err=True)
-    if as_json:
-        print_json("export", found)
-        return 0
     first, last = time_text(found.first_store_timestamp_ms), time_text(found.last_store_timestamp_ms)
-    say(
+    said = (
         f"{found.path}: {found.message_count:,} messages, {bytes_text(found.size_bytes)}"
         + (f", stored {first} to {last}" if found.message_count else "")
         + (f", {found.still_compressed:,} with compressed bodies" if found.still_compressed else "")
         + f". Read {bytes_text(found.bytes_read)} in {found.row_groups_read} row groups of "
         f"{found.files_read} of {found.files_total} files."
     )
-    return 0
+    return answer("export", found, said)

@@ -7,6 +7,7 @@ import shlex
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,18 +24,31 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class WitnessedLake:
-    """
+    """A lake, and the journal that says which receipts it has to have.
+
     :param journal_url: journal that says which receipts the lake has to have; None: there is none.
     :param words: the options that name both, for a next command.
+    :param directory: as --lake names it; None: a connection names the lake.
+    :param second: the second lake of the store that a connection names; None: there is none.
     """
 
     config: LakeConfig
     journal_url: str | None
     words: str
+    directory: Path | None
+    second: LakeConfig | None = None
 
 
-def witness_options(command: Function) -> Function:
-    """--journal and --conn-id: a journal that isn't in the lake's directory."""
+def witness_options(command: Function) -> Callable[..., Any]:
+    """Give a command that has --lake a journal elsewhere, by --journal or --conn-id; it gets what they name
+    as ``target``."""
+
+    @wraps(command)
+    def called(
+        *arguments: Any, lake_dir: Path | None, journal_url: str | None, conn_id: str | None, **values: Any
+    ) -> Any:
+        return command(*arguments, target=witnessed_lake(lake_dir, journal_url, conn_id), **values)
+
     for decorate in (
         of_lake(
             "--conn-id",
@@ -51,8 +65,8 @@ def witness_options(command: Function) -> Function:
             "sqlite:////var/journal.db; default: the one in the lake's directory.",
         ),
     ):
-        command = decorate(command)
-    return command
+        called = decorate(called)
+    return called
 
 
 def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str | None) -> WitnessedLake:
@@ -70,13 +84,15 @@ def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str 
         store = store_of_connection(conn_id)
         _check_there(store.journal_url, "--conn-id")
         config = store.lake if lake_dir is None else LakeConfig.local(lake_dir)
-        return WitnessedLake(config, store.journal_url, _words(lake_dir, "--conn-id", conn_id))
+        words = _words(lake_dir, "--conn-id", conn_id)
+        return WitnessedLake(config, store.journal_url, words, lake_dir, store.second_lake)
     if lake_dir is None:
         raise click.UsageError("Expected --lake DIRECTORY or --conn-id ID.")
     config = LakeConfig.local(lake_dir)
     if journal_url is not None:
         _check_there(journal_url, "--journal")
-        return WitnessedLake(config, journal_url, _words(lake_dir, "--journal", shown_url(journal_url)))
+        words = _words(lake_dir, "--journal", shown_url(journal_url))
+        return WitnessedLake(config, journal_url, words, lake_dir)
     beside = journal_of(lake_dir)
     file = Path(make_url(beside).database or "")
     if not file.is_file() and os.path.lexists(file):
@@ -85,7 +101,7 @@ def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str 
             f"{file}: expected the lake's journal, found no file that can be read. Nothing was "
             "changed. Mount its disk; or remove what is there if there is no journal any more."
         )
-    return WitnessedLake(config, beside if file.is_file() else None, _words(lake_dir, "", ""))
+    return WitnessedLake(config, beside if file.is_file() else None, _words(lake_dir, "", ""), lake_dir)
 
 
 def part_journal(url: str) -> None:

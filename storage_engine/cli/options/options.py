@@ -19,9 +19,9 @@ from storage_engine.cli.shell.values import LakePath, NamedPath, absolute_paths,
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.extras import AIRFLOW
-from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import CATALOG_FILE, DESCRIPTION, LakeConfig
-from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode, Policy
+from storage_engine.model.settings.policy import ApprovalPolicy, Policy
 from storage_engine.model.settings.settings import settings_of
 from storage_engine.model.settings.spark_from import places_text
 from storage_engine.model.settings.store_settings import SETTINGS, Kind
@@ -41,7 +41,6 @@ REPLICAS_STOPPED = (
 )
 """Help of the option by which a person answers for what this node can't tell."""
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 POLICY_SETTINGS = {one.name: one for one in settings_of(Policy)}
 
 CLEAN = (
@@ -60,12 +59,6 @@ _FLAGS = {"archive": "--archive-policy", "undo_directories": "--undo-directory"}
 _UNITS = {"hours": "HOURS", "percent": "PERCENT"}
 
 
-def argument_of(name: str) -> str:
-    """Return the argument that a command gets a setting of a store as."""
-    one = SETTINGS[name]
-    return one.own_field
-
-
 def setting_option(name: str, **more: Any) -> click.Option:
     """Return the option for a setting of a store, as its table describes it.
 
@@ -82,7 +75,7 @@ def setting_option(name: str, **more: Any) -> click.Option:
         more.setdefault("type", NamedPath(path_type=str))
     if one.kind is Kind.WHOLE_NUMBER:
         more["type"] = click.IntRange(min=1)
-    return GroupedOption([one.option, argument_of(name)], **more)
+    return GroupedOption([one.option, one.own_field], **more)
 
 
 def lake_of(*, required: bool) -> click.Option:
@@ -200,70 +193,22 @@ def check_store(managed: ManagedStore) -> None:
         take_snapshot(broker, clock_ms(), managed.broker)
 
 
-def check_lakes_of_new(managed: ManagedStore) -> None:
-    """Refuse lakes of another kind of broker before a store's first run is recorded beside them.
-
-    :raises BadInputError: a lake is for another broker's segments. What can't be read is the run's to tell.
-    """
-    from storage_engine.journal.journal import Journal
-    from storage_engine.lake.catalog.catalog import check_broker, open_lake
-
-    if managed.policy.archive is ArchiveMode.OFF:
-        return
-    with suppress(StorageEngineError):
-        journal = Journal(managed.journal_url, read_only=True)
-        if journal.find_store(managed.real_root, managed.host) is not None:
-            return
-    for config in managed.lakes:
-        try:
-            lake = open_lake(config)
-        except StorageEngineError:
-            continue
-        check_broker(lake, managed.broker)
-
-
 def policy_option(name: str) -> click.Option:
     """Return the option for a setting of the policy."""
     one = POLICY_SETTINGS[name]
     flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
+    more: dict[str, Any] = {"help": one.help}
     if one.choices:
-        return GroupedOption(
-            [flag, name],
-            group="Policy",
-            type=click.Choice(one.choices),
-            default=one.default_text,
-            show_default=True,
-            help=one.help,
-        )
-    if one.kind is tuple:
-        return GroupedOption(
-            [flag, name],
-            group="Policy",
-            metavar="DIRECTORY",
-            type=NamedPath(file_okay=False),
-            multiple=True,
-            callback=absolute_paths,
-            help=f"{one.help} Repeatable.",
-        )
-    if name.endswith("_bytes_per_second"):
-        return GroupedOption([flag, name], group="Policy", metavar="SIZE", callback=speed, help=one.help)
-    return GroupedOption(
-        [flag, name],
-        group="Policy",
-        type=click.IntRange(one.minimum, one.maximum),
-        default=one.default,
-        show_default=one.default is not None,
-        metavar=_UNITS[name.rpartition("_")[2]],
-        help=one.help,
-    )
-
-
-def policy_of(values: Mapping[str, Any]) -> Policy:
-    """Return the policy that options amount to; what has none is as the table says.
-
-    :param values: by the names of settings.
-    """
-    return Policy(**policy_values(values))
+        more |= {"type": click.Choice(one.choices), "default": one.default_text, "show_default": True}
+    elif one.kind is tuple:
+        more |= {"metavar": "DIRECTORY", "type": NamedPath(file_okay=False), "multiple": True}
+        more |= {"callback": absolute_paths, "help": f"{one.help} Repeatable."}
+    elif name.endswith("_bytes_per_second"):
+        more |= {"metavar": "SIZE", "callback": speed}
+    else:
+        more |= {"type": click.IntRange(one.minimum, one.maximum), "default": one.default}
+        more |= {"show_default": one.default is not None, "metavar": _UNITS[name.rpartition("_")[2]]}
+    return GroupedOption([flag, name], group="Policy", **more)
 
 
 def policy_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -335,15 +280,24 @@ def before_airflow() -> None:
 
 
 def check_either(lake_dir: Path | None, conn_id: str | None) -> None:
-    """:raises click.UsageError: both are given, or neither."""
+    """Make sure that a call names either a lake or a connection.
+
+    :raises click.UsageError: both are given, or neither.
+    """
     if (lake_dir is None) == (conn_id is None):
-        raise click.UsageError("Expected either --lake DIRECTORY or --conn-id ID.")
+        raise click.UsageError(
+            "Expected either --lake DIRECTORY or --conn-id ID, or one of STORAGE_ENGINE_LAKE and "
+            "STORAGE_ENGINE_CONN_ID."
+        )
 
 
-def journal_or_connection(lake_dir: Path | None, conn_id: str | None) -> str:
-    """The URL of the journal beside a lake, or of a connection's.
+def lake_and_journal(lake_dir: Path | None, conn_id: str | None) -> tuple[LakeConfig, str]:
+    """Return a lake, and the URL of the journal that belongs to it.
 
     :raises click.UsageError: both are given, or neither.
     """
     check_either(lake_dir, conn_id)
-    return store_of_connection(str(conn_id)).journal_url if lake_dir is None else journal_of(lake_dir)
+    if lake_dir is not None:
+        return LakeConfig.local(lake_dir), journal_of(lake_dir)
+    store = store_of_connection(str(conn_id))
+    return store.lake, store.journal_url

@@ -19,17 +19,15 @@ from click.core import ParameterSource
 from storage_engine.cli.options.options import (
     CONN_ID,
     SECOND_LAKE,
-    argument_of,
     journal_of,
     lake_of,
-    policy_of,
     policy_option,
     policy_values,
     setting_option,
     store_of_connection,
 )
 from storage_engine.cli.options.stores_file import SECRET_KEY, NamedStore, find_named, named_stores
-from storage_engine.cli.shell.command import NAMED, GroupedOption
+from storage_engine.cli.shell.command import NAMED, GroupedOption, wants_json
 from storage_engine.cli.shell.values import NamedPath, key_value_pairs, time_zone
 from storage_engine.commands import Command, Text
 from storage_engine.core.host import ANY_HOST
@@ -98,12 +96,14 @@ def live_broker(
     :param kind: tells the name of the store's kind of broker, for a message; None: it may be any.
     :raises click.UsageError: options that contradict each other or lack one.
     """
-    said = {name: values[argument_of(name)] for name in _NAMES}
+    said = {name: values[SETTINGS[name].own_field] for name in _NAMES}
     if values[_UNVERIFIED] and not said["tls"]:
         raise click.UsageError(f"--tls-unverified: expected {_shown_option('tls')} with it, found none.")
     if not (said["broker_address"] or said["name_servers"] or said["client_config"]):
         if given := [
-            _shown_option(name) for name, value in said.items() if value and _is_typed(argument_of(name))
+            _shown_option(name)
+            for name, value in said.items()
+            if value and _is_typed(SETTINGS[name].own_field)
         ]:
             expected = address_options(kind())
             raise click.UsageError(f"{', '.join(given)}: expected {expected} with it, found none.")
@@ -234,7 +234,7 @@ def takes_store(
                     values.pop(name, None)
                 return command(*arguments, managed=of_file, **values)
             live = live_broker({name: values.pop(name) for name in live_names}, lambda: _kind(given))
-            chosen = policy_of({name: values.pop(name) for name in policy})
+            chosen = Policy(**policy_values({name: values.pop(name) for name in policy}))
             conn_id = values.pop("conn_id", None)
             if conn_id is not None:
                 if names := ", ".join(filter(None, (_shown({**given, "live": live}), *_stated(policy)))):
@@ -248,7 +248,7 @@ def takes_store(
                 if not looks:
                     given["broker_type"] = given["broker_type"] or _kind_if_readable(given["store"])
                 managed = managed_store(**given, live=live, policy=chosen)
-            elif each and not any(values.values()) and named_stores():
+            elif each and not (wants_json() or any(values.values())) and named_stores():
                 managed = None
             elif connection:
                 raise click.UsageError(f"{_EITHER if lake else _STORE_OR_CONNECTION}; found no STORE.")
@@ -365,7 +365,9 @@ def _of_name(
     if fixed := of_file & typed.keys():
         params = context.command.params
         shown = ", ".join(sorted(param.opts[0] for param in params if param.name in fixed))
-        raise click.UsageError(f"{named.source}: expected it to say this itself, found {shown}.")
+        raise click.UsageError(
+            f"{named.source}: expected it to say this itself, found {shown}. Nothing was changed."
+        )
     store = named.managed(given.get("lake_dir"), given.get("second_lake_dir"))
     overrides = typed.get("overrides", {})
     _check_settings(store.broker, overrides)
@@ -408,7 +410,7 @@ def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:
         raise click.BadParameter(
             Text(
                 "expected a setting that decides what storage-engine does, found "
-                f"{name!r}.{meant(name, known)} ",
+                f"{name!r}.{meant(name, known)} Nothing was changed. ",
                 Command("inspect"),
                 " lists them. Others stay in broker.conf, and change nothing here.",
             ),

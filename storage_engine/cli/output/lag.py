@@ -118,10 +118,6 @@ class LagOfPlan:
         self.groups, self.source = groups_at_risk(tables()), lag.source
         return lag
 
-    def as_json(self) -> dict[str, Any]:
-        """Return what is known of groups, for a program."""
-        return {"groups": self.groups, "source": self.source}
-
 
 def print_groups(groups: Sequence[GroupAtRisk], source: LagSource, unit: str) -> None:
     """Print what a deletion would mean for each group that is behind, and what isn't known of groups.

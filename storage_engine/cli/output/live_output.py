@@ -62,15 +62,11 @@ def live_json(look: LiveLook) -> dict[str, Any]:
 
 
 def print_live(look: LiveLook) -> None:
-    print_broker(look.broker)
+    say(broker_text(look.broker))
     if look.hold:
         print_hold(look.hold)
     else:
         say(f"Hold: can't be had: {look.refusal}")
-
-
-def print_broker(broker: RunningBroker) -> None:
-    say(broker_text(broker))
 
 
 def print_hold(status: HoldStatus) -> None:

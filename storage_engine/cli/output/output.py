@@ -14,12 +14,12 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from rich.cells import cell_len
 
-from storage_engine.cli.shell.command import held_back, said_by
+from storage_engine.cli.shell.command import held_back, said_by, wants_json
 from storage_engine.commands import Arguments, Text, then, with_arguments
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.long_work import no_collection
@@ -27,6 +27,8 @@ from storage_engine.core.wording import printable, printable_json, shortened, st
 
 if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
+
+T = TypeVar("T")
 
 NAME_WIDTH: Final = 26
 """Of a long name in a terminal's table, in characters; where there is no room, less."""
@@ -194,15 +196,18 @@ def say_notes(notices: Iterable[str], *, err: bool = False) -> None:
         say("Note: ", notice, err=err)
 
 
-def answer(kind: str, value: Any, said: str, *, as_json: bool) -> int:
-    """Print what a command came to, as :func:`print_json` or :func:`say` does.
+def answer(kind: str, value: T, said: str | Callable[[T], object]) -> int:
+    """Print what a command came to: as :func:`print_json` does where this call asks for it, else in words.
 
+    :param said: the text for a person, or what prints the value for one.
     :return: the exit code of what is done.
     """
-    if as_json:
+    if wants_json():
         print_json(kind, value)
-    else:
+    elif isinstance(said, str):
         say(said)
+    else:
+        said(value)
     return 0
 
 

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import click
-
-from storage_engine.cli.shell.command import held_back
+from storage_engine.cli.shell.command import held_back, wants_json
 from storage_engine.core.long_work import Advance, LongWork, listening
 
 if TYPE_CHECKING:
@@ -68,6 +66,4 @@ def _bar() -> Progress:
     # Rich's bars, which a command's help doesn't need.
     from storage_engine.cli.output.progress_bar import progress_bar
 
-    context = click.get_current_context(silent=True)
-    for_program = context is not None and bool(context.params.get("as_json"))
-    return progress_bar(quiet=held_back() is not None or for_program or not sys.stderr.isatty())
+    return progress_bar(quiet=held_back() is not None or wants_json() or not sys.stderr.isatty())

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ENVIRONMENT = "STORAGE_ENGINE_"
 """Prefix of the environment variables that options are taken from."""
 _QUIET = "storage_engine.quiet"
+_JSON = "storage_engine.json"
 _TYPED = "storage_engine.typed"
 NAMED = "storage_engine.named"
 """Key of a call's ``meta``: the store of the file of stores that it names."""
@@ -86,6 +87,26 @@ QUIET = GroupedOption(
     group=_OUTPUT,
     help="Print nothing if all is well, but data that was asked for, such as --json.",
 )
+
+
+def _keep_json(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    context.find_root().meta[_JSON] = wanted
+
+
+json_option = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    expose_value=False,
+    callback=_keep_json,
+    help="Print JSON instead of text.",
+)
+
+
+def wants_json() -> bool:
+    """Return whether this call prints JSON for a program instead of text."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.find_root().meta.get(_JSON))
 
 
 def _wait(context: click.Context, parameter: click.Parameter, minutes: float) -> None:

@@ -27,7 +27,10 @@ INTERRUPTED: Final = "Interrupted. Nothing is half done: the same command goes o
 
 @dataclass(slots=True)
 class Interruption:
-    """:param signal_number: that came; None: none did."""
+    """The signal that ended a command.
+
+    :param signal_number: that came; None: none did.
+    """
 
     signal_number: int | None = None
 

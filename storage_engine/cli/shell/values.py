@@ -72,7 +72,7 @@ def key_value_pairs(
     for value in values:
         key, separator, text = value.partition("=")
         if not separator or not key:
-            raise click.BadParameter(f"expected KEY=VALUE, found {value!r}")
+            raise click.BadParameter(f"expected KEY=VALUE, found {value!r}. Nothing was changed.")
         pairs[key] = text
     return pairs
 

@@ -24,6 +24,15 @@ export function breakable(path) {
   return path.split("/").flatMap((part, at) => (at === 0 ? [part] : ["/", h("wbr"), part]));
 }
 
+/** Return a text with the commands that it names as code, each of which a click selects as a whole. */
+export function withCommands(text, commands = []) {
+  // One that begins as another does is looked for first.
+  const command = [...commands].sort((one, other) => other.length - one.length).find((one) => text.includes(one));
+  if (!command) return [text];
+  const [before, ...after] = text.split(command);
+  return [...withCommands(before, commands), h("code", { class: "typed" }, command), ...withCommands(after.join(command), commands)];
+}
+
 /** Make an SVG element. */
 export function svg(tag, props, ...children) {
   return fill(document.createElementNS(SVG, tag), props, children);

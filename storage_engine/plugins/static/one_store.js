@@ -3,7 +3,7 @@
 import { actions } from "./acting.js";
 import { ask, keepUrl, ofStore } from "./api.js";
 import { showCalendar } from "./calendar.js";
-import { breakable, h, renew, replace } from "./dom.js";
+import { breakable, h, renew, replace, withCommands } from "./dom.js";
 import { showForecast } from "./forecast.js";
 import { away, bytes, duration, moment, noRun, problemDetail, rowProblem, storePlace, timeToFull } from "./format.js";
 import { stateIcon } from "./icons.js";
@@ -133,7 +133,7 @@ function olderLook({ row, findings, now_ms: nowMs }) {
 function urgentLines({ row, findings, now_ms: nowMs }, isWhole) {
   const lines = [];
   if (row.problem) lines.push({ severity: "urgent", what: rowProblem(row, nowMs), advice: problemDetail(row) });
-  for (const what of findings?.alarms ?? []) lines.push({ severity: "urgent", what, advice: "" });
+  lines.push(...(findings?.alarms ?? []));
   const doctor = findings?.doctor ?? [];
   const told = [...lines, ...doctor].some((one) => one.what === row.urgent?.what);
   // What is lost is told above, with its offsets.
@@ -152,11 +152,11 @@ function urgentLines({ row, findings, now_ms: nowMs }, isWhole) {
   );
 }
 
-function finding({ severity, what, advice }) {
+function finding({ severity, what, advice, then }) {
   return h(
     "div",
     { class: `notice notice-${severity}` },
     stateIcon(severity),
-    h("div", null, h("p", null, h("span", { class: "hidden-text" }, `${t(`state_${severity}`)}: `), h("b", null, what), advice ? h("span", { class: "advice-text" }, advice) : null)),
+    h("div", null, h("p", null, h("span", { class: "hidden-text" }, `${t(`state_${severity}`)}: `), h("b", null, withCommands(what, then)), advice ? h("span", { class: "advice-text" }, withCommands(advice, then)) : null)),
   );
 }

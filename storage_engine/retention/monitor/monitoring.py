@@ -14,7 +14,7 @@ from typing import Any
 from storage_engine.brokers import find_broker
 from storage_engine.commands import Text
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.jsonable import to_jsonable, to_recorded
 from storage_engine.core.wording import count_text, reason_text, time_text, unexpected
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.journal import drift_since_renewal
@@ -314,7 +314,7 @@ def _save(
     for_pages: Mapping[str, Any],
 ) -> None:
     found = {
-        "alarms": result.alarms,
+        "alarms": to_recorded(result.alarms),
         "notices": result.sensed.notices,
         "causes": [trigger.cause for trigger in result.sensed.triggers],
         "crashed": result.sensed.crashed,
@@ -322,7 +322,7 @@ def _save(
         "hold_notices": result.hold.notices if result.hold else (),
         "progress": result.sensed.progress,
         "lag_error": result.lag_error,
-        "doctor": _findings(context),
+        "doctor": to_recorded(_findings(context)),
         **for_pages,
     }
     context.journal.save_findings(context.record.store_id, found, lags)

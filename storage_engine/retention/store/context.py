@@ -260,7 +260,7 @@ def open_context(
     :param broker: the store as it was opened for what only some runs do; None: it is opened as ever.
     :param only_gives_back: to end its hold, which no lake's place prevents.
     :raises BadInputError: settings that can't be used, or something that we write would lie on a disk of the
-        running broker, or among its files.
+        running broker, or among its files; or a lake of a store that nobody knows is of another kind.
     :raises StoreNotFoundError: there is no such store.
     :raises BrokerError: the running broker can't be asked.
     """
@@ -274,6 +274,8 @@ def open_context(
         if store.policy.archive is ArchiveMode.REQUIRED and missing_sqlite_file(store.journal_url):
             # Where there is no lake no journal is made, as at the place of a disk that isn't mounted.
             check_any_catalog_file(store.lakes)
+        if not only_gives_back:
+            _check_lakes_of_new(store)
         journal = Journal(store.journal_url)
         record = identify(store, journal)
         take_from_all(dict.fromkeys((Path(store.real_root), *data_paths)))
@@ -282,6 +284,28 @@ def open_context(
         return Context(
             store, journal, record, broker, data_paths, opening.pop_all(), only_gives_back=only_gives_back
         )
+
+
+def _check_lakes_of_new(store: ManagedStore) -> None:
+    """Refuse lakes of another kind of broker before a store that no journal knows is recorded beside them.
+
+    :raises BadInputError: a lake is for another broker's segments. What can't be read is for others to tell.
+    """
+    if store.policy.archive is ArchiveMode.OFF:
+        return
+    with suppress(StorageEngineError):
+        journal = Journal(store.journal_url, read_only=True)
+        if journal.find_store(store.real_root, store.host) is not None:
+            return
+    # The lake's libraries, which a store that is known needs for nothing here.
+    from storage_engine.lake.catalog.catalog import check_broker, open_lake
+
+    for config in store.lakes:
+        try:
+            lake = open_lake(config)
+        except StorageEngineError:
+            continue
+        check_broker(lake, store.broker)
 
 
 def _renewed(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> BrokerStore:
