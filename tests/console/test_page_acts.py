@@ -94,6 +94,7 @@ def test_the_chart_is_read_by_arrow_keys_and_as_a_table(visit: Visit) -> None:
     )
     assert page.inner_text(".reading-time") in page.inner_text(".chart [aria-live]")
     page.get_by_text("Data as a table").click()
+    page.wait_for_selector(".chart-table tbody tr")
     assert page.locator(".chart-table tbody tr").count() > 500
     assert "Archive lag" in page.inner_text(".chart-table thead")
 

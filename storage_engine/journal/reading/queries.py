@@ -89,6 +89,7 @@ from storage_engine.journal.tables.schema import (
     stores,
     waivers,
 )
+from storage_engine.model.lag import ArchiveLag
 
 _STATES = {Step.ARCHIVE.value: "archived", Step.SEALED.value: "archived", Step.RELEASE.value: "deleted"}
 """What the result of a step makes of a segment."""
@@ -509,6 +510,15 @@ def read_moments(connection: Connection, store_id: str, start_ms: int, end_ms: i
     """Return every sample from a moment to another, which is not included, by time."""
     query = select(*_MOMENT).where(*_within(store_id, start_ms, end_ms)).order_by(samples.c.at_ms)
     return tuple(Moment(*row) for row in connection.execute(query))
+
+
+def read_archive_lags(
+    connection: Connection, store_id: str, start_ms: int, end_ms: int
+) -> tuple[ArchiveLag, ...]:
+    """Return every measure of the archive lag from a moment to another, which is not included, by time."""
+    measured = (*_within(store_id, start_ms, end_ms), samples.c.archive_lag.is_not(None))
+    query = select(samples.c.archive_lag).where(*measured).order_by(samples.c.at_ms)
+    return tuple(from_jsonable(ArchiveLag, lag) for lag in connection.execute(query).scalars())
 
 
 def last_moments(connection: Connection, store_id: str, span: BucketSpan) -> tuple[Moment, ...]:

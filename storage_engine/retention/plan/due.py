@@ -14,7 +14,7 @@ from storage_engine.commands import join_texts
 from storage_engine.core.clock import HOUR_MS, clock_ms
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import BadInputError
-from storage_engine.journal.reading.queries import JournalReader, read_moments
+from storage_engine.journal.reading.queries import JournalReader, read_archive_lags
 from storage_engine.model.broker.broker_store import hold_of, process_of
 from storage_engine.model.hold import BrokerProgress, HoldStatus
 from storage_engine.model.plan import Cause, Plan, PlanRequest, Reason, Trigger
@@ -193,12 +193,11 @@ def segments_to_archive(store: AnyStore) -> int:
 
 
 def _nothing_lately(context: Context) -> bool:
-    """Return whether archive lag was measured within the last moment, and there was none."""
+    """Return whether archive lag was measured within the last moment, and nothing waited, touched or not."""
     now_ms, reader = clock_ms(), JournalReader(context.store.journal_url)
     since_ms, store_id = now_ms - _MOMENT_MS, context.record.store_id
-    taken = reader.read(lambda connection: read_moments(connection, store_id, since_ms, now_ms + 1))
-    found = [one.archive_lag_bytes for one in taken if one.archive_lag_bytes is not None]
-    return bool(found) and not any(found)
+    lags = reader.read(lambda connection: read_archive_lags(connection, store_id, since_ms, now_ms + 1))
+    return bool(lags) and not any(lag.segments + lag.touched for lag in lags)
 
 
 def _deletes(plan: Plan, size_bytes: int) -> tuple[str, ...]:

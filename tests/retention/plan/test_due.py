@@ -134,6 +134,23 @@ def test_what_the_monitor_found_to_be_nothing_a_moment_ago_is_not_measured_again
     assert (segments_to_archive(store), len(measured)) == (0, 1)
 
 
+def test_archived_segments_that_were_touched_wait_though_the_monitor_found_no_lag(managed: Make) -> None:
+    store = managed(policy=Policy(archive_when=ArchiveWhen.SEAL))
+
+    def archive(run_key: str) -> None:
+        steps.archive_sealed(store, run_key, lambda jobs: archive_all(open_lake(jobs[0].lake), jobs))
+
+    archive("a")
+    os.utime(Path(store.root) / "commitlog" / f"{0:020d}")
+    lag = monitor(store, "m").archive_lag
+    assert lag is not None
+    assert (lag.size_bytes, lag.touched) == (0, 1)
+    assert segments_to_archive(store) == 1
+    archive("b")
+    monitor(store, "n")
+    assert segments_to_archive(store) == 0
+
+
 def test_monitor_measures_the_archive_lag_and_alarms_by_the_policy(managed: Make) -> None:
     store = managed(policy=Policy(archive_lag_alarm_bytes=MIB))
     found = monitor(store, "m")
