@@ -18,6 +18,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -111,11 +112,12 @@ class Puts:
     """What one kind of span saw.
 
     :param micros: latencies of all puts of its spans.
+    :param failed: puts that the broker refused, or never answered, counted by what the client was told.
     :param seconds: its spans together.
     """
 
     micros: list[int] = field(default_factory=list)
-    failed: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     archived_bytes: int = 0
 
@@ -127,8 +129,9 @@ class Puts:
     def line(self, name: str) -> str:
         return (
             f"{name}: {len(self.micros) / self.seconds:,.0f} puts/s, p50 {self.at(0.5):.2f} ms, "
-            f"p99 {self.at(0.99):.2f} ms, max {self.at(1):.0f} ms, {self.failed} failed "
+            f"p99 {self.at(0.99):.2f} ms, max {self.at(1):.0f} ms, {self.failed.total()} failed "
             f"({self.seconds:.0f} s, {self.archived_bytes / self.seconds / 1e6:.0f} MB/s archived)"
+            + "".join(f"\n  {count} failed: {error}" for error, count in self.failed.most_common(3))
         )
 
 
@@ -301,7 +304,7 @@ def count(load: Load, puts: Puts, begin_ms: int, end_ms: int) -> None:
             if "sent" in record:
                 puts.micros.append(record["micros"])
             elif "failed" in record:
-                puts.failed += 1
+                puts.failed[record["error"].partition("\n")[0]] += 1
 
 
 def now_ms() -> int:
@@ -342,7 +345,7 @@ def _bench(kind: str, rounds: Sequence[Round]) -> Bench:
             "seconds_beside": round(beside.seconds / len(rounds)),
             "puts_per_second_alone": round(len(alone.micros) / alone.seconds),
             "puts_per_second_beside": round(len(beside.micros) / beside.seconds),
-            "failed": beside.failed,
+            "failed": beside.failed.total(),
             "archived_mb_per_second": round(beside.archived_bytes / beside.seconds / 1e6, 1),
             "cores": os.cpu_count() or 0,
         },

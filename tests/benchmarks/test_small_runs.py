@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+
+from benchmarks import put_latency
+from demo.brokers.rocketmq import Load
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
@@ -58,6 +63,20 @@ PARTS = {"common", "history"}
 def test_each_benchmark_has_a_small_run() -> None:
     names = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"__init__", "__main__"}
     assert names == {*SMALL, *PARTS}
+
+
+def test_a_put_that_failed_is_counted_by_what_its_client_was_told(tmp_path: Path) -> None:
+    busy = "MQBrokerException: CODE: 2  DESC: [TIMEOUT_CLEAN_QUEUE]broker busy"
+    records: list[dict[str, object]] = [
+        {"sent": "steady", "atMs": 1000, "micros": 300},
+        {"failed": "steady", "atMs": 1001, "micros": 201_000, "error": f"{busy}\nFor more: a page"},
+        {"failed": "steady", "atMs": 2000, "micros": 9, "error": "behind the span"},
+    ]
+    record = tmp_path / "load.jsonl"
+    record.write_text("".join(f"{json.dumps(it)}\n" for it in records))
+    puts = put_latency.Puts()
+    put_latency.count(Load(cast(Any, None), record, record), puts, 1000, 2000)
+    assert puts.line("gentle").splitlines()[1:] == [f"  1 failed: {busy}"]
 
 
 @pytest.mark.slow

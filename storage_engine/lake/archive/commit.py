@@ -313,6 +313,11 @@ def _has_rows(table: Table, segment: ProvenSegment, own: Sequence[LiveFile]) -> 
         return read_files(table, where, ("physical_offset",), tasks).num_rows > 0
 
 
+OTHERS_SECONDS = 5.0
+"""How long a file that another run has just put into the table is left there without a receipt."""
+
+_PAUSE_SECONDS = 0.1
+
 BATCH_SEGMENTS = 1000
 """Committed together at most: what their manifest entries take in memory does not grow with the rest."""
 
@@ -531,9 +536,10 @@ def _commit_batch(
     ]
     published = {segment.identity: segment for segment in publish(lacking)}
     segments = [published.get(segment.identity, segment) for segment in staged]
+    of_others: dict[str, float] = {}
     for attempt in range(MAX_ATTEMPTS):
         with CHANGE_LOCK:
-            commit_steps(lake, lambda: _next_step(lake, segments, leaving))
+            commit_steps(lake, lambda: _next_step(lake, segments, leaving, of_others))
         unsettled, holding = _look(lake, lake.segments(), lake.messages(), segments, leaving)
         if not unsettled:
             break
@@ -612,23 +618,37 @@ def _has_as_much(row: Receipt, segment: ProvenSegment) -> bool:
     return row.gone_streams.keys() <= lacks
 
 
-def _next_step(lake: Lake, proven: Sequence[ProvenSegment], leaving: Leaving) -> CommitStep | None:
+def _next_step(
+    lake: Lake, proven: Sequence[ProvenSegment], leaving: Leaving, of_others: dict[str, float]
+) -> CommitStep | None:
     """Data first; receipts only when the table has all of it.
 
-    What is missing is asked of the very tables that the commit is then bound to.
+    What is missing is asked of the very tables that the commit is then bound to. A file of another run that
+    has no receipt yet gets the time for it: its run may be between its two commits.
+
+    :param of_others: when such files were first seen, by location, in monotonic seconds; it is added to.
     """
     table, messages = lake.segments(), lake.messages()
     unsettled, _ = _look(lake, table, messages, proven, leaving)
     if not unsettled:
         return None
     missing: list[MissingSegment] = []
+    unnamed: set[str] = set()
     for store_id, of_store in grouped(unsettled, _store_of).items():
         receipts_of = partial(receipts_in, table, store_id, with_ended=True)
-        missing += missing_data(messages, store_id, of_store, offsets_of(of_store), receipts_of, leaving)
+        lacking = missing_data(messages, store_id, of_store, offsets_of(of_store), receipts_of, leaving)
+        if replaced := {entry.file_path for item in lacking for entry in item.replaces}:
+            named = {file.location for row in receipts_of() for file in proven_files(messages, row)}
+            unnamed |= replaced - named
+        missing += lacking
     _check_shared(proven, missing)
     for item in missing:
         if item.other_sha256 is not None:
             raise _conflict(item.segment, item.other_sha256)
+    now = time.monotonic()
+    if unnamed and now < max(of_others.setdefault(it, now) for it in unnamed) + OTHERS_SECONDS:
+        time.sleep(_PAUSE_SECONDS)
+        return _next_step(lake, proven, leaving, of_others)
     if missing:
         what = ("data", *(item.segment.data_file for item in missing))
         return CommitStep(messages, what, lambda: prepare_data(messages, missing))

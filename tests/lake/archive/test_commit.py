@@ -25,17 +25,19 @@ from storage_engine.exceptions import (
     ReceiptError,
 )
 from storage_engine.lake.archive.archive import SegmentJob, archive_all, archive_segment
-from storage_engine.lake.archive.commit import commit_segments
+from storage_engine.lake.archive.commit import commit_segments, missing_data, prepare_data
+from storage_engine.lake.archive.receipt_commit import prepare_receipts
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.names import relative_name
 from storage_engine.lake.catalog.placed_table import PlacedTable
 from storage_engine.lake.catalog.tables import SCHEMA_VERSION_PROPERTY, TREE_FIELDS
 from storage_engine.lake.catalog.writing import LOCK_NAME, committing, ready_to_write
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.file.jobs import ProvenSegment
+from storage_engine.lake.file.jobs import ProvenSegment, split_data_file_name
 from storage_engine.lake.file.staging import publish
 from storage_engine.lake.gc.orphans import find_orphans, prove_orphan
-from storage_engine.lake.soundness.chain import forget_links
+from storage_engine.lake.soundness.chain import check_links_on, forget_links
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
@@ -384,6 +386,44 @@ def test_somebody_elses_commit_in_between_is_waited_out(
     assert_each_is_there_once(lake, proven)
 
 
+def test_a_file_of_another_run_that_is_between_its_commits_stays(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours = (archive_segment(*make_jobs(lake, segments[0])) for _ in range(2))
+    commit_data_alone(lake, theirs)
+
+    def their_receipt_comes(_: float) -> None:
+        table = lake.segments()
+        if table.current_snapshot() is None:
+            receipt = theirs.receipt(relative_name(lake.messages(), theirs.data_file))
+            heads = {theirs.store_id: check_links_on(table, theirs.store_id)}
+            prepare_receipts(table, heads, [receipt]).commit_transaction()
+
+    monkeypatch.setattr(time, "sleep", their_receipt_comes)
+    (row,) = commit_segments(lake, [ours])
+    assert row.proven_files == theirs.receipt(row.data_file).proven_files
+    assert live_files(lake) == [theirs.data_file]
+    assert_each_is_there_once(lake, [theirs])
+
+
+def test_a_file_of_another_run_that_was_killed_between_its_commits_is_replaced(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours = (archive_segment(*make_jobs(lake, segments[0])) for _ in range(2))
+    commit_data_alone(lake, theirs)
+    monkeypatch.setattr("storage_engine.lake.archive.commit.OTHERS_SECONDS", 0.3)
+    commit_segments(lake, [ours])
+    assert live_files(lake) != [theirs.data_file]
+    assert_each_is_there_once(lake, [ours])
+
+
+def commit_data_alone(lake: Lake, segment: ProvenSegment) -> None:
+    messages, offset = lake.messages(), segment.base_offset
+    publish([segment])
+    missing = missing_data(messages, segment.store_id, [segment], (offset, offset))
+    prepare_data(messages, missing).commit_transaction()
+
+
 @pytest.mark.slow
 def test_threads_that_commit_the_same_segments_commit_them_once(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs
@@ -425,9 +465,11 @@ def test_processes_that_make_the_lake_and_archive_the_same_segments_commit_them_
     assert_each_is_there_once(lake, proven)
     data = local_path(proven[0].data_file)
     assert data is not None
-    assert sorted(path.name for path in data.parent.iterdir()) == sorted(
-        path.rsplit("/", 1)[1] for path in live_files(lake)
-    )
+    names = {path.name for path in data.parent.iterdir()}
+    live = {path.rsplit("/", 1)[1] for path in live_files(lake)}
+    assert live <= names
+    # A file of who came second has other keys and a name of its own; gc removes it. Nothing is left staged.
+    assert {split_data_file_name(name) for name in names} == {split_data_file_name(name) for name in live}
 
 
 _ARCHIVE = """
