@@ -51,12 +51,12 @@ def measures() -> list[Measure]:
     lines = sum(source.count("\n") for source in sources.values())
     return [
         Measure("files", len(paths), 567, 520),
-        Measure("lines", lines, 138_717, 105_000),
+        Measure("lines", lines, 138_737, 105_000),
         Measure("files in the largest folder", files, 18, 20, largest),
         Measure("modules in import circles", len(circular), 0, 0, ", ".join(circular[:3])),
         Measure("modules with one importer, in their own folder", len(only_here), 34, 50),
         Measure(
-            "names of public classes with several meanings", len(several), 15, 25, ", ".join(several[:5])
+            "names of public classes with several meanings", len(several), 14, 25, ", ".join(several[:5])
         ),
         Measure("rooms of which others use over 20 names", len(wide), 37, 0, ", ".join(sorted(wide)[:3])),
     ]

@@ -42,6 +42,7 @@ def _in_use(entries: Any) -> Any:
 
 
 FORMAT = EntryFormat(DTYPE, _in_use)
+"""Messages [base_offset, base_offset + batch_size) of the queue lie in one frame, for each entry."""
 
 
 def all_queues(layout: StoreLayout) -> Iterator[tuple[QueueDirectory, EntryFormat]]:
