@@ -81,7 +81,7 @@ MOST_DAYS = 100
 
 
 class LakeForecast(NamedTuple):
-    """What a lake was to keep and to let go, when somebody forecast it.
+    """What a lake keeps and what expires, as it was forecast.
 
     :param at_ms: when the forecast was made.
     """

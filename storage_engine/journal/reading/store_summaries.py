@@ -56,7 +56,7 @@ class StoreSummary:
     :param last_run: the last one that planned a deletion or wrote a report; None: there was none.
     :param rules: those recorded last; None: none were.
     :param doctor: what doctor found at the last look, the most urgent first; None: it hasn't looked.
-    :param alarms: of the last look.
+    :param alarms: of the last look, as they were recorded.
     :param lost: which offsets were nowhere then, and that no person has accepted; "": none; None: that isn't
         known. ``lost_ranges`` is how many ranges those are.
     :param archive_lag_seconds: of that measure, since the oldest of these was last written to;
@@ -83,7 +83,7 @@ class StoreSummary:
     rules: RulesRow | None
     doctor: tuple[Mapping[str, Any], ...] | None
     found_at_ms: int | None
-    alarms: tuple[str, ...] = ()
+    alarms: tuple[Any, ...] = ()
     lost: str | None = None
     lost_ranges: int | None = None
     archive_lag_seconds: int | None = None
