@@ -85,7 +85,8 @@ def test_a_second_store_that_is_called_as_its_directory_needs_a_name(
 @pytest.mark.again
 def test_a_store_is_renamed_by_the_command_that_is_named(cli, store, lake, plainly) -> None:
     """Before anything is archived, so that nothing but the journal knows it."""
-    assert cli("clean", store, "--lake", lake, "--name", "orders").exit_code == 0
+    never = ("--set", "deleteWhen=99")
+    assert cli("clean", store, "--lake", lake, "--name", "orders", *never).exit_code == 0
     refused = cli("archive", store, "--lake", lake, "--name", "payments")
     assert cli(*named_in(refused)).exit_code == 0
     archived = cli("archive", store, "--lake", lake, "--name", "payments", "--json")
