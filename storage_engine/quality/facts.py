@@ -1,4 +1,4 @@
-"""Fact tables: what is known of store and lakes, as small DataFrames, one a suite. Judges nothing.
+"""Fact tables: what is known of store and lakes, one table a suite. Judges nothing.
 
 Of a lake: receipts, data files, and the rows in them.
 """

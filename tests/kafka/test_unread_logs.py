@@ -8,6 +8,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -201,7 +202,7 @@ def validated(root: Path, faults: Mapping[str, str], *, full: bool) -> dict[str,
 
 def found_of(log: str, facts: Facts, root: Path) -> Any:
     tables = {
-        name: table[table["subject"].str.startswith(log)] if "subject" in table else table
+        name: replace(table, rows=tuple(row for row in table.rows if row.get("subject", log).startswith(log)))
         for name, table in facts.tables.items()
         if not name.startswith("lake_")
     }
