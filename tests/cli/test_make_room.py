@@ -84,8 +84,8 @@ def test_a_running_node_is_refused_and_so_is_one_that_starts_before_it_is_said_y
         one = cli("kafka", "make-room", node.directories[0], "--broker-type", "kafka", "--lake", lake)
         assert "Name the file as STORE." in one.err
     with ExitStack() as running:
-        monkeypatch.setattr(kafka, "_confirm", lambda **_: running.enter_context(lock_held(lock)))
-        done = cli("kafka", "make-room", node.properties, "--lake", lake, "--yes")
+        monkeypatch.setattr(kafka, "_confirm", lambda: running.enter_context(lock_held(lock)))
+        done = cli("kafka", "make-room", node.properties, "--lake", lake)
     assert done.exit_code == 1
     assert "expected a store whose broker is stopped" in done.err
     assert "archive" not in done.out
