@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import shutil
@@ -43,6 +44,13 @@ def _isolate() -> Path:
 
 
 HOME = _isolate()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collected() -> Iterator[None]:
+    """Airflow leaves its in-process tasks' files to the garbage collector, which would warn of them later."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

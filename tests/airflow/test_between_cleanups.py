@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,13 +34,6 @@ STORE = "storage_engine_default"
 MONITOR, FLUSH = "storage_monitor.py", "storage_flush_checkpoint.py"
 
 Run = Callable[..., dict[str, str]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _collected() -> Iterator[None]:
-    """Airflow leaves its in-process tasks' files to the garbage collector, which would warn of them later."""
-    yield
-    gc.collect()
 
 
 @pytest.fixture

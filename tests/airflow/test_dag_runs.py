@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,13 +42,6 @@ ALL_HOURS = ";".join(str(hour) for hour in range(24))
 NEVER = "99"
 STORE = "storage_engine_default"
 STEPS = [step.__name__ for step in cycle.CLEANUP]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _collected() -> Iterator[None]:
-    """Airflow leaves its in-process tasks' files to the garbage collector, which would warn of them later."""
-    yield
-    gc.collect()
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import time
@@ -37,13 +36,6 @@ DAGS = Path(__file__).parents[2] / "dags"
 EACH_TEN_MINUTES, EACH_HOUR = "*/10 * * * *", "@hourly"
 
 Events = list[tuple[str, dict[str, Any]]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _collected() -> Iterator[None]:
-    """Airflow leaves its in-process tasks' files to the garbage collector, which would warn of them later."""
-    yield
-    gc.collect()
 
 
 @pytest.fixture

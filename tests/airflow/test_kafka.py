@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +21,6 @@ from tests.kafka_fixture import unpack
 
 # What Airflow and its dependencies warn about in their own code is not ours to mend.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _collected() -> Iterator[None]:
-    """Airflow leaves its in-process tasks' files to the garbage collector, which would warn of them later."""
-    yield
-    gc.collect()
 
 
 def connect(root: Path, managed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -32,13 +31,6 @@ MODULE, OPTION = [
 ]
 STORE = "storage_engine_default"
 BEHIND = "archive lag: expected at most 2.0 MiB sealed and not proven in the lake, found 7.0 MiB"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _collected() -> Iterator[None]:
-    """Airflow leaves its in-process tasks' files to the garbage collector, which would warn of them later."""
-    yield
-    gc.collect()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import email
 import email.policy
-import gc
 import os
 import socketserver
 import sys
@@ -31,13 +30,6 @@ OWN_DAG, NOTIFIER, OPTION = [
     block for page in PAGES for block in blocks_of(page) if block.said.get("tested by") == HERE
 ]
 STORE = "storage_engine_default"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _collected() -> Iterator[None]:
-    """Airflow leaves its in-process tasks' files to the garbage collector, which would warn of them later."""
-    yield
-    gc.collect()
 
 
 class _Mailbox(socketserver.ThreadingTCPServer):
