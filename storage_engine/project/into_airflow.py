@@ -243,7 +243,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
         os.fchmod(file.fileno(), mode)
 
 
-PAGE = "own-airflow"
+PAGE = "airflow"
 """Of the documentation, about all that is set up in an Airflow."""
 
 
