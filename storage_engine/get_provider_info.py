@@ -1,4 +1,4 @@
-"""What Airflow learns about this provider: entry point ``apache_airflow_provider``.
+"""The provider's description for Airflow: entry point ``apache_airflow_provider``.
 
 Imported by every Airflow process, so it imports the standard library and the tables of settings alone.
 """

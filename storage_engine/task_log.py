@@ -1,4 +1,6 @@
-"""What each step says in its task's log: what it did, in few lines. Details are in XCom and in the report."""
+"""Lines that each step writes into its task's log: what it did, in few lines. Details are in XCom and in the
+report.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the values of NumPy arrays and Arrow columns lie in memory, for the compiled kernels."""
+"""Addresses of NumPy arrays' and Arrow columns' values in memory, for the compiled kernels."""
 
 from __future__ import annotations
 

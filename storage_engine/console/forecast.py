@@ -1,4 +1,5 @@
-"""How fast a store fills and empties, when its disk is at each level, and how long messages will live.
+"""Forecasts for a store: how fast it fills and empties, when its disk is at each level, how long messages
+live.
 
 The method, which is the same for each figure:
 

@@ -1,4 +1,4 @@
-"""What a journal knows of stores, as figures of Prometheus. Pure, but for reading the journal.
+"""A journal's knowledge of stores, as figures of Prometheus. Pure, but for reading the journal.
 
 What isn't known has no sample, and never 0: an alert on a figure that stays away is told by ``absent``.
 """

@@ -1,4 +1,4 @@
-"""What would become of a store by other settings: computed by the broker's own rules, beside today's.
+"""A store's course under other settings: computed by the broker's own rules, beside today's.
 
 It starts from what the monitor recorded last, and from the ingest that the samples tell. Nothing is stored.
 One answer takes much of a second of processor time: whoever serves it lets one at a time in.

@@ -1,4 +1,4 @@
-"""Which parts of a setting are credentials: what no log, report, page or file that others read may show.
+"""Credentials among settings: the parts that no log, report, page or file that others read may show.
 
 To hide too much is harmless here, to hide too little is not: whatever any parser may take for a password
 counts as one.

@@ -1,4 +1,4 @@
-"""Which processes have files of a store open or mapped, as far as that can be seen from here.
+"""Processes that have files of a store open or mapped, as far as this process can see them.
 
 No file of another process is touched, only its name is read: one on a dead network file system would keep
 who looks there for ever. Paths are compared, so a process in a container that mounts the store elsewhere

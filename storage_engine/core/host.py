@@ -1,4 +1,4 @@
-"""Which machine this is, and who its users are: a store is looked at where its disk is."""
+"""Identity of this machine and its users: a store is looked at on the host that has its disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How our processes use one store or lake: side by side where they read, in turns where they change it.
+"""Locks between our processes on one store or lake: readers work side by side, writers one after another.
 
 Whoever reads a store has a shared lock (flock) on its directories, or on a file in each where who changes the
 directory locks it whole. Its descriptors are opened for reading, so that it needs no right to write there. It

@@ -1,4 +1,6 @@
-"""What others wrote: read in bounded memory, or as Java reads its text; and errors where it is malformed."""
+"""Files that others wrote: read in bounded memory, or as Java reads its text; errors where they are
+malformed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an Airflow connection's fields to a ManagedStore. Pure: no Airflow, no input or output.
+"""Conversion of an Airflow connection's fields to a ManagedStore. Pure: no Airflow, no input or output.
 
 A lake's credentials, out of the Airflow connections that its properties name, are looked up when a task runs.
 They stand in no DAG, no rendered field and no XCom.

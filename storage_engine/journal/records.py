@@ -1,4 +1,4 @@
-"""What the journal's rows mean: stores, runs, events, samples and waivers."""
+"""The journal's rows as dataclasses: stores, runs, events, samples and waivers."""
 
 from __future__ import annotations
 

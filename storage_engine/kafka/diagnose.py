@@ -1,4 +1,4 @@
-"""What is wrong with a node's directories, and why what its owners expect to be gone is still there."""
+"""Findings about a node's directories, and reasons why expected deletions have not happened."""
 
 from __future__ import annotations
 

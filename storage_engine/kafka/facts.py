@@ -1,4 +1,4 @@
-"""What validation has to know of a node's logs. Reads only, and judges nothing."""
+"""A node's logs as validation needs them. Reads only, and judges nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node's directories have, for a person and as data. Reads only, and no more than was asked for."""
+"""Contents of a node's directories, for a person and as data. Reads only, and no more than was asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far consumer groups are behind in a node's logs, in offsets, bytes and time.
+"""Consumer groups' lag in a node's logs, in offsets, bytes and time.
 
 A group's next offset is looked up in its log: by the offset index and the headers behind it, and in the one
 batch that holds it. Offsets are counted as Kafka's own tools do, markers and what a cleaner took included.

@@ -1,4 +1,4 @@
-"""What makes restored segments a log directory that a broker opens, for stopped nodes that are to serve it.
+"""Files that make restored segments a log directory that a stopped node can serve.
 
 No marker of a clean stop is made up, no recovery point and no index. So the broker that opens the directory
 checks each batch, and makes indexes and the state of producers again, as after a crash. Its first segment's

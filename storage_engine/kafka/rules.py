@@ -1,4 +1,4 @@
-"""Which segments Kafka's retention deletes, and why it stops where it does. Pure.
+"""Kafka's retention: the segments that it deletes, and the reason why it stops at the next one. Pure.
 
 A pass takes three rules in order. Each walks from the oldest segment to the first one that it doesn't delete.
 """

@@ -1,4 +1,4 @@
-"""How long a lake waits for an object store."""
+"""Time limits of a lake's requests to an object store."""
 
 from __future__ import annotations
 

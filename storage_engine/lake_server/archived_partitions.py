@@ -1,4 +1,4 @@
-"""Which records of Kafka's topics a lake has: ranges of each partition, by the receipts of all its stores.
+"""Records of Kafka's topics in a lake: ranges of each partition, by the receipts of all its stores.
 
 A partition is a cluster's id, a topic's id and a number, whatever its directory was called. Replicas may have
 archived the same offsets: each is served once.

@@ -1,4 +1,5 @@
-"""Who may read: a file of users, none of whose passwords it has, and how a client shows that it has one.
+"""Users who may read: a file with no passwords in it, and the exchange by which a client proves that it has
+one.
 
 PLAIN and SCRAM (RFC 5802) are what Kafka's clients have; both are told by the same salted keys.
 """

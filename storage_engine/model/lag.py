@@ -1,4 +1,4 @@
-"""How far consumer groups and lakes are behind a broker, and what a deletion would cost a group."""
+"""Lag of consumer groups and of lakes behind a broker, and the cost of a deletion for a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would be deleted and why, what stays and why, what a person asks, and a second person's approval.
+"""Plans: segments to delete and to keep with reasons, a person's request, and a second person's approval.
 
 Nothing here permits anything: :mod:`storage_engine.retention.proof.gate` decides.
 """

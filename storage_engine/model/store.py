@@ -1,4 +1,4 @@
-"""What a store is at one moment: its logs, segments and disks, and when a disk is above a level.
+"""A store at one moment: its logs, segments and disks, and the time until a disk reaches a level.
 
 Broker-neutral, standard library only. A log's name stands in receipts, journals, reports, messages and file
 names.

@@ -1,4 +1,4 @@
-"""What every operator of a store has in common: its connection, and the key that its run goes by."""
+"""The base of every operator of a store: its connection, and the key of its run."""
 
 from __future__ import annotations
 

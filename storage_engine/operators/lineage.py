@@ -1,4 +1,4 @@
-"""What a task read and wrote, as OpenLineage's events have it.
+"""Data that a task read and wrote, as OpenLineage's events describe it.
 
 A task keeps it while it works; the facets come from what it kept. OpenLineage asks for them in a forked
 process, where no journal and no lake may be opened.

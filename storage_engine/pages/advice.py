@@ -1,4 +1,4 @@
-"""What to do about all that a report may find wrong, in words: errors, checks, reasons to keep. Pure."""
+"""Advice on each finding of a report, in words: errors, checks, reasons to keep. Pure."""
 
 from __future__ import annotations
 

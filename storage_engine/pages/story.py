@@ -1,4 +1,4 @@
-"""What a report says first, in words: what became of the run, what went, why, where it is now. Pure.
+"""The first lines of a report, in words: the run's outcome, what was deleted, why, and where it is now. Pure.
 
 Its input is the report's JSON, of this release or an older one. The page and what is sent by mail say the
 same.

@@ -1,4 +1,4 @@
-"""Which rule each expectation is, and the suites of ``expectations/``, which name the columns that it reads.
+"""The rule of each expectation, and the suites of ``expectations/``, which name the columns that it reads.
 
 The JSON there is all that says what is expected of a fact table; a user may read and tighten it. Free of
 Great Expectations, since the rules judge without it as well: ``engine`` makes its classes of these.

@@ -1,4 +1,4 @@
-"""What other nodes have archived of logs that this store has replicas of.
+"""Segments that other nodes have archived of logs that this store has replicas of.
 
 It isn't archived again. Only a log with an identity of its own, which all replicas share, is looked
 for. That the bytes are the same was seen once, and is recorded; that the receipts are still there is

@@ -1,4 +1,5 @@
-"""How a store fills and what its broker deletes over days, pass by pass (CleanCommitLogService). Pure.
+"""The course of a store over days: how it fills and what its broker deletes, pass by pass
+(CleanCommitLogService). Pure.
 
 Only the passes are computed at which something could be decided otherwise: the level reaches another whole
 percent; a window opens or closes; a segment expires; the batch was full; or a segment was rolled that may go.

@@ -1,4 +1,4 @@
-"""What a RocketMQ store is and what is wrong with it, as far as names, sizes, heads and tails of files tell.
+"""Description of a RocketMQ store and its faults, from names, sizes, heads and tails of files alone.
 
 Nothing is opened for writing, and a store that no command works with is told of as well.
 

@@ -1,4 +1,4 @@
-"""What a store is and holds, for a person to look at, and messages of a topic by their keys.
+"""Contents of a store for a person, and messages of a topic by their keys.
 
 Reads only, and no more than was asked for. The index finds messages by a hash, the log confirms them. Which
 messages the index may lack is told from the headers of its files.

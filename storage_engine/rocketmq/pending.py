@@ -1,4 +1,4 @@
-"""What is pending in a store: delayed messages, timers, half messages. Computed from files alone.
+"""Pending messages of a store: delayed messages, timers, half messages. Computed from files alone.
 
 The broker does not look at them when it deletes segments, and a deletion loses them nearly silently. What
 can't be read, is missing where something says that it was there, or ends too early, makes its kind unknown.

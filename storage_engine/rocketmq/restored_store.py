@@ -1,4 +1,4 @@
-"""What makes restored segments a store that a broker serves whole: its configuration, queues and index.
+"""Files that make restored segments a store that a broker serves whole: configuration, queues and index.
 
 A broker makes queues again from its last segments alone, and how many these are depends on its version. So
 they are made here, of all segments, by the sizes of files that the broker is going to have.

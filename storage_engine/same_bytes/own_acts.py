@@ -1,4 +1,4 @@
-"""What we did ourselves to a segment's file: setting its mtime, making or removing another name of it.
+"""Record of our own changes to a segment's file: setting its mtime, making or removing another name of it.
 
 Each of these moves the file's ctime, as a write does. A file is the same as before only where the times that
 it had before and has now are both known here. Whoever does such an act does it so::

@@ -1,4 +1,4 @@
-"""What is recorded of a shield, ``.storage-engine/shield/index.json``: each link, and the file that it is of.
+"""The record of a shield, ``.storage-engine/shield/index.json``: each link, and the file that it belongs to.
 
 A link is recorded before it is made. What a killed process left is told by the inode: a link that was only
 meant counts where the segment's own inode has its name.

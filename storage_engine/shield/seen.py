@@ -1,4 +1,4 @@
-"""What a shield keeps, as it is found: a file is ours only where the record has its inode."""
+"""Files of a shield as they are on disk: a file is ours only where the record has its inode."""
 
 from __future__ import annotations
 

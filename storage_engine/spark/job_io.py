@@ -1,4 +1,4 @@
-"""How a Spark job gets its request and gives its result: a JSON file each, named on its command line.
+"""Request and result of a Spark job: a JSON file each, named on its command line.
 
 A job's process tells nothing but what is in its result file and its exit status, and on standard error how
 far it is; standard output is Spark's. The result names the request it answers, so that an older run's result

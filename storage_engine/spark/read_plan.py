@@ -1,4 +1,4 @@
-"""Where each row of a store is at one moment, in its lake or on its disk: each once, and no hole unnamed.
+"""The place of each row of a store at one moment, lake or disk: each row once, and no hole unnamed.
 
 The store is looked at before the lake. A segment leaves the disk only once the lake has it, so what the first
 look misses is in the lake by the second. A segment that is in both is read from the lake, where nothing

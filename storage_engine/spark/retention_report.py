@@ -1,4 +1,4 @@
-"""What was written by topic, producer host, hour and size class, over a span of a lake, as a Spark job."""
+"""Counts of messages by topic, producer host, hour and size class, over a span of a lake, as a Spark job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What tasks make of a segment's rows: sums a segment and stream, or single rows where sums disagree.
+"""Results of tasks over a segment's rows: sums for each segment and stream, or single rows where sums
+disagree.
 
 Positions here count from the segment's first byte. Pure Arrow; imports neither Spark nor pandas.
 """

@@ -1,4 +1,4 @@
-"""How each of our Sparks starts: which Java, which Python, quiet, on loopback, gone without a trace."""
+"""Start of our Spark sessions: with which Java and Python, quiet, on loopback, with no files left behind."""
 
 from __future__ import annotations
 

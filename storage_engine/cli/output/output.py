@@ -1,4 +1,4 @@
-"""How commands print: tables and progress for a person, JSON for a program.
+"""Output of commands: tables and progress for a person, JSON for a program.
 
 A table fits its terminal: names give way first, then the columns that matter least.
 """

@@ -1,4 +1,4 @@
-"""How a plan is shown: every segment with its verdict and the reason for it."""
+"""Output of a plan: every segment with its verdict and the reason for it."""
 
 from __future__ import annotations
 

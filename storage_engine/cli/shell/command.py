@@ -1,4 +1,4 @@
-"""What every command has: options in groups, --quiet, and options that the environment may give."""
+"""Parts that every command shares: options in groups, --quiet, and options that the environment may give."""
 
 from __future__ import annotations
 

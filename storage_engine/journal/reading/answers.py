@@ -1,4 +1,4 @@
-"""What :mod:`storage_engine.journal.reading.queries` answers."""
+"""Answers of :mod:`storage_engine.journal.reading.queries`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the journal says, for who only looks: stores, runs, reports, levels over time, incidents, findings.
+"""Queries of the journal for readers: stores, runs, reports, levels over time, incidents, findings.
 
 Nothing here makes or changes anything, and a journal of another version is not brought up to date. It
 needs SQLAlchemy and the standard library, so that a web server may import it. Events are read by the

@@ -1,4 +1,4 @@
-"""Who holds a store by the journal's word.
+"""Leases: the journal's record of the run that has a store.
 
 A lease is taken before the broker's own lock, and given up after it: who waits for it learns which run has
 it, on whatever host or in whatever container that is. It runs out by itself, so that a machine that vanished

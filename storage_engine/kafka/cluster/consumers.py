@@ -1,4 +1,4 @@
-"""Who consumes from a running cluster, and how far, by the word of the groups' coordinators."""
+"""Consumers of a running cluster and how far each has read, as the groups' coordinators say."""
 
 from __future__ import annotations
 

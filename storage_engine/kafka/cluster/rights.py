@@ -1,4 +1,4 @@
-"""What an account lacks to see a node's partitions, or to hold and delete, by the cluster's own word."""
+"""Rights that an account lacks to see a node's partitions, or to hold and delete, as the cluster says."""
 
 from __future__ import annotations
 

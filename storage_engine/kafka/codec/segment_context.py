@@ -1,4 +1,5 @@
-"""What a segment's rows need beside its bytes: topic, partition, and what became of its transactions.
+"""The context that a segment's rows need beside its bytes: topic, partition, and the outcome of its
+transactions.
 
 Written where the store is, read where its segments are decoded, as text of JSON.
 """

@@ -1,4 +1,4 @@
-"""Which records of a log a reader of committed records is given: by the transactions that did not commit.
+"""Records that a reader of committed records gets from a log: all but those of aborted transactions.
 
 A record belongs to the transaction of its producer that is open at its offset. The next marker of the same
 producer ends it. So the aborted and the open transactions are all that has to be known. Two sources have

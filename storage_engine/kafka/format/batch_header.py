@@ -1,4 +1,4 @@
-"""Where the fields of a record batch lie, in bytes from its first one. Whole numbers are big-endian."""
+"""Positions of a record batch's fields, in bytes from its first one. Whole numbers are big-endian."""
 
 from __future__ import annotations
 

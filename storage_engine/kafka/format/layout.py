@@ -1,4 +1,6 @@
-"""What lies in a node's log directories. Reads names, facts of files, and the small files of a directory."""
+"""Directories and files in a node's log directories. Reads names, facts of files, and the small files of a
+directory.
+"""
 
 from __future__ import annotations
 

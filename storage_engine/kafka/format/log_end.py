@@ -1,4 +1,4 @@
-"""Where a log ends, and how new its records are, by as few bytes as that takes."""
+"""The end of a log and the time of its newest records, read from as few bytes as possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log directory says of itself: ``meta.properties``, and the marker of a clean stop."""
+"""A log directory's description of itself: ``meta.properties``, and the marker of a clean stop."""
 
 from __future__ import annotations
 

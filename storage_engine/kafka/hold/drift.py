@@ -1,4 +1,6 @@
-"""What somebody else, or time, did to held topics: what is remembered against what is found. Pure."""
+"""Drift of held topics: changes by other programs or by time, from the remembered state to the present one.
+Pure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What of a node's logs no lake proves, when its broker's rules take it, and what went without a proof.
+"""Unproven segments of a node's logs: when its broker's rules delete them, and which were deleted without a
+proof.
 
 When a running broker's own rules take the segments of a log, the active one too. Pure. Of age it is known. Of
 size it follows from how fast the log has grown lately; where that isn't known, neither is the moment. What

@@ -1,4 +1,4 @@
-"""What a hold of topics rests on, as it is remembered, and a node's files with what its cluster knows better.
+"""The remembered state that a hold of topics rests on, and a node's files corrected by its cluster's answers.
 
 Everything in a :class:`HoldState` was durable in the journal before it was done to the cluster: whoever
 comes after a kill knows each setting's first value, and how far each log was released.

@@ -1,4 +1,4 @@
-"""How long a topic has to keep its records so that its brokers delete none before a moment.
+"""The retention that a topic needs so that its brokers delete no record before a given moment.
 
 A setting is only ever raised, and only where it wouldn't keep what is there for half of the time that is
 wanted: a topic whose records are young is left alone, and none is raised again at each look.

@@ -1,4 +1,4 @@
-"""Why a log may not be cut at the end of some of its segments by its leader. Reads small files alone.
+"""Reasons why a log's leader may not cut it at the end of given segments. Reads small files alone.
 
 Kafka's own call is careful about little. What it doesn't look at, is looked at here; what isn't known is no.
 """

@@ -1,4 +1,4 @@
-"""What is wrong with a node by the word of its running cluster. Of files only topics' ids are read."""
+"""Findings about a node that only its running cluster can tell. Of files only topics' ids are read."""
 
 from __future__ import annotations
 

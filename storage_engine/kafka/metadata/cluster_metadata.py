@@ -1,4 +1,4 @@
-"""What a node's copy of the cluster's metadata says of topics: ids, settings of their own, and replicas.
+"""Topics in a node's copy of the cluster's metadata: ids, settings of their own, and replicas.
 
 Of its records only those of topics, settings and, for who asks, partitions are read; of which version of
 Kafka they are matters for no other.

@@ -1,4 +1,4 @@
-"""How far consumer groups have read, by the records of ``__consumer_offsets`` on a node's disk.
+"""Positions of consumer groups, read from the records of ``__consumer_offsets`` on a node's disk.
 
 A group's records lie in one partition of that topic. So a node knows the groups of the partitions that it
 has, and no others.

@@ -1,4 +1,4 @@
-"""What is wrong with a log's files, so that nothing may be decided by them. Reads only."""
+"""Faults in a log's files that forbid any decision by them. Reads only."""
 
 from __future__ import annotations
 

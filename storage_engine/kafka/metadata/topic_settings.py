@@ -1,4 +1,4 @@
-"""How long each topic's segments stay, by all that a node's disk says; or why that isn't known."""
+"""Retention of each topic's segments by all files of a node; or the reason why it is unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Whether the broker's cleaner works, by what files say: a dead one is silent but for a line in a log.
+"""State of the broker's log cleaner, from its files: a cleaner that died leaves one line in a log and no
+other sign.
 
 It writes a checkpoint after each log that it has cleaned. So where logs have been due for long, and the
 checkpoint is older than that, no cleaner is at work.

@@ -1,4 +1,4 @@
-"""How full a node's log directories are, how fast they fill, and how unlike they are. Pure but for disks."""
+"""Levels of a node's log directories, their growth, and how much they differ. Pure but for disks."""
 
 from __future__ import annotations
 

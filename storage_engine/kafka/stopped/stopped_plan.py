@@ -1,4 +1,4 @@
-"""What of a broker's own plan may be deleted without it, while its node is stopped.
+"""The part of a broker's own plan that may be deleted without the broker, while its node is stopped.
 
 The rules of retention say what has expired. A running broker also knows what its files alone don't tell.
 So a log for which anything of that is in doubt stays whole, with the doubt as the reason.

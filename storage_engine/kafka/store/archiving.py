@@ -1,4 +1,4 @@
-"""Which segments of a node may be archived, and what is known of them beside their files.
+"""Segments of a node that may be archived, with facts about them that their files don't have.
 
 Nothing above the high watermark or the last stable offset is archived, so that all in the lake is replicated
 and each of its transactions has ended. What isn't known keeps a log out.

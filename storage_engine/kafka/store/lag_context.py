@@ -1,4 +1,4 @@
-"""What consumer lag of a node is measured against: its logs, with the segments that age takes next."""
+"""The logs that a node's consumer lag is measured against, with the segments that age deletes next."""
 
 from __future__ import annotations
 

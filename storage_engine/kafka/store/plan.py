@@ -1,4 +1,4 @@
-"""Why each segment of a log is deleted by its broker, or isn't yet. Pure but for what indexes say."""
+"""The reason why each segment of a log is deleted by its broker, or stays. Pure but for what indexes say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When may bytes go without a copy, by archive rules? Pure; nothing unknown permits it.
+"""Permission to delete bytes without a copy, by archive rules. Pure; an unknown state never permits it.
 
 Archiving asks it, and so does the gate again before anything goes.
 

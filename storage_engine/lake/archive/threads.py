@@ -1,4 +1,4 @@
-"""How many segments one process archives or reads at a time: by its processors, its memory and its pace."""
+"""The number of segments that one process archives or reads at a time: by processors, memory and pace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many bytes of which topic and day a segment holds, by four narrow columns of its rows."""
+"""Bytes of each topic and day in a segment, computed from four narrow columns of its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a catalog server is talked to: never for ever, and never over a connection that outlived its use."""
+"""Connections to a catalog server: each has a time limit, and none is used again after it was idle for long."""
 
 from __future__ import annotations
 

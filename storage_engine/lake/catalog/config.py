@@ -1,4 +1,4 @@
-"""Where a lake is: everything it takes to open its Iceberg catalog, as plain data."""
+"""A lake's place: everything needed to open its Iceberg catalog, as plain data."""
 
 from __future__ import annotations
 

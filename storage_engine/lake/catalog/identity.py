@@ -1,4 +1,4 @@
-"""Which lake this is: told by three witnesses, so that a copy or an older state is never taken for the lake.
+"""A lake's identity: three witnesses tell it, so that a copy or an older state is never taken for the lake.
 
 A UUID, which every copy has too, tells another lake. A **mark** below each table's location says which
 catalog committed last, and what: a copied catalog, or one that was put back from a backup, contradicts it.

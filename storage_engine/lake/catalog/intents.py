@@ -1,4 +1,4 @@
-"""What a command that makes a lake's metadata means to do, kept beside the tables until it is done.
+"""The intent of a command that makes a lake's metadata, kept beside the tables until the command is done.
 
 A command that was killed and is run again finds here which UUID it gave, and which files its earlier attempts
 wrote. Those are removed only after the catalog names another attempt's. What was meant is over once the mark

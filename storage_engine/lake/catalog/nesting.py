@@ -1,4 +1,4 @@
-"""Whether a lake, or what comes out of one, lies inside a broker's store or another lake.
+"""Checks that a lake, or output of one, doesn't lie inside a broker's store or another lake.
 
 Their disk and their tools would take it with them, and a broker does not start with files among its own
 that it doesn't know. Links and bind mounts are followed. Nothing is written.

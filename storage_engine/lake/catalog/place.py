@@ -1,4 +1,4 @@
-"""Where a lake's catalog has to be, told without opening it: cheap enough for every plan."""
+"""Checks that a lake's catalog is in its place, without opening it: cheap enough for every plan."""
 
 from __future__ import annotations
 

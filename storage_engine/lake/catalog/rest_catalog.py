@@ -1,4 +1,4 @@
-"""How a REST catalog is asked, and what of its answers is followed."""
+"""Requests to a REST catalog, and the parts of its answers that are followed."""
 
 from __future__ import annotations
 

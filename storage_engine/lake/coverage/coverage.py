@@ -1,4 +1,4 @@
-"""Where the bytes of a log are: store and lakes laid over each other. Pure; reads nothing.
+"""Coverage of a log: the ranges that the store, a lake, both or neither have. Pure; reads nothing.
 
 The union of what lies on disk and what lies in the lake has to be one interval: every gap between its
 ends is LOST. Where both have a segment their SHA-256 has to agree. What a journal says was released

@@ -1,4 +1,6 @@
-"""What a store has on disk, and what a lake has by its receipts: a few columns, as there may be 100,000."""
+"""Ranges that a store has on disk and a lake has by its receipts: few columns, since there may be 100,000
+rows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the Parquet writer encodes a data file's columns: by what their codec says, and by a sample of them."""
+"""Parquet encodings of a data file's columns: chosen by their codec and by a sample of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into archiving a segment and what comes out: plain data, picklable and JSON-able."""
+"""Input and output of the archiving of one segment: plain data, picklable and JSON-able."""
 
 from __future__ import annotations
 

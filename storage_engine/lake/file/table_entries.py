@@ -1,4 +1,4 @@
-"""What Iceberg's manifests say of data files: as it is written, as it is listed, and what is wrong with it.
+"""Data files in Iceberg's manifests: entries as written, entries as listed, and faults in them.
 
 A data file is read only where another engine made its partition. The driver of a job assembles its manifest
 from entries that were packed where a file was proven, and opens no data file.

@@ -1,4 +1,4 @@
-"""Which files below the lake's tables may go: the rule, and nothing else. Pure.
+"""The rule that decides which files below a lake's tables may be removed; it does nothing else. Pure.
 
 Nothing is garbage because nobody names it; only because something live provably holds the same. So a data
 file goes if each segment in it is held by a live file as well, and a file of receipts if each of its rows is

@@ -1,4 +1,4 @@
-"""Which live file provably holds a segment or a receipt: read back now, held against its SHA-256."""
+"""Live files that provably hold a segment or a receipt: each is read back and compared with its SHA-256."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a lake is, also one that no command opens: then why not, and what helps. Nothing is changed."""
+"""Description of a lake; of a lake that no command opens also the reason, and the command that helps. Nothing
+is changed.
+"""
 
 from __future__ import annotations
 

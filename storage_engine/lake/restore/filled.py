@@ -1,4 +1,4 @@
-"""What a restored store says of segments that aren't the archived ones: filler stands for what is gone."""
+"""A restored store's record of segments that differ from the archived ones: filler replaces deleted messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which archived segments a restore takes, and what it leaves where it is. Pure; reads nothing."""
+"""The archived segments that a restore takes, and those that it leaves out. Pure; reads nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What storage and catalog libraries raise, told as one error that names the lake."""
+"""Errors of storage and catalog libraries, turned into one error that names the lake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast archiving may read and write, so that a broker on the same disks keeps its own speed.
+"""The rate at which archiving may read and write, so that a broker on the same disks isn't slowed down.
 
 A limit is one of the process, over all its threads, and counts every byte that is read from segments and
 written to or read back from data files, cached or not; of a large segment that is read again only what the

@@ -1,4 +1,4 @@
-"""What another replica of a log has archived, and which segments here that stands for.
+"""Segments that another replica of a log has archived, and the segments here that they prove.
 
 Stores of one cluster may share a lake. Their receipts of one log have the same ``log_id``, and segments that
 are cut otherwise: a receipt counts here only where the log's own files, put together over the receipt's

@@ -1,4 +1,4 @@
-"""What a broker does in the background beside taking messages, and what of it is left to do."""
+"""A broker's background tasks, and how much work each has left."""
 
 from __future__ import annotations
 

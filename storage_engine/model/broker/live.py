@@ -1,4 +1,4 @@
-"""How a running broker is reached, and what may be done to it."""
+"""The address of a running broker, and the changes to it that are permitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people decided about what a lake keeps: acts, each with the hash of the one before. Pure.
+"""Acts: people's decisions about what a lake keeps, each with the hash of the act before it. Pure.
 
 An act is never changed. Its name is the SHA-256 of its bytes, so that one changed byte breaks the chain.
 """

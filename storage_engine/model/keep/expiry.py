@@ -1,4 +1,4 @@
-"""Which segments leave a lake now. Pure; what is not known keeps a segment, and each that stays has a reason.
+"""Segments that leave a lake now. Pure; what is not known keeps a segment, and each that stays has a reason.
 
 A segment leaves whole, once all of its streams are past and its store no longer has it. One of which some
 streams are past and others not is thinned, once enough of its bytes go, or these have waited for long.

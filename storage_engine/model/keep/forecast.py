@@ -1,4 +1,6 @@
-"""What leaves a lake on which day if its policy stays as it is, and what a month of the rest costs. Pure."""
+"""Forecast of the segments that leave a lake by day under today's rules, and of what a month of the rest
+costs. Pure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run released of a log, or found gone: rows of the lake's table ``deletions``.
+"""Ranges of a log that a run deleted, or found missing: rows of the lake's table ``deletions``.
 
 The journal is the truth, and the rows are made from it. Nothing is ever released or refused on them.
 """

@@ -1,4 +1,4 @@
-"""What is wrong with a store or risky, how urgent it is, and what to do about it."""
+"""Findings about a store: each with its urgency and what to do about it."""
 
 from __future__ import annotations
 

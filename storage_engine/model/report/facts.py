@@ -1,4 +1,4 @@
-"""What a broker folder finds in a store for validation: plain rows, one dataclass a fact table.
+"""Facts for validation that a broker's package reads from a store: plain rows, one dataclass for each table.
 
 Facts are gathered without judging: a hole, a wrong name or a dead entry becomes a row, not an error.
 ``subject`` says what a row is about. An offset or count is -1, a text "", where there is nothing to say.

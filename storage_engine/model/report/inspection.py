@@ -1,4 +1,4 @@
-"""What a store looks like to a person, as text and as data, and what a recovery found in it, and did."""
+"""A store's description for a person, as text and as data, and the result of a recovery."""
 
 from __future__ import annotations
 

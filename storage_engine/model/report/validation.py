@@ -1,4 +1,4 @@
-"""What a check of store and lake found: one row a range of the log, one row an expectation.
+"""Results of a check of store and lake: one row for each range of the log, one row for each expectation.
 
 A range says where its bytes are; a check says whether one rule held, and if not, on what. Nothing here
 decides anything: :mod:`storage_engine.lake.coverage.coverage` and :mod:`storage_engine.quality` fill these

@@ -1,4 +1,4 @@
-"""From how much work on a step is a Spark job, and where the work is done by that. Pure.
+"""Limits above which a step runs as a Spark job. Pure.
 
 A Spark application costs processor time before its first task: smaller work the task itself has done by then.
 """

@@ -1,4 +1,4 @@
-"""What a person says of a store, each thing once: for the form, the shell's options and the docs.
+"""Settings of a store, each defined once: for the form, the shell's options and the docs.
 
 The policy is a table of its own: :class:`~storage_engine.model.settings.policy.Policy`.
 """

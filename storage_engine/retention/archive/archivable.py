@@ -1,4 +1,4 @@
-"""What of a store may be archived, and what of it no lake proves, as far as is known.
+"""Segments of a store that may be archived, and those that no lake proves, as far as known.
 
 A segment may be that is sealed, not kept out by its broker, and of the logs that the lakes know. What
 is known is enough to archive none twice, never to delete one.

@@ -1,4 +1,4 @@
-"""What a store's journal advises: by the last retention report, and of logs that the last archive refused.
+"""Findings from a store's journal: from the last retention report, and on logs that the last archive refused.
 
 To archive such a log again is no advice before somebody mends it.
 """

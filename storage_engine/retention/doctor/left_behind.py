@@ -1,4 +1,6 @@
-"""What runs have left in a store: shield, quarantines, a stamp of another place, a hold in its broker."""
+"""Findings on files that runs have left in a store: shield, quarantines, a stamp of another place, a broker's
+hold.
+"""
 
 from __future__ import annotations
 

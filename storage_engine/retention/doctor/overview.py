@@ -1,4 +1,4 @@
-"""What is managed: each store with its ranges on disk and in lakes, its last run, and what stands for it.
+"""Overview of all stores: each with its ranges on disk and in lakes, its last run, and its open decisions.
 
 It only looks: at the journal, at receipts, and at a store's files where they are on this host.
 """

@@ -1,4 +1,4 @@
-"""What disks, growth and a broker's rules come to: what goes when, and what fills when.
+"""Findings on disks, growth and the broker's rules: what they delete when, and which disk fills when.
 
 The figures are taken through the broker's contract. No segment is read as a whole.
 """

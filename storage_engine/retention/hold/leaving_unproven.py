@@ -1,4 +1,4 @@
-"""What the broker's own rules take of a store within a day of its hold, though no lake proves it.
+"""Unproven segments that the broker's own rules would delete within a day after the hold ends.
 
 Whoever ends a hold by a command is refused for that, or accepts it by number: what can't be told
 counts.

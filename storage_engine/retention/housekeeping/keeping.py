@@ -1,4 +1,4 @@
-"""What a lake keeps of each topic, by its receipts, and where these don't tell by its journal's counts.
+"""Contents of a lake by topic: from its receipts, and from its journal's counts where receipts don't tell.
 
 No data file is read. What no journal counted is told as that.
 """

@@ -1,4 +1,4 @@
-"""What leaves a lake by its rules: decided by its receipts and its stores' journal, and then done.
+"""Expiry of a lake's segments by its rules: decided by receipts and the stores' journal, then carried out.
 
 A journal's last plan says what a store still has. A data file is read only where its segment is thinned.
 """

@@ -1,4 +1,4 @@
-"""What consumers lose by a deletion: found before it, again when it is done, and said with its remedy.
+"""Consumers' losses by a deletion: computed before it, computed again after it, and reported with the remedy.
 
 So is what they have not read of segments that others have deleted and only the shield has.
 """

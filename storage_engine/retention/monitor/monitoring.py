@@ -1,4 +1,4 @@
-"""What a store needs between its cleanups: its hold renewed, a sample taken, what is behind measured.
+"""Care for a store between its cleanups: renewal of its hold, a sample, and the measurement of lags.
 
 That is the broker with its own work, its consumer groups, and the lake. What is lost is told. What
 pages show of a store and can't see themselves is recorded: rules, ranges, the shield.

@@ -1,4 +1,4 @@
-"""What a store's broker decides at one moment, with every file read that the cleanup will depend on.
+"""Decisions of a store's broker at one moment, with every file read that the cleanup depends on.
 
 What was written too recently stays, whoever asks for its deletion and however full a disk is. One log's
 broken queues or index hide nothing of another log.

@@ -1,4 +1,4 @@
-"""What a cleanup would do, at this moment or another one, without touching store, journal or lake."""
+"""Preview of a cleanup, now or at another moment, without any change of store, journal or lake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the journal has of approvals by a second person: policies, who began runs, questions and answers.
+"""The journal's record of approvals by a second person: policies, starters of runs, questions and answers.
 
 :mod:`storage_engine.retention.proof.gate` decides by it. No event of this step ever expires.
 """

@@ -1,4 +1,4 @@
-"""What was deleted, held against what a broker's package says of it and against what was approved."""
+"""Comparison of the deleted segments with the broker package's answer and with the approved plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""When is a segment deleted? Here, and nowhere else. Pure decisions; nothing here reads or deletes.
+"""The gate: here, and nowhere else, it is decided that a segment may be deleted. Pure decisions; nothing here
+reads or deletes.
 
 A segment goes, with its companions, when (1) the approved plan and a fresh one both let it go, together with
 every older segment of its log, (2) a valid receipt proves that its bytes and theirs are in the lake, or

@@ -1,4 +1,4 @@
-"""What the journal says became of each segment: meant to go, gone, or never touched by us."""
+"""The journal's history of each segment: meant to be deleted, deleted, or never touched by a run."""
 
 from __future__ import annotations
 

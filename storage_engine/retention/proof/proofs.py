@@ -1,4 +1,4 @@
-"""What a store's lakes prove of its segments, and what may go without a copy by archive rules.
+"""Proofs that a store's lakes have of its segments, and segments that archive rules let go without a copy.
 
 A receipt in either lake counts. A lake that can't be asked proves nothing and contradicts nothing: what
 lies in the other one is enough, and where that isn't, nobody guesses. The gate asks for permits by

@@ -1,4 +1,4 @@
-"""What a store's shield keeps, for all who say where bytes are and how much space a deletion frees."""
+"""A store's shield, for all who report where bytes are and how much space a deletion frees."""
 
 from __future__ import annotations
 

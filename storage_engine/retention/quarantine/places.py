@@ -1,4 +1,4 @@
-"""Where a quarantine may lie: on the file system of what it takes, and not among a broker's own files."""
+"""Places for a quarantine: on the file system of the files that it takes, and not among a broker's own files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the journal knows of a store's quarantines: which runs have one, until when, and what became of it."""
+"""The journal's record of a store's quarantines: their runs, their ends, and what became of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run's files go: unlinked, or into its quarantine where the store's policy gives time to undo it.
+"""Removal of a run's files: they are unlinked, or moved into quarantine where the policy allows an undo.
 
 The gate has let them pass before. The place is recorded and made before the first file is moved.
 Whether the broker has run since is told by signs: changes of its own.

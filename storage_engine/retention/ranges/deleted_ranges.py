@@ -1,4 +1,4 @@
-"""What a run's events say that it deleted or lost, and the SHA-256 over them. Pure.
+"""Ranges that a run deleted or lost, by its events, and the SHA-256 over them. Pure.
 
 Of runs that were witnessed when they deleted, the journal may lack some: an older copy of it lacks all
 that came after a moment. Anything else was changed by somebody.

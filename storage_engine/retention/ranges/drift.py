@@ -1,4 +1,4 @@
-"""What others did to a held store, as the journal has it, and whether what they deleted is in a lake.
+"""Changes that others made to a held store, by the journal, and whether a lake has what they deleted.
 
 What a hold found gone was told as drift, and is no alarm of a loss again. Other losses stay alarms
 until a person accepts them.

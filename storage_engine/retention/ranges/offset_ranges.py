@@ -1,4 +1,4 @@
-"""Where each byte of a store's logs is, as runs that stay few where segments are many.
+"""The place of each byte of a store's logs, as ranges that stay few where segments are many.
 
 Unknown is its own place: where a lake can't be asked, what only it could tell is neither archived nor
 lost. A sealed segment may end before the next one begins, as its broker is asked; all else is pure.

@@ -1,4 +1,4 @@
-"""What the last look found in lakes and journal, so that the next one reads what came since.
+"""Results of the last look into lakes and journal, so that the next one reads only what is new.
 
 What only lakes have can't change any more: receipts are a chain to which rows are added, and what a run has
 deleted is gone. So it is kept as runs of segments that follow each other. What may still change is kept as it

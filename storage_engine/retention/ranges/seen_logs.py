@@ -1,4 +1,4 @@
-"""Where a store's logs were when they were last looked at, and what of them should be here and isn't. Pure.
+"""Begin and end of a store's logs at the last look, and ranges that should be here and are missing. Pure.
 
 Files that are gone tell nothing of themselves, and no lake has what was never archived. So each look that may
 write remembers where logs begin and end. Only logs with an identity of their own are remembered, as others

@@ -1,4 +1,4 @@
-"""What a run archived or deleted, in figures: for those who wait for it and don't read its report."""
+"""Figures of what a run archived or deleted, for readers who don't open its report."""
 
 from __future__ import annotations
 

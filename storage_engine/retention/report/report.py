@@ -1,4 +1,4 @@
-"""What a run did and why: the answer to every question about a segment that went or stayed."""
+"""A run's report: what it did and why, for each segment that was deleted or kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a store lies neither on a disk that its running broker writes to nor among its files."""
+"""Check that journals, reports and exports lie neither on a running broker's disks nor among its files."""
 
 from __future__ import annotations
 

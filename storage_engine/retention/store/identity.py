@@ -1,4 +1,4 @@
-"""Which store this is: UUID and lineage, by its stamp, by the journal, or by what the lake remembers."""
+"""A store's identity: UUID and lineage, by its stamp, by the journal, or by the lake's receipts."""
 
 from __future__ import annotations
 

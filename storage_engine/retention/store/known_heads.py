@@ -1,4 +1,4 @@
-"""What a store's lakes are known to have had: by the journal, and by the stamp in the store's own directory.
+"""The last receipts that a store's lakes are known to have had: by the journal, and by the store's own stamp.
 
 A lake that lacks it was put back from an older copy, or another lake lies in its place. Writing into it would
 fork the chain of receipts, and what it proves is not all that was proven.

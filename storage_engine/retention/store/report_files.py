@@ -1,4 +1,4 @@
-"""Where the files of reports and of running jobs go, and whose a directory is that they replace others in.
+"""Places for the files of reports and of running jobs, and owners of directories in which files are replaced.
 
 A job's directory goes with it, or is swept after its death.
 """

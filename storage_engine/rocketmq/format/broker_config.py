@@ -1,4 +1,4 @@
-"""What broker.conf says about storage, as the values that are in effect.
+"""Storage settings of broker.conf, as the values that are in effect.
 
 Reads java.util.Properties syntax; types and clamps as the broker applies them. A value that the broker
 would silently drop (it keeps its default then) or that would stop its cleaning is an error here: a plan

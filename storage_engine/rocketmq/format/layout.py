@@ -1,4 +1,4 @@
-"""Where a store keeps what, and whether it is a layout that we know.
+"""Places of a store's files, and the check that its layout is a known one.
 
 Only looks; never creates a missing directory (a disk that isn't mounted must not look like an empty store).
 """

@@ -1,4 +1,4 @@
-"""How files of a store are opened: never through a symbolic link below it.
+"""Opening of a store's files: never through a symbolic link below it.
 
 Whoever can write to a store's directory could otherwise have us read, touch or delete what is elsewhere, with
 our rights. Links above it, on the way to a store or to one of its configured directories, are its owner's

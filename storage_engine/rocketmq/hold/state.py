@@ -1,4 +1,4 @@
-"""What a hold rests on, as it is remembered (:class:`HoldState`) and as it is found (:class:`Observed`).
+"""The remembered state that a hold rests on (:class:`HoldState`), and the present one (:class:`Observed`).
 
 Everything in a ``HoldState`` was durable in the journal before it was done to the store: whoever comes after
 a kill knows each file's first mtime and each setting's first value.

@@ -1,4 +1,4 @@
-"""How far consumer groups are behind, computed from a store's files.
+"""Consumer groups' lag, computed from a store's files.
 
 Works on tables of (group, topic, queue, committed offset), each queue's files read once for all its groups
 and everything behind that vectorised, so that a Spark task can do any share of the work.

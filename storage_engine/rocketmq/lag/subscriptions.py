@@ -1,4 +1,4 @@
-"""Which group reads which queue, as far as a broker's files, or the running broker itself, tell.
+"""Groups and the queues that they read, as far as a broker's files or the running broker tell.
 
 Reads config and directory names only.
 

@@ -1,4 +1,6 @@
-"""Who consumes from a running broker, and how far: by its word, by its files where it can't be asked."""
+"""Consumers of a running broker and their positions: from the broker, or from its files where it can't be
+asked.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody else, or time, did to a held store: what is remembered of it against what is found.
+"""Drift of a held store: changes by other programs or by time, from the remembered state to the present one.
 
 Pure, but for whose messages lay in a range that is gone: consume queues tell it.
 """

@@ -1,4 +1,4 @@
-"""Whether a directory is the store of the broker that answers: by frames, lock and process, not by path.
+"""Check that a directory is the store of the broker that answers: by frames, lock and process, not by path.
 
 One message tells whether the broker still has the store that was held: the first one of the newest sealed
 segment. Sealed, since what a crash may cut off and write again is only what was active.

@@ -1,4 +1,4 @@
-"""What a hold is worth as it is found, what it doesn't protect against, and how far the broker is."""
+"""The state of a hold: what it protects, what it doesn't protect against, and how far behind the broker is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What brokers and name servers say, as dataclasses, and how these are read from the bodies of answers. Pure.
+"""Answers of brokers and name servers as dataclasses, and their decoding. Pure.
 
 Each function raises :class:`AnswerError` for an answer that lacks what it must have; or another of
 ``MALFORMED`` for one that no broker would give, which :func:`checked` turns into it.

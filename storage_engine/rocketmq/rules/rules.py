@@ -1,4 +1,4 @@
-"""Why the broker would clean now, and with what urgency: DefaultMessageStore.CleanCommitLogService. Pure.
+"""Causes for the broker to clean now, and their urgency: DefaultMessageStore.CleanCommitLogService. Pure.
 
 One difference holds everywhere: where the broker takes a disk that it can't measure for one at -1 %, and
 then cleans because of it, here such a disk is unknown. It triggers nothing, and a notice says so.

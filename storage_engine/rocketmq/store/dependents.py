@@ -1,4 +1,4 @@
-"""What goes after segments: consume queue and index files that point only below the log's new min offset.
+"""Consume queue and index files that point only below the log's new min offset: deleted after segments.
 
 The broker's rules, file by file (DefaultMessageStore.CleanConsumeQueueService#deleteExpiredFiles). The last
 file of a queue and the last index file never go. Deciding reads as little as it can: a queue of one file

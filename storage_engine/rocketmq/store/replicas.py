@@ -1,4 +1,4 @@
-"""What a pair's brokers have in common: the name of their log, and its very bytes at the same offsets.
+"""Replicas of a pair: the name of their common log, and the equal bytes at the same offsets.
 
 A master and its slaves have equal segments, and so has who is promoted, up to where it was behind. Names
 alone prove nothing: brokers of several clusters may share them.
