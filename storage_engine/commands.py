@@ -166,7 +166,7 @@ def then(text: str, known: Arguments) -> list[str]:
 
 
 def _about(text: str, known: Arguments) -> Arguments:
-    """Return what is known of the lake that a text is about."""
+    """Return the options that name the lake of a text, as far as they are known."""
     named = [(text.find(place), -len(place), number) for number, place in enumerate(known.places)]
     if min((it for it in named if it[0] >= 0), default=(0, 0, 0))[2] != 1:
         return known

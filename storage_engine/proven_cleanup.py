@@ -110,7 +110,8 @@ def _begun_before(context: Context) -> tuple[str, PlanRequest | None] | None:
 
 
 def proven_release(store: ManagedStore) -> ProvenRelease:
-    """Return what lets the loop of a store that this process serves delete what is proven, and nothing else.
+    """Return the deleter that lets the loop of a store served by this process delete proven segments, and no
+    others.
 
     :raises LakeMissingError: no lake is there.
     """

@@ -156,7 +156,7 @@ def monitor_lines(found: MonitorResult) -> Iterator[str]:
 
 
 def usage_lines(report: RetentionReport) -> Iterator[str]:
-    """Yield what a span of the lake has, and what follows from it."""
+    """Yield the contents of a span of the lake, and the advice that follows."""
     size = bytes_text(report.size_bytes)
     yield f"{count_text(report.messages, 'message')}, {size}: {report.usage_path}"
     if report.advice is not None:

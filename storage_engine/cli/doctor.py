@@ -157,7 +157,7 @@ def print_diagnosis(found: Diagnosis, said: Arguments) -> None:
 
 
 def print_pipeline(found: PipelineFacts, said: Arguments, now_ms: int) -> None:
-    """Print what Airflow knows of a store that isn't here, and what is wrong with that."""
+    """Print Airflow's view of a store that isn't on this host, and the findings about its DAGs."""
     width = min(terminal_width() or 80, _MOST_COLUMNS)
     for label, text in found.lines(now_ms):
         _echo(label, text, width)
@@ -355,7 +355,7 @@ def diagnosis_json(found: Diagnosis, said: Arguments) -> dict[str, Any]:
 def _elsewhere_json(
     store: ManagedStore, pipeline: PipelineFacts, error: Exception, said: Arguments, now_ms: int
 ) -> dict[str, Any]:
-    """Return what Airflow knows of a store that isn't here, with the keys of a store that is.
+    """Return Airflow's view of a store that isn't on this host, with the same keys as for a store that is.
 
     :param error: that it isn't.
     """

@@ -142,7 +142,7 @@ def _opened(managed: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
 
 
 def _memory(managed: ManagedStore) -> HoldMemory | None:
-    """Return what the journal remembers of the store's hold; no journal is made."""
+    """Return the journal's memory of the store's hold; no journal is made."""
     from storage_engine.journal.journal import Journal, hold_memory
     from storage_engine.journal.tables.database import missing_sqlite_file
 

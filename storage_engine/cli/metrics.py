@@ -167,7 +167,7 @@ class Collector:
 
 
 def _write(collector: Collector, file: Path) -> int:
-    """Write what is known, once; where a journal can't be read that says so, and not the file of before."""
+    """Write the figures once; where a journal can't be read, the file says so and keeps no old figures."""
     from prometheus_client import CollectorRegistry, write_to_textfile
 
     registry = CollectorRegistry()

@@ -263,7 +263,7 @@ def _span(least: str, most: str) -> str:
 
 
 def advice_text(advice: Advice) -> str:
-    """Return what follows, as a sentence; of a kind that another broker has, its figures."""
+    """Return the advice as a sentence; where another broker's package has a kind of its own, its figures."""
     tell = _ADVICE.get(advice.kind)
     if tell is None:
         return f"{advice.kind}: " + ", ".join(f"{name} {value}" for name, value in advice.numbers.items())

@@ -289,7 +289,7 @@ def _not_found(topic: str, key: str, unindexed: Sequence[tuple[int, int | None]]
 
 
 def print_inspection(found: Inspection) -> None:
-    """Print what a broker says of its store, in its order."""
+    """Print a broker's description of its store, in the broker's order."""
     for section in found.sections:
         match section:
             case Paragraph(text):

@@ -137,7 +137,7 @@ def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> Chart
 
 
 def read_columns(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> MeasuredColumns:
-    """Return what was measured: each sample where they are few, else the extremes of equal spans."""
+    """Return the measured samples: all of them where they are few, else the extremes of equal spans."""
     if count_samples(connection, store_id, start_ms, end_ms, _MOST_SAMPLES + 1) > _MOST_SAMPLES:
         return _thinned(connection, store_id, start_ms, end_ms)
     found = read_moments(connection, store_id, start_ms, end_ms)

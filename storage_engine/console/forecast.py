@@ -135,7 +135,7 @@ class _Day:
 
 
 def forecast_of(moments: Sequence[Moment], room: Room | None, levels: RecordedLevels) -> Forecast:
-    """Return what is to be expected at the rates of the last days.
+    """Return the forecast at the rates of the last days.
 
     :param moments: looks that know where the logs begin and end, by time.
     :param room: None: the disk's level isn't known, and so is no time to a level.
@@ -263,7 +263,7 @@ def _retention(
 
 
 def store_forecast(reader: JournalReader, name: str, now_ms: int) -> Forecast:
-    """Return what is to be expected of a store at the rates of the last days.
+    """Return a store's forecast at the rates of the last days.
 
     :param name: the id of its connection; of a store that the journal doesn't know nothing is told.
     :raises JournalUnavailableError: the journal can't be read.

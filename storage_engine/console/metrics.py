@@ -61,7 +61,7 @@ class MetricSample:
 
 
 def read_samples(reader: JournalReader, names: Iterable[str] | None, now_ms: int) -> Iterator[MetricSample]:
-    """Yield what the journal knows of stores, by a fixed number of queries.
+    """Yield the journal's figures of its stores, by a fixed number of queries.
 
     :param names: of these stores alone, by :func:`name_of`; None: of all.
     :raises JournalUnavailableError: the journal can't be read.
@@ -82,7 +82,7 @@ def read_samples(reader: JournalReader, names: Iterable[str] | None, now_ms: int
 def samples_of(
     summary: StoreSummary, hold: HoldRow | None, verified: VerifiedRow | None, now_ms: int
 ) -> Iterator[MetricSample]:
-    """Yield what is known of a store. What its last look found counts for an hour."""
+    """Yield the figures of a store. What its last look found counts for an hour."""
     name = name_of(summary)
     try:
         line = store_line(name, summary, now_ms)

@@ -145,7 +145,7 @@ class RunsAnswer:
 
 
 def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
-    """Return what the page of a store shows. Of one that the journal doesn't know, only its line.
+    """Return the contents of a store's page. Of one that the journal doesn't know, only its line.
 
     :param name: the id of its connection.
     :raises JournalUnavailableError: the journal can't be read.

@@ -132,7 +132,7 @@ class _Known:
 
 
 def what_if_settings(reader: JournalReader, name: str, now_ms: int) -> WhatIfSettings:
-    """Return what can be changed of a store, with its values today.
+    """Return the settings of a store that can be changed, with their values today.
 
     :param name: the id of its connection.
     :raises JournalUnavailableError: the journal can't be read.
@@ -235,7 +235,9 @@ def _known(reader: JournalReader, name: str, now_ms: int) -> _Known | str:
 
 
 def _topic_bytes(reader: JournalReader, store_id: str, log_bytes: int, now_ms: int) -> dict[str, int]:
-    """Return what topics take of the log, by their shares of what was archived in the last days."""
+    """Return the bytes that topics take in the log, by their shares of the segments archived in the last
+    days.
+    """
     today = now_ms // DAY_MS
     sums: dict[str, int] = {}
     for one in reader.topic_days(store_id, today - INGEST_DAYS, today + 1):

@@ -155,7 +155,7 @@ def times_text(timestamps_ms: Collection[int]) -> str:
 
 
 def reason_text(error: BaseException) -> str:
-    """Return what an error says; of the system's, the file that it is about and no number."""
+    """Return the text of an error; of an error of the system: its file, and no number."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return Text(error)

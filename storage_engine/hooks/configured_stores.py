@@ -68,7 +68,7 @@ class ConfiguredStore:
 
     @property
     def task_arguments(self) -> Mapping[str, Any]:
-        """Return what every task of the store is made with."""
+        """Return the arguments that every task of the store is made with."""
         places = {"queue": self.queue, "pool": self.pool, "executor": self.executor}
         return {"storage_engine_conn_id": self.conn_id, **{name: at for name, at in places.items() if at}}
 

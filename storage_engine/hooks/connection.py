@@ -368,7 +368,7 @@ def moved_fields(extra: Mapping[str, Any]) -> str:
 
 
 def _policy_object(source: str, extra: Mapping[str, Any], defaults: Defaults) -> Any:
-    """Return what a connection's policy says, also where it names one of the section.
+    """Return a connection's policy, also where the connection names a policy of the section.
 
     :raises BadInputError: the section has no policy of this name.
     """
@@ -558,7 +558,7 @@ def _journal_url(read: Fields, password: str | None, defaults: Defaults, directo
 
 
 def broker_of_fields(read: Fields, client_connection: str) -> LiveBroker | None:
-    """Return what the fields say of a running broker; None where the store's broker is stopped.
+    """Return the running broker that the fields describe; None where the store's broker is stopped.
 
     :param client_connection: type of the connections that may have the broker's address; "": there is none.
     :raises BadInputError: a field that is missing, contradicts another one, or can't be read; names it.

@@ -72,7 +72,7 @@ _MOST_ACTIVE = 5
 def read_pipeline(
     conn_id: str, *, archives_ahead: bool = False, asks: bool = False
 ) -> tuple[PipelineFacts, str]:
-    """Read what Airflow knows of the DAGs of a store.
+    """Read Airflow's records of a store's DAGs.
 
     :param archives_ahead: the store's policy archives what is sealed, so that its DAG for that is needed.
     :param asks: the store's policy asks for approval by a second person.
@@ -275,7 +275,7 @@ def own_airflow(dags_folder: Path | None, *conn_ids: str) -> OwnAirflow:
 
 
 def dags_of(conn_id: str, lake: str = DEFAULT_LAKE) -> str:
-    """Return what the ids of a store's DAGs, and of its lake's, match."""
+    """Return the pattern that matches the ids of a store's DAGs, and of its lake's."""
     names = "|".join(re.escape(in_dag_ids(name)) for name in (conn_id, lake))
     return f"storage_.*__({names})$"
 

@@ -277,7 +277,9 @@ def _is_made_for_a_test(conn_id: str) -> bool:
 
 
 def _mask_secrets(store: ManagedStore) -> None:
-    """Keep what the engine may mention in an error out of the logs: Airflow masks only what it knows."""
+    """Mask in Airflow's logs each secret that an error of the engine may mention: Airflow masks only those it
+    knows.
+    """
     secrets = {secret for lake in store.lakes for secret in lake.secrets} | url_secrets(store.journal_url)
     if store.live and store.live.secret_key:
         secrets.add(store.live.secret_key)

@@ -255,8 +255,8 @@ class Journal(JournalStores):
     renew = writes(renew)
 
     def hold_memory(self, store_id: str, record_drift: Callable[[Sequence[Drift]], None]) -> HoldMemory:
-        """Return what the store's broker folder remembers of its hold on it; as a whole it is
-        :func:`storage_engine.journal.journal.hold_memory`'s.
+        """Return the memory that the store's broker package keeps of its hold; the whole of
+        :func:`storage_engine.journal.journal.hold_memory`.
         """
         return JournalHoldMemory(self._database, store_id, record_drift)
 
@@ -456,7 +456,7 @@ class Journal(JournalStores):
     save_findings = writes(put_findings)
 
     def save_topic_days(self, store_id: str, found: Mapping[Slot, Sequence[TopicDay]]) -> None:
-        """Keep what archived segments hold of each topic and day; a disk's last room is not for that."""
+        """Keep the bytes of archived segments by topic and day; this never takes a disk's last room."""
         self._database.write(lambda connection: put_topic_days(connection, store_id, found), reserve=False)
 
     # Samples and waivers
@@ -470,7 +470,7 @@ class Journal(JournalStores):
         progress: BrokerProgress | None = None,
         extent: Extent | None = None,
     ) -> None:
-        """Record what was seen, and what the clocks of this machine say now."""
+        """Record a sample, and the present time by this machine's clocks."""
         row = {
             "store_id": store_id,
             "levels": [],
@@ -559,7 +559,7 @@ DONE = frozenset({DriftKind.FENCE_MENDED, DriftKind.FENCE_NOT_MENDED, DriftKind.
 
 
 def hold_memory(journal: Journal, store_id: str) -> HoldMemory:
-    """Return what the store's broker folder remembers of its hold on it."""
+    """Return the memory that the store's broker package keeps of its hold on the store."""
 
     def record(found: Sequence[Drift]) -> None:
         store = journal.store_with_id(store_id)
@@ -591,7 +591,8 @@ def record_drift(journal: Journal, record: StoreRecord, run: Run, found: Sequenc
 
 
 def untold_mends(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
-    """Return what was mended or given up, and no record of the hold has told: no look finds all of it.
+    """Return mends and givings-up that no record of the hold has reported yet: no single look finds all of
+    them.
 
     What is recorded while a run looks at the hold is older than that run's record of it, and not in it.
     """

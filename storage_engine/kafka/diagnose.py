@@ -390,7 +390,9 @@ def _since_ms(log: PartitionLog, state: DirectoryState) -> int:
 
 
 def all_bytes(path: Path) -> int:
-    """Return what the files of a directory take, indexes and all; what goes meanwhile counts nothing."""
+    """Return the bytes of all files in a directory, indexes included; a file that vanishes meanwhile counts
+    as 0.
+    """
     found = 0
     with suppress(FileNotFoundError), os.scandir(path) as entries:
         for entry in entries:

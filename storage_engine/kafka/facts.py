@@ -120,7 +120,7 @@ def _segment_facts(
     following: SegmentFiles | None,
     end: LogEnd,
 ) -> _Found:
-    """Return what is known of a segment: times, end, and what is wrong with it.
+    """Return the facts of a segment: times, end, and its faults.
 
     :param following: None: it is the active one.
     :param end: of the log.

@@ -204,7 +204,7 @@ class OffsetPlace:
 
 
 def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.Table:
-    """Find what the logs tell of the lag of each row.
+    """Find the position of each row's lag in the logs.
 
     A group whose next records are gone goes on at the log's start. A group without a committed offset is
     unknown, and may need the log's oldest record.

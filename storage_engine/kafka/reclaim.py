@@ -92,7 +92,7 @@ class Shortage:
 
 
 def shortage_of(disk: DiskUsage, request: PlanRequest) -> Shortage:
-    """Return what a disk lacks of the free space that is asked for."""
+    """Return the bytes that a disk lacks for the wanted free space."""
     wanted = wanted_bytes(disk, request)
     if wanted is None or disk.usable_bytes is None:
         return Shortage(None, None)
@@ -183,7 +183,7 @@ class Asked:
 
 
 def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
-    """Return what goes of each log to make room.
+    """Return the segments of each log to delete, to make room.
 
     :param plans: by the rules of retention.
     :raises OSError: a file can't be read.

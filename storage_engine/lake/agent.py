@@ -85,7 +85,7 @@ class AgentListening:
     plain: bool = False
 
     def files(self) -> tuple[object, ...]:
-        """Return what tells whether the files of certificates have changed."""
+        """Return the state of the certificates' files, by which a change of one shows."""
         named = (self.certificate, self.key, self.client_authorities)
         return tuple((found.st_ino, found.st_mtime_ns) for found in map(_stat, filter(None, named)) if found)
 

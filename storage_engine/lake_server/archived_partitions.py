@@ -118,7 +118,7 @@ class Archive:
 
 
 def read_archive(lake: Lake, cluster: str | None) -> Archive:
-    """Return what a lake has of a cluster of Kafka.
+    """Return the logs of one Kafka cluster in a lake.
 
     :param cluster: its id; None: the lake has one.
     :raises BadInputError: the lake is another broker's, or the cluster isn't the one or isn't there.

@@ -417,7 +417,7 @@ class Logs:
         )
 
     async def _transactions(self, partition: ArchivedPartition, offset: int) -> Transactions:
-        """Return what is known of transactions; of those that are open where the lake ends, by the cluster.
+        """Return the states of transactions; those open at the lake's end are completed from the cluster.
 
         Whatever began below the cluster's last stable offset has ended, and what was aborted of that is named
         with the first batch behind the seam.

@@ -89,7 +89,7 @@ class Request:
 
 
 def load_types() -> None:
-    """Load what most clients ask by: that takes longer than to answer the first of them."""
+    """Load the types that most clients ask for first: loading takes longer than the first answer."""
     for name, _, highest in APIS.values():
         entity_reader(body_class(name, highest, "request", None))
         entity_writer(body_class(name, highest, "response", None))

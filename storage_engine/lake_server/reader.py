@@ -57,7 +57,7 @@ class Transactions:
 
 
 def read_transactions(partition: ArchivedPartition, pieces: Pieces) -> Transactions:
-    """Return what is known of a partition's transactions.
+    """Return the states of a partition's transactions.
 
     The indexes are the broker's own (TransactionIndex). What is open at a hole, and behind the last segment,
     tell the segment before, its snapshot and its batches (ProducerStateManager); without a snapshot those of
@@ -256,7 +256,7 @@ class LakeReader:
         return await asyncio.get_running_loop().run_in_executor(self._finder, look)
 
     async def transactions(self, partition: ArchivedPartition) -> Transactions:
-        """Return what is known of a partition's transactions."""
+        """Return the states of a partition's transactions."""
         key = (partition.topic, partition.number)
         if key not in self._transactions:
             self._transactions[key] = asyncio.get_running_loop().run_in_executor(

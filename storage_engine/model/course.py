@@ -105,7 +105,7 @@ class Ingest:
         return int(self.bytes_per_day * self.factor)
 
     def hour_bytes(self, day: int) -> tuple[int, ...]:
-        """Return what each hour of a day brings.
+        """Return the ingest of each hour of a day.
 
         :param day: counted from the start of the course, which is day 0.
         """

@@ -45,7 +45,7 @@ class HoldMemory(Protocol):
         """Replace what is kept; None drops it."""
 
     def of_others(self) -> Sequence[Mapping[str, Any]]:
-        """Return what is kept for other stores of the same kind of broker in the same journal."""
+        """Return the memory that other stores of the same kind of broker share in the same journal."""
 
     def alone(self, cluster: str) -> AbstractContextManager[Callable[[], None]]:
         """Be the only store of the journal that changes what a cluster's stores share, after some waiting.
@@ -62,7 +62,7 @@ class HoldMemory(Protocol):
 
 
 def load_hold(memory: HoldMemory | None, kind: type[T]) -> T | None:
-    """Return what is remembered of a hold; None: nothing.
+    """Return the remembered state of a hold; None: there is none.
 
     :param kind: dataclass of what a broker's hold keeps.
     :raises GateRefusedError: what is remembered isn't what this release writes.

@@ -116,7 +116,7 @@ def wanted_bytes(disk: DiskUsage, request: PlanRequest) -> int | None:
 
 
 class Release(Protocol):
-    """Deletes what a pass of a broker's rules may delete, in its place; what isn't proven stays."""
+    """Deletes in place of a broker's own rules: what one pass may delete, if it is proven; all else stays."""
 
     def __call__(self, request: PlanRequest) -> object: ...
 
@@ -228,7 +228,7 @@ class Plan:
 
     @property
     def to_delete(self) -> tuple[Segment, ...]:
-        """Return what would be deleted of all logs, log by log, oldest first in each."""
+        """Return the segments to delete of all logs, log by log, the oldest first in each."""
         return tuple(decision.segment for decision in self.decisions if decision.deletes)
 
     @property

@@ -81,7 +81,7 @@ class StoreOperator(BaseOperator):
         """Do what this operator is for; returns the task's XCom."""
 
     def lineage_so_far(self, cleanup: cycle.Cleanup) -> Lineage | None:
-        """Return what a step that fails has read and written before, of all its attempts; None: nothing."""
+        """Return the tables that all attempts of a failing step have read and written; None: there are none."""
         return None
 
     def keep_lineage(self, make: Callable[[], Lineage | None]) -> None:

@@ -212,7 +212,7 @@ class Answer:
 
 
 def answers(report: Mapping[str, Any]) -> tuple[Answer, ...]:
-    """Answer what a reader asks of a run; what doesn't arise is left out.
+    """Answer a reader's questions about a run; questions that don't arise are left out.
 
     :param report: with every field, as JSON.
     """
@@ -390,7 +390,7 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
 
 
 def _loss_text(row: Mapping[str, Any], unit: str) -> str:
-    """Return what one group misses of one topic.
+    """Return the messages of one topic that one group misses.
 
     :param unit: what its messages are divided into.
     """

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 def not_found() -> HTTPException:
-    """Return what is said of anything that isn't there, or that somebody may not read: the same."""
+    """Return the same answer for a thing that doesn't exist and for one that the user may not read."""
     return HTTPException(404, "Not found")
 
 

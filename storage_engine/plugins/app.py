@@ -345,7 +345,7 @@ def chart(request: Request, store: ReadableStore, start_ms: Moment, end_ms: Mome
 @console.get("/api/stores/{store:path}/forecast")
 @in_own_threads
 def forecast(request: Request, store: ReadableStore) -> Response:
-    """Return what is to be expected of a store at the present rates."""
+    """Return the forecast of a store at the present rates."""
     return answer(request, store_forecast(journal_of(store.conn_id), store.conn_id, clock_ms()))
 
 
@@ -386,7 +386,7 @@ def _tried(request: Request, conn_id: str, body: dict[str, Any]) -> Response:
 @console.get("/api/stores/{store:path}")
 @in_own_threads
 def one(request: Request, store: ReadableStore, user: GetUserDep, dags: ReadableDags) -> Response:
-    """Return what the page of a store shows, and which of its DAGs the user may run."""
+    """Return the contents of a store's page, and which of its DAGs the user may run."""
     found = one_store(journal_of(store.conn_id), store.conn_id, clock_ms())
     (row,) = with_monitors([found.row], [store], dags)
     return answer(request, {**to_jsonable(replace(found, row=row)), "dags": dags_of(store, user, dags)})

@@ -237,7 +237,7 @@ def in_own_threads(work: Callable[P, T]) -> Callable[P, Awaitable[T]]:
 
 
 def all_at_once(works: list[Callable[[], T]], limit_seconds: float) -> list[T | None]:
-    """Return what each of them returns, in their order; None of those that are not done in time."""
+    """Return the results of all calls in their order; None for those that are not done in time."""
     if len(works) == 1:
         return [works[0]()]
     futures: list[Future[T]] = [_of_journals.submit(work) for work in works]

@@ -426,7 +426,7 @@ def explained(
 def other_logs(
     store: ManagedStore, record: StoreRecord | None, receipts: Sequence[Receipt]
 ) -> dict[str, str]:
-    """Return what shows that logs on disk aren't those of their receipts, by name.
+    """Return contradictions between logs on disk and their receipts, by name.
 
     Only of logs with an identity of their own, by the store's files alone.
 
@@ -654,7 +654,7 @@ def known_store(
 
 
 def _missing(place: AnyStore) -> tuple[tuple[ReleasedSpan, ...], dict[str, str]]:
-    """Return what was seen of logs before and should be on disk, and which logs are there."""
+    """Return logs that were seen before and should be on disk, and the logs that are there."""
     store, (journal, record) = managed_of(place), _journal(place)
     with closing(open_store(replace(store, live=None, engine=False))) as broker:
         if broker.identities is None:

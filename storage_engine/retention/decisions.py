@@ -184,7 +184,7 @@ class _Lost:
 
 
 def _told(context: Context) -> list[_Lost]:
-    """Return what journal and memory tell of, as far as no lake has it."""
+    """Return the ranges that journal and memory tell of and no lake has."""
     record = context.record
     recorded = recorded_gone(context.journal, record)
     gone = [one for one, lineage in recorded if lineage == record.lineage_of(one.log)]
@@ -596,7 +596,9 @@ def _is_other(head: LakeHead, asked: Sequence[_AskedLake]) -> bool:
 
 
 def _heads_before(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[LakeHead, ...]:
-    """Return what journal and stamp know of the store's lakes: of each the longest chain."""
+    """Return the last receipts of the store's lakes that journal and stamp know: of each lake the longest
+    chain.
+    """
     found = read_stamp(store.real_root)
     of_others = found.lakes if found is not None and found.store_id != record.store_id else ()
     longest: dict[tuple[str, str], LakeHead] = {}

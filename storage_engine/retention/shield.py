@@ -192,7 +192,7 @@ def _is_told_proven(seen: SeenLink, row: Receipt | None) -> bool:
 def asked_notices(
     store: ManagedStore, journal: Journal, record: StoreRecord, going: Sequence[Segment] = ()
 ) -> tuple[str, ...]:
-    """Say what a person should know of a shield, once lakes and journal were asked.
+    """Return notices about a shield, once lakes and journal were asked.
 
     :param going: segments that are to be deleted.
     :raises ShieldError: what is kept there is unknown.
@@ -519,7 +519,8 @@ def _proofs(context: Context, wanted_slots: set[tuple[str, int]], *, to_delete: 
 
 
 def _save_gone(tending: _Tending, gone: Sequence[JudgedLink]) -> None:
-    """Bring what is gone from the log into a lake, and drop the links of what is there.
+    """Archive segments that are gone from the log and only in the shield, and drop links of segments still in
+    the log.
 
     A link is archived under the lineage that its segment was of, whatever file has its name by now.
     """

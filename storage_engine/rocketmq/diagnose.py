@@ -171,7 +171,7 @@ def _running(layout: StoreLayout, config: BrokerConfig) -> _Running:
 
 
 def _damage(layout: StoreLayout) -> Iterator[Finding]:
-    """Yield what is wrong with the files of the log."""
+    """Yield faults of the log's files."""
     try:
         files = list_raw_files(layout.log_paths)
     except StoreLayoutError as error:
@@ -191,7 +191,7 @@ def _damage(layout: StoreLayout) -> Iterator[Finding]:
 
 
 def _state(layout: StoreLayout, running: _Running) -> Iterator[Finding]:
-    """Yield what the store's own marks say of its broker, which isn't asked."""
+    """Yield findings on the broker from the store's own marks; the broker isn't asked."""
     if running.known:
         yield Finding(
             Severity.WARNING,
@@ -366,7 +366,7 @@ def judged_hold(
     knows_journal: bool,
     now_ms: int,
 ) -> Iterator[Finding]:
-    """Judge what is left of a hold. Pure.
+    """Judge the rest of a hold. Pure.
 
     :param marker: that says until when it stands.
     :param local: the record of it that lies with the store.

@@ -220,9 +220,7 @@ def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> LogW
 
 
 def crash_notes(layout: StoreLayout, log: LogFiles) -> tuple[str, ...]:
-    """Return what a person should know of a store that no broker stopped: it crashed, and where its log is
-    torn.
-    """
+    """Return notices about a store that no broker stopped: that it crashed, and where its log is torn."""
     if not layout.abort.exists():
         return ()
     crashed = (

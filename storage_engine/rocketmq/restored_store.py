@@ -207,7 +207,7 @@ def _made_by_the_broker(receipts: Sequence[Receipt]) -> tuple[RestoredSetting, .
 
 
 def _values(settings: EngineSettings) -> dict[str, str]:
-    """Return what decides which files of queues and index there are, by the broker's names."""
+    """Return the settings that decide which files of queues and index there are, by the broker's names."""
     flags = {
         "enableConsumeQueueExt": settings.ext_enable,
         "enableLmq": settings.light_queues,

@@ -1,1 +1,1 @@
-"""The question whether a file still has the same bytes: what a file system's times tell of it, and what not."""
+"""Checks that a file still has the same bytes: what its file system's times tell of that, and what not."""

@@ -85,7 +85,7 @@ def mount_of(directory: str | os.PathLike[str]) -> Mount | None:
 
 
 def mount_line(fd: int) -> str:
-    """Return what the kernel says of the mount of an open file; "": it says nothing.
+    """Return the kernel's line on the mount of an open file; "": there is none.
 
     :raises OSError: this system doesn't say.
     """

@@ -123,7 +123,7 @@ class Acting:
 
     @property
     def known(self) -> OwnActs:
-        """Return what is known up to now, also of files that are gone."""
+        """Return all facts known up to now, also those of deleted files."""
         return OwnActs(tuple(self._files))
 
     @property

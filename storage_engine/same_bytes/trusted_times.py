@@ -86,8 +86,8 @@ def known_trust(directory: str | os.PathLike[str], root: str | os.PathLike[str])
 
 
 def _mount(fd: int) -> str:
-    """Return what tells the mount of an open file from every other of this start: the kernel's line for it,
-    with its options, and the file system's id.
+    """Return the identity of an open file's mount, which no other mount of this boot has: the kernel's line
+    for it, with its options, and the file system's id.
 
     :raises OSError, ValueError: this system doesn't say.
     """
@@ -97,7 +97,7 @@ def _mount(fd: int) -> str:
 
 
 def _try(directory: int, mount: str, root: str | os.PathLike[str]) -> bool | None:
-    """Return what the mount of a directory answers; None: it can't be asked."""
+    """Return the answer of a directory's mount; None: it can't be asked."""
     with (
         suppress(OSError, ValueError, subprocess.SubprocessError),
         _scratch_file(directory, mount, root) as fd,

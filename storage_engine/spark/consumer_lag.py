@@ -316,7 +316,7 @@ def _nobody_known(request: ConsumerLagRequest, source: LagSource) -> ConsumerLag
 
 
 def _shielded(job: LagJob) -> Iterator[str]:
-    """Say what groups have not read of the segments that only the shield has."""
+    """Say which messages groups have not read in segments that only the shield has."""
     try:
         found = shielded_unread(map(job.unread, shielded_runs(job.snapshot)))
     except (StorageEngineError, OSError) as error:

@@ -189,7 +189,7 @@ def _absences(store: ManagedStore, logs: Mapping[str, LogIdentity]) -> Mapping[s
 
 
 def _contexts(store: ManagedStore, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-    """Return what a broker knows of segments beside their files; of those that went nothing is needed."""
+    """Return a broker's facts about segments that their files don't have; deleted segments need none."""
     found: dict[SegmentId, SegmentContext] = {}
     with closing(open_store(store)) as broker:
 
@@ -387,7 +387,7 @@ def _may_have(
 
 
 def _bounds(schema: Schema, **bounds: tuple[Any, Any]) -> DataFile:
-    """Return what a manifest would say of a file that had these rows."""
+    """Return the bounds that a manifest would have for a file with these rows."""
     fields: list[Any] = [field for field in schema.fields if field.name in bounds]
 
     def packed(at: int) -> dict[int, bytes]:

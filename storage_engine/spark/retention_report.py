@@ -95,7 +95,7 @@ def retention_report_of(
     first_ms: int | None = None,
     until_ms: int | None = None,
 ) -> RetentionReport:
-    """Count what a store's lakes have of a span of time; write its table and page, and record its advice.
+    """Count the messages of a store's lakes in a span of time; write table and page, and record the advice.
 
     :param run_key: of the run, which begins with it.
     :param first_ms: when the first message that counts was stored; None: the first of all.

@@ -215,7 +215,7 @@ class StoreFiles:
 def map_row_groups(
     spark: SparkSession, source: StoreFiles, columns: Sequence[str], fold: Fold, schema: pa.Schema
 ) -> DataFrame:
-    """Return what a function makes of each row group of the files.
+    """Return the results of a function for each row group of the files.
 
     A file of which rows count as deleted is read by the driver, as PyIceberg alone knows which ones.
 

@@ -205,7 +205,7 @@ def chosen_receipts(rows: Sequence[Receipt], spans: Sequence[OffsetSpan]) -> lis
 
 
 def _expected(rows: Sequence[Receipt], where: str) -> Iterator[tuple[Any, ...]]:
-    """Yield what receipts say, a row each; ``run`` counts the unbroken runs of segments of a log.
+    """Yield the receipts' values, a row each; ``run`` counts the unbroken runs of segments of a log.
 
     What expired has no row, and what follows on it begins a run.
     """

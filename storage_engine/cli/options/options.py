@@ -267,7 +267,7 @@ def policy_of(values: Mapping[str, Any]) -> Policy:
 
 
 def policy_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what options say, by the fields of the policy."""
+    """Return the options' values by the policy's fields."""
     return {
         name: one.kind(value) if (one := POLICY_SETTINGS[name]).choices else value
         for name, value in values.items()
@@ -305,7 +305,7 @@ def store_of_connection(conn_id: str) -> ManagedStore:
 
 
 def pipeline_of(conn_id: str, store: ManagedStore) -> tuple[PipelineFacts, str]:
-    """Return what Airflow says of a store's DAGs, and the id of the one that cleans it."""
+    """Return Airflow's view of a store's DAGs, and the id of the DAG that cleans the store."""
     with redirect_stdout(sys.stderr):
         from storage_engine.hooks.pipeline import read_pipeline
 

@@ -69,7 +69,7 @@ class NamedStore:
         return Path(value)
 
     def managed(self, lake_dir: Path | None, second_lake_dir: Path | None) -> ManagedStore:
-        """Return what the file says of the store, with the lakes that a call names or the file has.
+        """Return the store as the file describes it, with the lakes that the call names or the file has.
 
         :raises BadInputError: a key is unknown, or a value can't be used; names it.
         """

@@ -119,12 +119,12 @@ class LagOfPlan:
         return lag
 
     def as_json(self) -> dict[str, Any]:
-        """Return what is known of groups, for a program."""
+        """Return the groups' lag as far as it is known, for a program."""
         return {"groups": self.groups, "source": self.source}
 
 
 def print_groups(groups: Sequence[GroupAtRisk], source: LagSource, unit: str) -> None:
-    """Print what a deletion would mean for each group that is behind, and what isn't known of groups.
+    """Print the cost of a deletion for each group that is behind, and which groups are unknown.
 
     :param unit: what the messages of a topic are divided into.
     """

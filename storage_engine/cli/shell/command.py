@@ -192,7 +192,7 @@ def _group_of(parameter: click.Parameter) -> str:
 
 
 def said_by(context: click.Context) -> Arguments:
-    """Return what a call says of a store and its lakes, which a next command needs, too."""
+    """Return the options of a call that name a store and its lakes, which the next command needs, too."""
     typed = {
         name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }

@@ -154,7 +154,9 @@ def events_of_deletion(connection: Connection, run_id: int) -> tuple[Event, ...]
 
 
 def deletions_after(connection: Connection, store_id: str, event_id: int) -> tuple[Deletion, ...]:
-    """Return what runs of a store deleted, by events after this one; what was undone since is back."""
+    """Return the deletions of a store's runs, by events after this one; files that were brought back since
+    are left out.
+    """
     payload = events.c.payload
     # As text: PostgreSQL's integers are too short for offsets.
     query = (
@@ -443,7 +445,7 @@ def runs_said_to_delete(connection: Connection, store_id: str) -> tuple[Deleting
 
 
 def read_run_record(connection: Connection, run_id: int) -> RunRecord:
-    """Return what a journal keeps of a run."""
+    """Return a journal's record of a run."""
     run = connection.execute(select(runs).where(runs.c.id == run_id)).one()
     result = select(events.c.payload).where(
         events.c.run_id == run_id, events.c.phase == Phase.RESULT.value, events.c.subject == ""

@@ -377,7 +377,7 @@ def _read_version(connection: Connection) -> int | None:
 
 
 def without_backup(file: Path) -> str:
-    """Say what to do with a journal's damaged file that nobody has a copy of."""
+    """Say what to do with a journal's damaged file of which there is no backup."""
     return (
         f"Without a backup move {file} away: the next run makes a new journal. It knows each store again by "
         "its stamp and by the lake's receipts, but no waiver, accepted loss or unfinished run."

@@ -146,7 +146,7 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Owner:
-        """Read what :meth:`__str__` made, or ``host:pid:start`` of older releases."""
+        """Parse the text of :meth:`__str__`, or ``host:pid:start`` of older releases."""
         host, pid, started, *rest = text.split(":", 6)
         boot_id, pid_namespace, since_ms, command = (*rest, *("",) * (4 - len(rest)))
         at_ms = int(since_ms) if since_ms else None

@@ -256,7 +256,8 @@ def _by_log(logs: Sequence[tuple[str, int]], decisions: Sequence[Decision]) -> t
 
 
 def difference(before: Sequence[Decision], now: Sequence[Decision]) -> dict[str, Any] | None:
-    """Return what makes ``now`` of ``before``: the first that is taken, how many, and those that differ.
+    """Return the change from ``before`` to ``now``: the first item that is kept, how many are, and the items
+    that differ.
 
     :return: None where more than :data:`CHANGES_AT_MOST` differ.
     """
@@ -323,7 +324,7 @@ def heads_since(connection: Connection, store_id: str, event_id: int) -> tuple[L
 
 
 def project_all(connection: Connection) -> None:
-    """Remember what all events of an older journal name."""
+    """Project all events of an older journal into its newer tables."""
     by_store: dict[str, list[tuple[int, LakeHead]]] = {}
     for store_id, event_id, head in _recorded(connection):
         by_store.setdefault(store_id, []).append((event_id, head))
@@ -392,7 +393,7 @@ class SlotTopic(NamedTuple):
 
 
 def put_topic_days(connection: Connection, store_id: str, found: Mapping[Slot, Sequence[TopicDay]]) -> None:
-    """Put what segments hold in the place of what is recorded of them."""
+    """Replace the recorded bytes of segments by topic and day."""
     rows: list[dict[str, Any]] = []
     for (log, base_offset), held in found.items():
         mine = {"store_id": store_id, "log": log, "base_offset": base_offset}
@@ -408,7 +409,7 @@ def put_topic_days(connection: Connection, store_id: str, found: Mapping[Slot, S
 def read_topic_days(
     connection: Connection, store_id: str, start_day: int, end_day: int, *, limit: int = 1_000
 ) -> tuple[TopicDay, ...]:
-    """Return what a store's archived segments hold of each topic and UTC day, the largest first.
+    """Return the bytes of a store's archived segments by topic and UTC day, the largest first.
 
     :param start_day: from this day on, counted from 1970-01-01, up to ``end_day``, which is not included.
     """

@@ -349,7 +349,7 @@ class Cluster:
         }
 
     def described(self) -> DescribeClusterResult:
-        """Return what the cluster says of itself.
+        """Return the cluster's description of itself.
 
         Brokers name any one of them as the controller, which answers this. One that hangs is no longer named
         once the others have noticed it; a client that has the name asks on.
@@ -392,7 +392,7 @@ class Cluster:
             self._trouble = self.shown(error.str())
 
     def shown(self, text: str) -> str:
-        """Return what may be shown of a text: no secret of our settings."""
+        """Return a text without the secrets of our settings, so that it may be shown."""
         return without_secrets(text, self._secrets)
 
     @contextmanager

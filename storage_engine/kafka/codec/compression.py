@@ -43,7 +43,7 @@ _STORED: Final = 1 << 31
 _PRIMES: Final = (2_654_435_761, 2_246_822_519, 3_266_489_917, 668_265_263, 374_761_393)
 _MASK: Final = 0xFFFFFFFF
 _STREAM_BYTES: Final = 2048
-"""Of what Kafka reads ahead of a record (Lz4Compression#decompressionOutputSize)."""
+"""Bytes that Kafka reads ahead of a record (Lz4Compression#decompressionOutputSize)."""
 _LITTLE_UINT32 = struct.Struct("<I")
 _expand = cramjam.lz4.decompress_block_into
 

@@ -84,7 +84,7 @@ class UncommittedTransactions:
 
     @classmethod
     def none(cls, end_offset: int) -> UncommittedTransactions:
-        """Return what is known of a log without transactions below ``end_offset``."""
+        """Return the states of a log without transactions below ``end_offset``."""
         return cls._of([], end_offset)
 
     @classmethod
@@ -143,7 +143,7 @@ class UncommittedTransactions:
     def continued(
         self, data: SegmentBytes, end_offset: int, damages: list[Damage] | None = None
     ) -> UncommittedTransactions:
-        """Return what is known once the batches of [self.end_offset, end_offset) have been read, too.
+        """Return the states once the batches of [self.end_offset, end_offset) have been read, too.
 
         :param data: a segment, or several one after another, that have those batches; others are ignored.
             Headers and markers alone are read, and no CRC is checked: that is the decoder's.

@@ -120,14 +120,16 @@ def partition_directory(name: str) -> PartitionDirectory | None:
 
 
 def log_file(name: str) -> LogFile | None:
-    """Return what a file's name says (LogFileUtils); None: it is none of a segment's."""
+    """Return the segment's file that a name stands for (LogFileUtils); None: it is no segment's file."""
     found = kind_and_state(name)
     offset = offset_of(name[:OFFSET_DIGITS])
     return None if found is None or offset is None else LogFile(offset, *found)
 
 
 def kind_and_state(name: str) -> tuple[FileKind, FileState] | None:
-    """Return what a file is by what follows the :data:`OFFSET_DIGITS` of its name; None: it is none."""
+    """Return a file's kind and state by the part of its name behind the :data:`OFFSET_DIGITS`; None: it has
+    none.
+    """
     return _SUFFIXES.get(name[OFFSET_DIGITS:])
 
 

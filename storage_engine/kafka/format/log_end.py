@@ -93,7 +93,7 @@ def segment_end(segment: SegmentFiles) -> int:
 
 
 def segment_facts(segment: SegmentFiles, *, active: bool) -> SegmentFacts:
-    """Return what the rules ask of a segment (LogSegment#largestTimestamp).
+    """Return the facts of a segment that the rules need (LogSegment#largestTimestamp).
 
     The time index has the largest timestamp of a closed segment. Where there is none, as the broker makes it
     again when it starts, and of an active segment, the headers tell.

@@ -281,7 +281,7 @@ def as_found(
 
 
 def known_log(live: LivePartition, before: KnownLog | None) -> KnownLog | None:
-    """Return what is remembered of a log from here on; None: too little of it is known."""
+    """Return the log's state to remember from now on; None: too little of it is known."""
     if live.topic_id is None or live.leader is None or live.log_start is None or live.high_watermark is None:
         return before
     return KnownLog(

@@ -54,7 +54,7 @@ class DueLog:
     unknown: str = ""
 
     def going(self, now_ms: int, margin_ms: float, times: float = 1) -> tuple[Segment, ...]:
-        """Return what of it goes within a margin, of which half of what it is kept for is enough.
+        """Return the segments deleted within a margin, or within half of the retention time if that is less.
 
         :param times: so many margins.
         """
@@ -66,7 +66,7 @@ class DueLog:
         return tuple(one for one, at_ms in moments if at_ms is not None and at_ms <= until_ms)
 
     def taken(self, until_ms: int) -> tuple[Segment, ...]:
-        """Return what of it goes by a moment; all of it where its size counts and nobody knows when."""
+        """Return the segments deleted by a moment; all of them where size counts and the time is unknown."""
         return self.unproven if self.unknown_size else self._gone_by(until_ms)
 
     @property
@@ -94,7 +94,8 @@ def due_logs(
     proven: Mapping[SegmentId, FileFacts],
     now_ms: int,
 ) -> DueLogs:
-    """Return what of each log isn't proven, and when it goes by the settings of before topics were held.
+    """Return the unproven segments of each log, with the time of their deletion under the settings before the
+    hold.
 
     :param others: what other stores of the journal remember.
     :param proven: with the files that are proven: another topic of a name has other ones.
@@ -282,7 +283,7 @@ def _by_size(
 
 
 def grown_bytes(segments: Sequence[SegmentFacts], since: Written) -> int | None:
-    """Return what was written to a log since a moment; None: its segment of then isn't there any more."""
+    """Return the bytes written to a log since a moment; None: its segment of that moment is gone."""
     later = [one for one in segments if one.base_offset >= since.base_offset]
     if not later or later[0].base_offset != since.base_offset:
         return None
@@ -425,7 +426,8 @@ def _held_for_long(topic: str, state: HoldState, look: HoldLook, margin_ms: int)
 
 
 def unheld_segments(state: HoldState, look: HoldLook, until_ms: int) -> UnheldSegments:
-    """Return what goes of each log, the active segment too, which its broker closes for that. Pure.
+    """Return the segments of each log that will be deleted, also the active one, which its broker closes for
+    that. Pure.
 
     A topic that another store of the journal still needs raised stays so. How fast a log grows has to be
     known where its size counts; else all of it may go.

@@ -172,7 +172,7 @@ def bearable_ms(kept_ms: int, rooms: Collection[tuple[int, int]]) -> int:
 
 
 def states_of_others(memory: HoldMemory) -> tuple[HoldState, ...]:
-    """Return what the journal remembers of other stores' holds.
+    """Return the journal's memory of other stores' holds.
 
     :raises BadInputError: of one of them it isn't what this release writes.
     """
@@ -180,14 +180,14 @@ def states_of_others(memory: HoldMemory) -> tuple[HoldState, ...]:
 
 
 def all_states(memory: HoldMemory | None) -> tuple[HoldState, ...]:
-    """Return what the journal remembers of this store's hold and of others'."""
+    """Return the journal's memory of this store's hold and of other stores'."""
     own = load_state(memory)
     others = () if memory is None else states_of_others(memory)
     return others if own is None else (own, *others)
 
 
 def same_setting(others: Sequence[HoldState], topic_id: str, key: str) -> Iterator[HeldSetting]:
-    """Yield what other stores have done to the same setting of the same topic."""
+    """Yield the changes that other stores made to the same setting of the same topic."""
     for state in others:
         for one in state.settings:
             if (one.topic_id, one.key) == (topic_id, key):

@@ -16,7 +16,7 @@ NOT_SERVED = "its broker serves none of its logs, and serves those of other dire
 
 
 def live_findings(node: Node, facts: LiveFacts) -> Iterator[Finding]:
-    """Yield what the cluster says of a node's partitions that somebody should look at.
+    """Yield the cluster's findings about a node's partitions that a person should look at.
 
     :param facts: as the cluster said them, whatever the node's files say.
     """

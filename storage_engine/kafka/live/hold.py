@@ -236,7 +236,7 @@ def _open_notices(open_logs: Mapping[str, str]) -> Iterator[str]:
 
 
 def _of_logs(topics: Mapping[str, str], logs: Collection[str]) -> Mapping[str, str]:
-    """Return what is said of topics by the names of their logs."""
+    """Return the values by the names of the topics' logs."""
     return {log: topics[topic] for log in logs if (topic := log.rpartition("-")[0]) in topics}
 
 
@@ -429,7 +429,7 @@ def _alarms(decisions: Mapping[str, HoldDecision], logs: DueLogs, back: Settings
 
 
 def described(state: HoldState | None) -> HoldStatus:
-    """Return what is remembered of a node that is left to its broker."""
+    """Return the state to remember of a node whose deletions are left to its broker."""
     settings = () if state is None else state.settings
     topics = dict.fromkeys(one.topic for one in settings if not one.is_left)
     left = dict.fromkeys(one.topic for one in settings if one.topic not in topics)

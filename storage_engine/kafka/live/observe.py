@@ -173,7 +173,7 @@ class LeadersWord:
     running: frozenset[int]
 
     def of(self, log: str) -> LivePartition | None:
-        """Return what it says of a log; None: nothing."""
+        """Return its value for a log; None: it has none."""
         return self.facts.partitions.get(log)
 
 

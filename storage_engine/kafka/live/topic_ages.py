@@ -410,5 +410,5 @@ def shortest(wanted_ms: int, limits: Collection[DiskLimit | None]) -> Bearable:
 
 
 def bears_notices(bears: Mapping[str, Bearable]) -> tuple[str, ...]:
-    """Return what a person should know of how long disks bear holds, each sentence once."""
+    """Return notices of how long disks can bear holds, each sentence once."""
     return tuple(dict.fromkeys(notice for one in bears.values() for notice in one.notices))

@@ -159,7 +159,9 @@ class ClusterMetadata:
         return frozenset() if topic_id is None else frozenset(self.partitions.get(topic_id, ()))
 
     def settings_of_node(self, node_id: str) -> Mapping[str, str]:
-        """Return what was set for a node while the cluster ran; its own settings win over those of all."""
+        """Return the settings that were made for a node while the cluster ran; the node's own win over those
+        of all nodes.
+        """
         return {**self.node_settings.get("", {}), **self.node_settings.get(node_id, {})}
 
 

@@ -67,7 +67,7 @@ def start_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
 
 
 def epochs_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
-    """Return what is wrong with what says which leaders a log's records are of; "" where nothing is.
+    """Return the fault of the file that tells which leaders wrote a log's records; "" where it has none.
 
     A broker makes an epoch before its first record. So the newest one may begin at the log's end, and of a
     stopped broker not above it (LogLoader#load cuts those off).

@@ -72,7 +72,7 @@ def _read(node: Mapping[str, str], topic: Mapping[str, str]) -> RetentionSetting
 
 
 def read_topic_settings(node: Node) -> TopicSettings:
-    """Read what a node's disk says of its topics' settings. What can't be read is unknown, not an error."""
+    """Read the topics' settings that a node's disk has. What can't be read is unknown, not an error."""
     properties, metadata, unknown = node.properties, ClusterMetadata(), ""
     replicas_unknown = _UNREAD
     if properties is None:
@@ -126,7 +126,7 @@ def read_replicas(directory: Path) -> tuple[ClusterMetadata, str]:
 
 
 def _live(node: Node) -> dict[str, Mapping[str, str]]:
-    """Return what a running cluster says of topics' settings."""
+    """Return the topics' settings that a running cluster has."""
     if node.live is None:
         return {}
     return {

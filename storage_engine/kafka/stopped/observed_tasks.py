@@ -537,6 +537,6 @@ _NO_OFFSETS: Mapping[str, int] = {}
 
 
 def offsets_in(directory: LogDirectory, name: str) -> Mapping[str, int]:
-    """Return what one of a directory's checkpoints says, by log; nothing where there is none."""
+    """Return the values in one of a directory's checkpoints, by log; empty where there is no such file."""
     path = directory.path / name
     return read_offsets(path) if path.exists() else _NO_OFFSETS

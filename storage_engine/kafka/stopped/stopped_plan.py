@@ -75,12 +75,14 @@ _CRASHED: Fault = (
 
 
 def stopped_node(node: Node, topics: TopicSettings | None = None) -> StoppedNode | Fault:
-    """Return what a node's files say of itself after a clean stop, or why that keeps all of its logs."""
+    """Return the node's state by its files after a clean stop, or the reason why that state keeps all of its
+    logs.
+    """
     return _CRASHED if node.left_uncleanly else read_stopped(node, topics)
 
 
 def read_stopped(node: Node, topics: TopicSettings | None = None) -> StoppedNode | Fault:
-    """Return what a node's files say of itself, or why that keeps all of its logs.
+    """Return the node's state by its files, or the reason why that state keeps all of its logs.
 
     :param topics: what was read of its topics; None, or beside a running cluster: the files are read here.
     """

@@ -141,7 +141,7 @@ def _kept_out(log: PartitionLog, settings: TopicSettings) -> str:
 
 
 def _fault(directory: LogDirectory, log: PartitionLog, settings: TopicSettings, end: int) -> str:
-    """Return what is wrong with a log, or isn't known of it, so that nothing is archived; "": nothing is."""
+    """Return the fault or the unknown state of a log that forbids archiving it; "": there is none."""
     if directory.fault:
         return f"log {log.name.log}: {directory.fault}"
     topic = settings.of(log.name.topic)
@@ -183,7 +183,7 @@ def _oldest_open(log: PartitionLog, end: int, log_end: int) -> OpenTransaction |
 def contexts_of(
     directory: LogDirectory, log: PartitionLog, segments: Sequence[Segment]
 ) -> Iterator[tuple[SegmentId, SegmentContext]]:
-    """Yield what is known of archivable segments of a log beside their files.
+    """Yield facts of a log's archivable segments that their files don't have.
 
     :param segments: of this log, oldest first.
     :raises StoreLayoutError: a segment is missing between them, before the first or behind the last.
@@ -284,7 +284,7 @@ def epochs_in(epochs: Sequence[LeaderEpoch], first: int, end: int) -> tuple[Lead
 
 
 def contradiction_of(log: PartitionLog, log_id: str, log_end: int, receipts: Sequence[Receipt]) -> str:
-    """Return what shows that a log isn't the one that receipts are of; "": nothing does.
+    """Return the contradiction between a log and the receipts of that name; "": there is none.
 
     It may be of another topic of that name; it may have lost records that were archived, as by an unclean
     election; or other leaders may have taken the records at the same offsets.

@@ -45,7 +45,8 @@ DELETED_BY = {
 
 
 def active_text(end: LogEnd, log: PartitionLog, settings: RetentionSettings, now_ms: int) -> str:
-    """Say what closes a log's active segment (LogSegment#shouldRoll): until then nothing of it goes.
+    """Say what closes a log's active segment (LogSegment#shouldRoll): before that, no record in it is
+    deleted.
 
     Time alone closes none: the broker looks at it when a record comes.
     """
@@ -213,7 +214,7 @@ def plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | 
 
 
 def log_facts(one: SeenLog, settings: RetentionSettings, now_ms: int, *, until_kept: bool = True) -> LogFacts:
-    """Return what the rules ask of a log.
+    """Return the facts of a log that the rules need.
 
     A timestamp costs the reading of an index. None is read of what goes whatever its age.
 
@@ -387,7 +388,7 @@ def _not_archivable(segment: Segment, archivable: Archivable) -> tuple[Reason, s
 
 
 def plan_notices(node: Node, settings: TopicSettings, *, forced: bool = False) -> tuple[str, ...]:
-    """Return what a person should know of logs that no plan has, or that a plan rests on."""
+    """Return notices about logs that are in no plan, or on which a plan depends."""
     notices: list[str] = []
     if forced:
         notices.append(

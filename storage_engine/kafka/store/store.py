@@ -441,7 +441,7 @@ class KafkaStore(BrokerStore):
     def cut_to_archivable(
         self, snapshot: StoreSnapshot, plans: Sequence[LogPlan], topics: TopicSettings | None = None
     ) -> tuple[LogPlan, ...]:
-        """Keep what may not be archived yet, and what is behind it, of plans by which we delete.
+        """Keep segments that may not be archived yet, and all behind them, in plans whose deletions are ours.
 
         :param topics: None: they are read.
         """

@@ -769,7 +769,9 @@ class _LeftOutStreams:
     rules: tuple[str, ...] = ()
 
     def widened(self, stats: DataFileStats) -> DataFileStats:
-        """Return what a file's rows say of their segment, with the times of what isn't among them."""
+        """Return the facts of a segment by its file's rows, with the times of records that are not among the
+        rows.
+        """
         firsts = [stats.first_store_timestamp_ms, *(it["first_ms"] for it in self.streams.values())]
         lasts = [stats.last_store_timestamp_ms, *(it["last_ms"] for it in self.streams.values())]
         return replace(

@@ -27,7 +27,7 @@ _A_DAY = {"s": 86_400, "ms": DAY_MS, "us": 86_400_000_000, "ns": 86_400_000_000_
 
 
 def read_topic_days(table: Table, receipt: Receipt, untouched: Set[str]) -> tuple[TopicDay, ...]:
-    """Return what a segment holds of each topic and day, the largest first.
+    """Return the bytes of each topic and day in a segment, the largest first.
 
     :param table: that of rows, as loaded.
     :param untouched: what :func:`~storage_engine.lake.soundness.segment_reader.untouched_files` says of the
@@ -44,7 +44,8 @@ def read_topic_days(table: Table, receipt: Receipt, untouched: Set[str]) -> tupl
 
 
 def topic_days_of(batches: Iterable[pa.Table], columns: Columns) -> tuple[TopicDay, ...]:
-    """Return what rows hold of each topic and day, the largest first; messages without either don't count.
+    """Return the bytes of each topic and day in some rows, the largest first; messages without one of both
+    don't count.
 
     What holds messages, as the header of a batch does, has the time of the next one.
 

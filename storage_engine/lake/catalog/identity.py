@@ -94,7 +94,7 @@ def lake_id_of(table: Table) -> str | None:
 
 
 def copy_of(table: Table) -> str | None:
-    """Return what a loaded table's lake is a copy of; None: it may be written."""
+    """Return the lake that a loaded table's lake is a copy of; None: it is no copy, and may be written."""
     return table.properties.get(COPY_OF_PROPERTY)
 
 
@@ -104,7 +104,7 @@ def ancestors_of(table: Table) -> tuple[str, ...]:
 
 
 def catalog_identity(config: LakeConfig, catalog: Catalog) -> str:
-    """Return what tells a catalog from a copy of it at another place.
+    """Return the identity by which a catalog differs from a copy of it at another place.
 
     Of SQLite it is the file's real path; of PostgreSQL the cluster's identifier, which a dump restored
     elsewhere doesn't have; of a REST catalog its address, without a user's name and password.

@@ -152,7 +152,9 @@ def places_around(place: Path) -> Iterator[Path]:
 
 
 def _other_names(path: Path) -> Iterator[Path]:
-    """Yield what an existing path is called by other mounts of its file system (proc_pid_mountinfo(5))."""
+    """Yield the names that an existing path has through other mounts of its file system
+    (proc_pid_mountinfo(5)).
+    """
     lines: list[str] = []
     with suppress(OSError):
         lines = _MOUNTS.read_text(errors="surrogateescape").splitlines()

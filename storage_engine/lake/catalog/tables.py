@@ -491,7 +491,7 @@ def _with_id(field: pa.Field[Any], field_id: int) -> pa.Field[Any]:
 
 
 def _with_nested_ids(field: pa.Field[Any], ids: Iterator[int]) -> pa.Field[Any]:
-    """Number what is nested: all of one level, then what is below each."""
+    """Number nested fields: all fields of one level, then those of the level below each."""
     if pa.types.is_list(field.type):
         element = _with_id(field.type.value_field, next(ids))
         return field.with_type(pa.list_(_with_nested_ids(element, ids)))

@@ -158,7 +158,7 @@ class Witnesses:
 def names_of_logs(
     present: Mapping[str, str], archived: Iterable[IdentifiedRange], released: Iterable[ReleasedSpan]
 ) -> LogNames:
-    """Return what the logs are called that lakes and journal tell of.
+    """Return the names of the logs in lakes and journal.
 
     :param present: by name, the identity of the log on disk.
     """

@@ -682,7 +682,7 @@ def read_window(
 
 
 def _encoded_rows(parquet: SegmentRows, codec: SegmentCodec, group: int) -> pa.Table:
-    """Read what the bytes of a row group's rows are made of, and no columns that none of them needs."""
+    """Read the columns that a row group's bytes are made of, and no column that none of its rows needs."""
     spared = codec.columns.not_of_raw
     names = [name for name in codec.encoded_columns if name not in spared]
     rows = parquet.read_row_group(group, columns=names, use_threads=False)

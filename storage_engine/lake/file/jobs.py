@@ -38,7 +38,7 @@ class AgentAccess:
 
 @dataclass(frozen=True, slots=True)
 class AgentRun:
-    """With what a task reads the segments of one run from an agent, and nothing else.
+    """Everything that a task needs to read the segments of one run from an agent.
 
     :param address: as of :class:`AgentAccess`, as is ``authorities``.
     :param run: what the agent calls the run: the digest of what it may read, and a number.
@@ -173,7 +173,7 @@ def slot_prefix(identity: SegmentIdentity) -> str:
 
 
 def split_data_file_name(name: str) -> tuple[str, str]:
-    """Return what :func:`slot_prefix` made, and the 16 digits of the content.
+    """Return the parts that :func:`slot_prefix` was made from, and the 16 digits of the content.
 
     :return: two empty strings when another program named the file.
     """

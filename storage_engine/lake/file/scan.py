@@ -95,7 +95,7 @@ _known: FileMemory[Mapping[str, Ranges]] = FileMemory(most=8)
 
 
 def known_ranges(table: Table) -> Mapping[str, Ranges]:
-    """Return what is known of manifests, by :func:`manifest_key`."""
+    """Return the known ranges of manifests, by :func:`manifest_key`."""
     location = _location(table)
     return _known.get(location, lambda: _read(table, location))
 
@@ -328,7 +328,7 @@ def count_rows(table: Table, store_id: str) -> int | None:
 
 
 def may_have(table: Table, store_id: str, wanted: WantedFiles) -> Callable[[ManifestFile], bool]:
-    """Return what tells whether a manifest of a loaded table can list files that somebody looks for."""
+    """Return a check of whether a manifest of a loaded table can list the files that are looked for."""
     ranges = known_ranges(table)
     return lambda manifest: may_hold(ranges.get(manifest_key(manifest)), store_id, wanted)
 
@@ -391,7 +391,9 @@ def is_whole_file(task: FileScanTask) -> bool:
 
 
 def _sorted_out(table: Table, entries: Sequence[ManifestEntry]) -> _Entries:
-    """Keep what is needed of entries: with all their statistics they would take five times the memory."""
+    """Keep only the needed fields of entries: with all their statistics they would take five times the
+    memory.
+    """
     fields = {field.name: field.field_id for field in table.schema().fields}
     kept = {fields[name] for name in _KEPT_BOUNDS if name in fields}
     offset = next((fields[name] for name in _OFFSET_COLUMNS if name in fields), -1)
@@ -480,7 +482,7 @@ class LiveFile:
         return bool(self.delete_files)
 
     def may_have(self, schema: Schema) -> Callable[[SegmentIdentity], bool]:
-        """Return what tells whether the file may have a segment, by the bounds that the table has of it."""
+        """Return a check of whether a file may have a segment, by the bounds that the table has of the file."""
         bounds = []
         for name, value_of in _BOUNDED.items():
             field = schema.find_field(name)

@@ -287,7 +287,7 @@ class SegmentTree:
 
 
 def tree_of_file(parquet: Any, columns: Columns, name: str, *, trees: bool) -> SegmentTree | None:
-    """Return what makes the tree of a data file; None: it was written before its lake had trees.
+    """Return the builder of a data file's tree; None: the file was written before its lake had trees.
 
     :param parquet: the file, or a segment's part of it.
     :raises ProofError: the file has keys of leaves, and the lake is of an older version: its table of rows

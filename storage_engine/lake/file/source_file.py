@@ -60,7 +60,7 @@ class Source:
     checksums: Sequence[int] = ()
 
     def loader(self) -> LoadBytes:
-        """Return what makes parts of ``data`` readable, each behind the one before.
+        """Return a function that makes parts of ``data`` readable, each behind the one before.
 
         :raises StorageEngineError: as :func:`read_source` does.
         """
@@ -160,7 +160,7 @@ class LocalFiles:
         return FileFacts.of(path)
 
     def own_acts(self, path: str) -> OwnActs:
-        """Return what this package did itself to files of the store."""
+        """Return the changes that this package itself made to files of the store."""
         return read_own_acts(self._root)
 
     def read(self, path: str, into: memoryview, seen: Callable[[memoryview], None]) -> tuple[int, FileFacts]:

@@ -203,7 +203,7 @@ def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = Fal
 
 
 def maintain_compaction(lake: Lake, store_id: str | None = None, *, dry_run: bool = False) -> tuple[str, ...]:
-    """Do what :func:`compact_lake` does, as a part of a lake's maintenance.
+    """Run :func:`compact_lake` as a part of a lake's maintenance.
 
     :return: what was done, or why nothing was, as sentences.
     """
@@ -625,7 +625,7 @@ def _names(messages: Table, row: Receipt | None, location: str) -> bool:
 
 
 def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
-    """Return what is next: data files first; receipts only when the table has all of them.
+    """Return the next step: data files first; receipts only when the table has all data files.
 
     What is to come is asked of the very tables that the commit is then bound to.
     """

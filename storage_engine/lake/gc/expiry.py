@@ -309,7 +309,7 @@ def _is_of(act: RecordedAct, expiry: RecordedExpiry) -> bool:
 def _next_step(
     lake: Lake, expiry: RecordedExpiry, batch: Sequence[SegmentIdentity], kept: Set[SegmentIdentity] | None
 ) -> CommitStep | None:
-    """Return what is next of an expiry, or of its undo.
+    """Return the next step of an expiry, or of its undo.
 
     :param kept: segments that don't leave any more; None: all of them.
     """

@@ -293,7 +293,7 @@ def empty(place: Place, files: Iterable[tuple[TrashList, TableFile]]) -> list[Ta
 
 
 def forget(place: Place, moment: str) -> None:
-    """Remove what is left of a pass that has nothing in the trash any more.
+    """Remove the record of a pass that has nothing in the trash any more.
 
     :raises LakeUnavailableError: the place can't be written.
     """

@@ -126,7 +126,7 @@ class LakeInfo:
 
 
 def describe(config: LakeConfig) -> LakeInfo:
-    """Say what a lake is; of one of a newer major version, all but its stores.
+    """Describe a lake; of a lake of a newer major version all but its stores.
 
     :raises BadInputError: the configuration names no catalog that PyIceberg knows.
     """

@@ -96,7 +96,7 @@ def check_other_catalog(
 
 
 def _there(catalog_id: str, other: str) -> str:
-    """Return what there is to be said of a catalog that may be in use; "" when it is gone."""
+    """Return a text about a catalog that may be in use; "" when it is gone."""
     if not other.startswith(_SQLITE):
         return "can't be looked at from here"
     path = Path(other.removeprefix(_SQLITE).rsplit(" ", 2)[0])

@@ -84,7 +84,7 @@ def config_names(config: RestoredConfig | None, receipts: Sequence[Receipt]) -> 
 def queues_of_segment(
     config: RestoredConfig | None, table: Table, receipt: Receipt, untouched: Set[str]
 ) -> pa.Table:
-    """Return what :func:`config_files` has to know of a segment; reads a few narrow columns, in batches.
+    """Return the facts of a segment that :func:`config_files` needs; reads a few narrow columns, in batches.
 
     :param table: that of rows, of the lake that the segment lies in, as loaded.
     :param untouched: what ``untouched_files`` says of the table.
@@ -291,7 +291,9 @@ def choose_segments(
 
 
 def _unarchived(lake: Lake, store_id: str) -> tuple[LineageRange, ...]:
-    """Return what went of a store without a copy, by rule, as far as the lake's table of deletions tells."""
+    """Return the ranges of a store deleted without a copy, by rule, as far as the lake's table of deletions
+    tells.
+    """
     with suppress(StorageEngineError):
         return tuple(
             LineageRange(row.lineage, row.log, row.start_offset, row.end_offset, row.detail)
@@ -458,7 +460,7 @@ class _Source:
         return data
 
     def queues(self, receipt: Receipt) -> pa.Table:
-        """Return what the broker's configuration has to know of a segment."""
+        """Return the facts of a segment that the broker's configuration needs."""
         place = self._place(receipt)
         if receipt.row_hash not in self._queues:
             found = queues_of_segment(self._config, self._tables[place], receipt, self._untouched[place])
@@ -478,7 +480,7 @@ class _Source:
         return frozenset(there - {columns.filler})
 
     def filled(self, partly: Sequence[Receipt]) -> dict[str, FilledSegment]:
-        """Return what segments of which some streams are gone are with filler, by the hashes of their rows.
+        """Return the segments with filler for the streams that are gone, by the hashes of their rows.
 
         :raises ProofError: what stays of one isn't as it was proven.
         """

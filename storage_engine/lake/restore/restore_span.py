@@ -157,7 +157,7 @@ def _between(
     expiries: Mapping[str, str],
     unarchived: Sequence[LineageRange],
 ) -> str:
-    """Say what became of the bytes between two segments."""
+    """Say where the bytes between two segments are."""
     hole = Span(left.end, right.base_offset)
     # A replica of the log may have archived them.
     of_log = [
@@ -280,7 +280,7 @@ def runs(rows: Sequence[Receipt]) -> list[tuple[int, int]]:
 
 
 def other_lineages(found: Sequence[Receipt], chosen: Sequence[Receipt]) -> tuple[LineageRange, ...]:
-    """Return what other lineages hold of the chosen logs: restoring those doesn't bring it back."""
+    """Return the other lineages of the chosen logs: a restore of the chosen ones doesn't bring them back."""
     lineages = {row.log: row.lineage for row in chosen}
     ordered = sorted(found, key=lambda row: (row.lineage, row.log, row.base_offset))
     return tuple(

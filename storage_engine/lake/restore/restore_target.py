@@ -148,7 +148,7 @@ def restore_target(path: Path) -> Iterator[RestoreTarget]:
 
 @contextmanager
 def target_errors(path: Path) -> Iterator[None]:
-    """Turn what the target's own file system says into one of our errors."""
+    """Turn errors of the target's own file system into one of our errors."""
     try:
         yield
     except OSError as error:

@@ -142,7 +142,7 @@ class Reader:
         return expected is not None and expected.is_right(row)
 
     def _expect(self, location: str) -> _Expected | None:
-        """Return what a receipt of a file says where all is well; None: there is more to look at."""
+        """Return the values that a receipt of a sound file has; None: the file needs a closer look."""
         listed = self._live.get(location, ())
         if len(listed) != 1 or listed[0].delete_files:
             return None
@@ -273,7 +273,9 @@ class Reader:
         return replace(seen, rows_sha256=digest.hexdigest(), tree=wrong if is_same else "")
 
     def _difference(self, listed: LiveFile) -> str:
-        """Return what of an entry isn't as in the file's footer, which is read once however many share it."""
+        """Return the difference between an entry and the file's footer, which is read once for all segments
+        that share it.
+        """
         if id(listed) not in self._differences:
             self._differences[id(listed)] = statistics_difference(self._table, listed.entry)
         return self._differences[id(listed)]

@@ -140,7 +140,7 @@ def lake_unavailable(location: str, doing: str, error: Exception) -> LakeUnavail
 
 
 def reason_of(error: BaseException | None) -> str:
-    """Return what a library's failure says, without what only a developer of it understands."""
+    """Return a library's failure as text, without words that only its developers understand."""
     if isinstance(error, OSError) and error.strerror:
         return reason_text(error)
     if isinstance(error, DBAPIError):

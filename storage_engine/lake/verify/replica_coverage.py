@@ -146,7 +146,7 @@ def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, 
 def replica_spans(
     lake: Lake, store_id: str, names: LogNames, lost: Iterable[LostRange], compared: ComparedReceipts
 ) -> tuple[ReplicaSpan, ...]:
-    """Return what stores other than one have archived of ranges that it has lost, also what expired since.
+    """Return the ranges lost here that other stores have archived, also those that have expired since.
 
     A log with a unique identity is the same by it. Of names alone, a receipt counts whose bytes were
     compared, or behind whose very segment such bytes or the store's own archived ones were written.

@@ -1,4 +1,5 @@
-"""Checking what the lake holds, and that lake and store together still have every byte of the log.
+"""Verification of a lake: that it is sound, and that lake and store together still have every byte of the
+log.
 
 Metadata is checked whole, every time: it costs no data. Data files are looked at in turns, the one that
 was seen longest ago first, as far as a budget goes; what was seen is remembered, so that the next call goes
@@ -197,7 +198,7 @@ class _Compared:
             self.different_at = position + at
 
     def end(self, receipt: Receipt) -> LocalSpan:
-        """Return what was found of the broker's file."""
+        """Return the result for the broker's file."""
         self.digest.update(self.file.read())
         return replace(
             self.local,
@@ -316,7 +317,7 @@ def read_state(
 
 
 def _faults_of_acts(lake: Lake) -> Iterator[Finding]:
-    """Yield what is wrong with the lake's acts, which hold for each of its stores."""
+    """Yield faults of the lake's acts, which concern each of its stores."""
     try:
         read_acts(lake)
     except LakeUnavailableError as error:

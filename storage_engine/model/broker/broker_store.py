@@ -294,8 +294,8 @@ class IdentifiedLogs(ABC):
         return {}
 
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
-        """Return what shows that a log isn't the one that receipts are of, though its name and its segments'
-        offsets may be the same; "": nothing does.
+        """Return the contradiction between a log and the receipts of that name, though name and offsets may
+        be the same; "": there is none.
 
         :param receipts: of this log, of any of its offsets.
         :raises StorageEngineError: it can't be told.
@@ -311,7 +311,8 @@ class StoreReplicas(ABC):
 
     @abstractmethod
     def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        """Return what is known of segments beside their files; asked of those that are about to be archived.
+        """Return facts about segments that their files don't have; called with segments that are about to be
+        archived.
 
         :raises StorageEngineError: it can't be told; says of which log.
         :raises OSError: a file can't be read.
@@ -344,7 +345,7 @@ class StoreConsumers:
     def unread(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
     ) -> Unread:
-        """Return what consumers have not read of the messages below these offsets; most messages first.
+        """Return the messages below these offsets that consumers have not read; the most messages first.
 
         :param new_min_offsets: by the name of the log; of other logs nothing goes.
         :param deleted: the broker has deleted them already, so that its queues may lack entries of them;
@@ -405,7 +406,8 @@ class StoreCourse:
         return {}
 
     def start(self, snapshot: StoreSnapshot) -> CourseStart | None:
-        """Return what a simulation of this store starts from; None: not known, or it can't be simulated.
+        """Return the start of a simulation of this store; None: it is unknown, or the store can't be
+        simulated.
 
         Its ingest is as the segments' last writes tell it; who has samples of the store knows better.
 
@@ -716,7 +718,7 @@ class BrokerStore(Contract):
 
     @property
     def identities(self) -> IdentifiedLogs | None:
-        """Return what it knows of which logs it has."""
+        """Return the logs that the store is known to have."""
         return None
 
     @property
@@ -736,12 +738,12 @@ class BrokerStore(Contract):
 
     @property
     def process(self) -> StoreProcess | None:
-        """Return what its broker's process tells of itself."""
+        """Return the description of its broker's process."""
         return None
 
     @property
     def shield(self) -> StoreShield | None:
-        """Return what second names of its segments have to be measured by."""
+        """Return the disks that the second names of its segments are measured by."""
         return None
 
     @property
@@ -857,7 +859,7 @@ def consumers_of(store: BrokerStore) -> StoreConsumers:
 
 
 def course_of(store: BrokerStore) -> StoreCourse:
-    """Return what goes when of a store, or what stands for none."""
+    """Return the forecast of a store's deletions, or the value for a kind that has none."""
     return store.course or StoreCourse()
 
 
@@ -894,7 +896,7 @@ def flush_paths(store: BrokerStore, snapshot: StoreSnapshot) -> tuple[Path, ...]
 
 
 def process_of(store: BrokerStore) -> StoreProcess:
-    """Return what a store's broker tells of its process, or what stands for none."""
+    """Return the description of a store's broker process, or the value for a kind that has none."""
     return store.process or StoreProcess()
 
 
@@ -904,10 +906,12 @@ def is_present(store: BrokerStore, directory: Path) -> bool:
 
 
 def contradiction(store: BrokerStore, log: str, receipts: Sequence[Receipt]) -> str:
-    """Return what shows that a log isn't the one that receipts are of; "": nothing, or it can't be told."""
+    """Return the contradiction between a log and the receipts of that name; "": there is none, or it can't be
+    told.
+    """
     return "" if store.identities is None else store.identities.contradiction(log, receipts)
 
 
 def contexts_of(store: BrokerStore, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-    """Return what a store knows of segments beside their files."""
+    """Return a store's facts about segments that their files don't have."""
     return {} if store.replicas is None else store.replicas.contexts(segments)

@@ -39,7 +39,7 @@ class BrokerWords:
 
 
 class Aside(Enum):
-    """Where what goes of a store can be kept for a while."""
+    """Places where deleted files of a store can be kept for a while."""
 
     IN_STORE = auto()
     """In our own directory within it, which its broker bears: what we delete, second names of segments."""

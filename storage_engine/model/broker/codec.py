@@ -102,7 +102,7 @@ class SegmentCodec(Protocol):
 
     @property
     def columns(self) -> Columns:
-        """Return what the columns of :attr:`schema` are for."""
+        """Return the purpose of each column of :attr:`schema`."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -244,7 +244,7 @@ class RestoredConfig(Protocol):
         """
 
     def queues_of(self, rows: pa.Table) -> pa.Table:
-        """Return what some rows of a segment say of queues."""
+        """Return the queues' positions that some rows of a segment have."""
 
     def merge_queues(self, queues: pa.Table) -> pa.Table:
         """Return one row a queue."""

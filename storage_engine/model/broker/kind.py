@@ -128,7 +128,8 @@ class RunningKind(ABC):
         return None
 
     def watch_store(self, settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch | None:
-        """Return what ``StoreCauses.watch`` does, for who may see nothing of a store but its running broker.
+        """Return the trigger's watch as ``StoreCauses.watch`` does, for a host that sees only the store's
+        running broker.
 
         None: the store itself has to be opened. A broker that can't be asked is no error: the look isn't
         ``known`` then.
@@ -415,7 +416,7 @@ class Broker(Contract):
 
     @abstractmethod
     def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
-        """Gather what validation checks of a store. Judges nothing: a fault is a row, not an error.
+        """Gather the facts of a store that validation checks. Judges nothing: a fault is a row, not an error.
 
         :raises StoreNotFoundError: there is no such store.
         :raises BrokerError: the store's broker runs, and can't be asked.

@@ -231,7 +231,7 @@ def policy_of(acts: Sequence[RecordedAct]) -> KeepPolicy:
 
 
 def not_archived_text(rule: ArchiveRule) -> str:
-    """Return what is recorded of messages of which the lake has no copy by a rule, as a clause."""
+    """Return a clause on the messages that a rule kept out of the lake."""
     return f"{NOT_ARCHIVED}{rule.rule_id[:SHOWN_CHARACTERS]} of {rule.scope.text}"
 
 

@@ -92,7 +92,7 @@ def forecast_topics(
     now_ms: int,
     price: float | None = None,
 ) -> tuple[TopicForecast, ...]:
-    """Return what becomes of each topic of a store, the largest first.
+    """Return the forecast of each topic of a store, the largest first.
 
     :param policies: every one that the lake had, the one in force last.
     :param price: of 10⁹ bytes for a month.

@@ -71,7 +71,7 @@ class Companion(_Known):
 
 
 def companions_text(companions: Iterable[Companion]) -> str | None:
-    """Return what a receipt says of a segment's companions; None: there are none."""
+    """Return a receipt's record of a segment's companions; None: there are none."""
     rows = [
         {**asdict(one), "content": base64.b64encode(zlib.compress(one.content)).decode()}
         for one in sorted(companions, key=lambda one: one.name)
@@ -374,7 +374,7 @@ class Receipt(ProvenRows):
 
     @property
     def end_text(self) -> str:
-        """Return what became of a segment that isn't whole, as a clause."""
+        """Return the state of a segment that isn't whole, as a clause."""
         return end_text(self.state, self.act)
 
     @property
@@ -413,7 +413,8 @@ class Receipt(ProvenRows):
 
     @property
     def content(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
-        """Return what receipts of one segment have to agree in: SHA-256, end, and its companions with theirs.
+        """Return the fields that all receipts of one segment have in common: SHA-256, end, and its
+        companions' values.
 
         :raises ReceiptError: what the row says of its companions can't be believed.
         """
@@ -453,7 +454,7 @@ def act_sha256(act: str | None) -> str:
 
 
 def end_text(state: str | None, act: str | None, expiries: Mapping[str, str] = NO_EXPIRIES) -> str:
-    """Return what became of a segment whose receipt has these fields, as a clause; "" where it is whole.
+    """Return the state of a segment whose receipt has these fields, as a clause; "" where it is whole.
 
     :param expiries: by which policy and since when, by the act's SHA-256; of others the act is named.
     """
@@ -473,7 +474,7 @@ def end_word(text: str) -> str:
 
 
 def act_text(sha256: str, kind: str, *others: str) -> str:
-    """Return what a receipt says of the act by which it was written.
+    """Return a receipt's record of the act by which it was written.
 
     :param others: SHA-256 of further acts by which it was.
     """

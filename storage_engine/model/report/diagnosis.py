@@ -116,6 +116,6 @@ def named_in_short(names: Sequence[str], most: int = 3) -> str:
 
 
 def reason_of(error: object) -> str:
-    """Return what an error found, without what it says of changes and remedies."""
+    """Return the fact that an error states, without its words on changes and remedies."""
     said = Text(error).partition(" Nothing was changed.")[0].removesuffix(".")
     return said.partition(", found that ")[2] or said

@@ -139,7 +139,7 @@ class StoreRecovery:
 
 
 def unindexed_text(first_offset: int, end_offset: int) -> str:
-    """Return what a person has to know of messages that lie between these offsets, without index entries."""
+    """Return notes for a person on the messages between these offsets, without index entries."""
     return Text(
         f"Keys of messages below offset {end_offset} aren't found, from {first_offset} on: a crash took "
         "them out of the index. ",

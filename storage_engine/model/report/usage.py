@@ -144,7 +144,7 @@ def quiet_hour(bytes_by_hour: Mapping[int, int], time_zone: str) -> QuietHour | 
 
 
 def hour_advice(quiet: QuietHour | None, deletion: DeletionHours | None) -> HourAdvice | None:
-    """Return what the quiet hour says of the hours of deletion; None: there is none to speak of.
+    """Return what the quiet hour means for the hours of deletion; None: there is no quiet hour.
 
     :param deletion: None: the broker deletes at any hour.
     """

@@ -92,7 +92,7 @@ _BATCH = 50
 
 
 def record_topic_days(context: Context, lake: Lake, receipts: Sequence[Receipt]) -> str:
-    """Record what segments hold, in the place of what is recorded of them.
+    """Replace the recorded bytes by topic and day of these segments.
 
     :return: why that could not be done; "" where it was.
     """
@@ -182,7 +182,7 @@ def again_notices(faults: Mapping[str, str]) -> Iterator[str]:
 
 
 def recorded_faults(events: Iterable[Event]) -> dict[str, str]:
-    """Return what was wrong with what a lake had of the segments that a run archived again, by subject."""
+    """Return the earlier faults in a lake of the segments that a run archived again, by subject."""
     return {event.subject: str(event.payload[_FAULT]) for event in events if _FAULT in event.payload}
 
 
@@ -191,7 +191,7 @@ def _replaced(faults: Mapping[str, str], subject: str) -> dict[str, object]:
 
 
 def _beyond(job: SegmentJob) -> dict[str, object]:
-    """Return what is said of a segment beyond its own file, where there is anything."""
+    """Return notes on a segment that aren't about its own file; empty where there are none."""
     said = {"end_offset": job.end_offset, "companions": to_jsonable(job.companions)}
     return {key: value for key, value in said.items() if value}
 
@@ -286,7 +286,7 @@ def to_archive(
 def planned_kept_out(
     context: Context, listed: Listed | None, segments: Sequence[Segment]
 ) -> tuple[KeptOut, ...]:
-    """Return what stays out of the lake of the logs of planned segments."""
+    """Return the ranges of planned segments' logs that stay out of the lake."""
     if listed is None:
         return ()
     logs = {segment.log for segment in segments}
@@ -403,7 +403,8 @@ def archive_planned(
     accept_damage: bool = False,
     where: WhereArchived = where_here,
 ) -> ArchiveResult:
-    """Archive what the run's plan deletes; where that can't be done, a waiver of the plan does instead.
+    """Archive the segments that the run's plan deletes; where that can't be done, a waiver of the plan stands
+    in.
 
     Under the policy archive: off there is nothing to archive, and ``archive_with`` is not called; nor is
     it where every planned segment has a valid receipt already. What can't be archived of one log, or is

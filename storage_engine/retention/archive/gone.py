@@ -192,7 +192,7 @@ def is_away(directory: Path, device: int) -> bool:
 
 
 def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: str) -> GoneResult:
-    """Record what went though no lake proves it, and say what of it should have stayed.
+    """Record ranges that were deleted without a proof, and say which of them should have stayed.
 
     Nothing should go of a store that is held, that we delete from, or that no broker has. A broker that is
     left to its own rules may delete what is in no lake, and isn't held.
@@ -233,7 +233,8 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
 
 
 def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) -> GoneResult:
-    """Record what the logs of a run's looks lack and no lake has, and say what of it should have stayed.
+    """Record ranges that a run's looks find missing and no lake has, and say which of them should have
+    stayed.
 
     :param missing: by :func:`find_missing_ranges`.
     """

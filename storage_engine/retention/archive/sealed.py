@@ -1,4 +1,4 @@
-"""Archive what is sealed ahead of its deletion, and measure how far the lakes are behind."""
+"""Archive sealed segments ahead of their deletion, and measure how far the lakes are behind."""
 
 from __future__ import annotations
 

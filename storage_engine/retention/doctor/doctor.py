@@ -421,7 +421,7 @@ def _known_quarantines(known: _Known) -> frozenset[str] | None:
 
 
 def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
-    """Read what the journal knows of the store; none is made."""
+    """Read the journal's record of the store; no journal is made."""
     # The database's libraries, which a look without a lake needs for nothing.
     from storage_engine.journal.journal import Journal
     from storage_engine.journal.tables.database import missing_sqlite_file
@@ -460,7 +460,9 @@ def _read_samples(known: _Known, now_ms: int) -> None:
 
 
 def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
-    """Read what the lakes prove of sealed segments and missing logs; that nobody can tell is a finding."""
+    """Read the lakes' proofs of sealed segments and missing logs; where these can't be read, that is a
+    finding.
+    """
     from storage_engine.retention.doctor.lake_check import (
         has_segments_of,
         look_at_lakes,

@@ -77,7 +77,7 @@ def deletion_hours(kind: str, broker: BrokerStore) -> DeletionHours | None:
 def usage_findings(
     kind: str, broker: BrokerStore, journal: Journal, record: StoreRecord
 ) -> Iterator[Finding]:
-    """Yield what the last retention report says of the hours of deletion, as these are set now.
+    """Yield the last retention report's findings on the hours of deletion, as these are set now.
 
     :raises StorageEngineError: the journal can't be read.
     """

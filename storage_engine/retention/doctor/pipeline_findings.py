@@ -99,7 +99,7 @@ class PipelineFacts:
     unknown_approvers: tuple[str, ...] = ()
 
     def lines(self, now_ms: int) -> Iterator[tuple[str, str]]:
-        """Yield what stands of it among a store's facts, each with its name."""
+        """Yield the parts of it that are among a store's facts, each with its name."""
         for dag in self.dags:
             yield "DAG", f"{dag.dag_id}: {dag_text(dag, now_ms)}"
         if self.queue is not None:

@@ -304,7 +304,7 @@ def growth_text(growth: Growth | None) -> str:
 
 
 def space_findings(found: Figures) -> Iterator[Finding]:
-    """Yield what disks that are full, or fill, will make of a store."""
+    """Yield findings on disks that are full or fill."""
     disks, levels, full = found.snapshot.log_disks, found.levels, found.full_percent
     for disk in found.snapshot.disks:
         if disk.used_percent is None:

@@ -17,7 +17,7 @@ _MOST_ALARMS: Final = 20
 
 
 def broker_text(broker: RunningBroker) -> str:
-    """Return what a broker says of itself, in one line."""
+    """Return a broker's description of itself, in one line."""
     if broker.described:
         return broker.described
     return (

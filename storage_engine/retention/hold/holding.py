@@ -97,7 +97,7 @@ def _unproven_text(record: StoreRecord, store: ManagedStore, one: Drift) -> str:
 
 
 def proven_of_log(lake: Lake, record: StoreRecord, log: str, log_id: str, offsets: tuple[int, int]) -> Spans:
-    """Return what this store and others with a replica of a log have archived of it, soundly.
+    """Return the segments of a log that this store and others with a replica of it have archived, soundly.
 
     Of several lineages of the log the last one counts: an earlier one had other bytes.
 

@@ -59,7 +59,7 @@ def forecast_lake(
 
 
 def read_streams(lake: Lake, journal_url: str | None) -> tuple[tuple[ArchivedStream, ...], int]:
-    """Return what a lake has of each topic, a segment at a time.
+    """Return a lake's bytes of each topic, a segment at a time.
 
     :return: also the bytes of segments of which nobody counted the topics.
     """

@@ -104,8 +104,8 @@ class LakeExpiry:
 
 
 def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = False) -> tuple[str, ...]:
-    """Do what :func:`expire_lake` does where a lake has acts, as a part of its maintenance; then keep in the
-    journal, for pages, what goes when.
+    """Run :func:`expire_lake` as a part of a lake's maintenance, where the lake has acts; then keep the
+    forecast in the journal, for pages.
 
     :return: what was done, or why nothing was, as sentences.
     """

@@ -240,8 +240,8 @@ class JournalExpiry:
         return self._database.read(lambda connection: _protected(connection, store_id))
 
     def expire(self, store_id: str, now_ms: int, expiry: Expiry, *, dry_run: bool = False) -> ExpiredRows:
-        """Remove what has expired of a store: runs with their events, samples, bytes by topic and day, then
-        plans that no run names.
+        """Remove a store's expired runs with their events, samples, bytes by topic and day, then plans that
+        no run names.
 
         :param dry_run: only count it.
         """
@@ -528,7 +528,7 @@ class MaintainResult:
 def maintain_store(
     store: ManagedStore, now_ms: int | None = None, expiry: Expiry | None = None, *, dry_run: bool = False
 ) -> MaintainResult:
-    """Remove what has expired of one store's quarantines, reports and journal.
+    """Remove expired quarantines, reports and journal records of one store.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
     """
@@ -578,7 +578,7 @@ def maintain_directory(
     dry_run: bool = False,
     lakes: Sequence[LakeConfig] = (),
 ) -> MaintainResult:
-    """Remove what has expired of all stores that a journal knows; without a journal there is nothing to do.
+    """Remove expired records of all stores in a journal; without a journal there is nothing to do.
 
     :param reports: with one directory a store.
     :param lakes: that prove what lies in quarantines; what none of them proves stays there.

@@ -261,7 +261,7 @@ def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
 
 
 def lag_notices(context: Context, run: Run) -> tuple[str, ...]:
-    """Return what a person should know of the run's lag where the policy lets segments go all the same."""
+    """Return notices about the run's lag where the policy lets segments be deleted all the same."""
     doubt = _doubt(context, run)
     if context.store.policy.lag_policy is not LagPolicy.WARN or doubt in ("", _NONE):
         return ()

@@ -160,7 +160,7 @@ def find_unread(
 def find_unread_by_log(
     broker: BrokerStore, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
 ) -> Mapping[str, Unread]:
-    """Find what consumers lose of each of some logs alone; what can't be found is unknown.
+    """Find consumers' losses in each of some logs alone; a loss that can't be computed is unknown.
 
     :param new_min_offsets: by the name of the log.
     """
@@ -171,7 +171,7 @@ def find_unread_by_log(
 
 
 def joined(first: Unread, second: Unread) -> Unread:
-    """Return what consumers lose of the logs of both, which have no queue in common.
+    """Return consumers' losses in the logs of both, which have no queue in common.
 
     :param second: found later.
     """
@@ -268,7 +268,7 @@ def _command(store: ManagedStore, row: UnreadMessages) -> str:
 
 
 def lake_directory(lake: LakeConfig) -> str:
-    """Return what ``--lake`` takes for a lake; LAKE where no directory of this machine is known to be it."""
+    """Return the value of ``--lake`` for a lake; LAKE where no directory of this machine is known to be it."""
     warehouse = urlsplit(lake.properties.get("warehouse", ""))
     root = Path(unquote(warehouse.path)).parent
     if warehouse.scheme in ("", "file") and any(

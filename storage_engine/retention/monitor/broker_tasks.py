@@ -349,7 +349,7 @@ def _counting(left: LeftOver) -> Iterator[tuple[LeftFile, SegmentId]]:
 
 
 def _unproven(context: Context, left: LeftOver, proofs: Proofs) -> str:
-    """Return what no lake has of all that would go; "" where one has each file, were it other bytes."""
+    """Return a clause on the files that no lake has; "" where a lake has each, even with other bytes."""
     lacking = [Path(one.facts.path).name for one, _ in _counting(left) if not any(_proven(one, proofs))]
     if not lacking:
         return ""
@@ -420,7 +420,7 @@ def _remove(context: Context, run: Run, task: str, left: LeftOver, unproven: str
 def _removed(
     context: Context, run: Run, task: str
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return what a task's removals of this run took, each as it was meant, from before a kill, too.
+    """Return the removals of this run of a task, each as it was intended, also those from before a kill.
 
     :return: what this run removed; what is gone, by whom is unknown.
     """

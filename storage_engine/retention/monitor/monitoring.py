@@ -156,7 +156,7 @@ def _lost_text(lost: Sequence[OffsetRange]) -> str:
 
 
 def _shield(context: Context) -> Mapping[str, Any]:
-    """Return what the shield keeps; of a store that has none, nothing."""
+    """Return the segments that the shield keeps; empty for a store without a shield."""
     shield = look_at_shield(context.store.real_root)
     return {
         "mode": context.store.policy.shield.value,
@@ -236,7 +236,9 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
 
 
 def _question_alarms(context: Context, sensed: SenseResult, status: HoldStatus | None) -> tuple[str, ...]:
-    """Say what waits for a second person above the level of force, and when the broker deletes by itself."""
+    """Say which plans wait for a second person above the level of force, and when the broker deletes by
+    itself.
+    """
     now_ms = sensed.sensed_at_ms
     asked = open_questions(context.journal, context.record.store_id, now_ms)
     at_ms = None if status is None else status.deletes_from_ms or status.ends_at_ms
@@ -262,8 +264,8 @@ def _hold_and_note(store: AnyStore, run_key: str, error: Exception) -> None:
 def _hold_due(
     context: Context, run_key: str, measured: MeasuredLag | None
 ) -> tuple[HoldStatus | None, tuple[str, ...]]:
-    """Hold what a broker that is left to its own rules would delete soon, and return what a person must know:
-    what of it can't be held, and what went.
+    """Hold segments that a broker left to its own rules would delete soon; return alarms: segments that can't
+    be held, and segments already deleted.
 
     :return: None in place of the status where it isn't known.
     """
@@ -333,7 +335,9 @@ def _save(
 
 
 def _findings(context: Context) -> tuple[Finding, ...]:
-    """Say what doctor would of the store, the most urgent first; a finding says why nothing can be said."""
+    """Return doctor's findings on the store, the most urgent first; where they can't be made, a finding says
+    why.
+    """
     try:
         return findings_of(context.store, context.broker, context.journal, context.record, clock_ms())
     except Exception as error:

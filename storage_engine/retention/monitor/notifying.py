@@ -262,7 +262,7 @@ class Subject:
         )
 
     def key(self, means: Means) -> str:
-        """Return what the journal keeps by: of a URL or a command nothing can be read there."""
+        """Return the journal's key of a receiver: its URL or command can't be read from it."""
         parts = json.dumps([self.store, self.place, self.source, means.key])
         return hashlib.sha256(parts.encode()).hexdigest()[:36]
 
@@ -406,7 +406,7 @@ _AGAIN_SECONDS: Final = 60.0
 
 
 class Teller(threading.Thread):
-    """Tells what watches find, in a thread of its own, so that no mend waits for a means.
+    """Sends the alarms of watches, in a thread of its own, so that no mend waits for a slow receiver.
 
     :param say: told the notices, each once until another one comes.
     :param advice: by store, what to do.

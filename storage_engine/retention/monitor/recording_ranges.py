@@ -159,7 +159,7 @@ def _ending_at(decision: Decision, end: int | None) -> Decision:
 def _of_replicas(
     context: Context, measured: MeasuredLag, names: LogNames, ranges: Sequence[OffsetRange]
 ) -> tuple[ArchivedSpan, ...]:
-    """Return what other replicas have archived of what is in no place here.
+    """Return the ranges missing here that other replicas have archived.
 
     :raises LakeUnavailableError: a lake can't be read any more.
     """
@@ -225,7 +225,7 @@ def _archived(
     asked: Sequence[tuple[LakeProofs, str, History]],
     known: RangeMemory,
 ) -> tuple[Sequence[ArchivedSpan], RangeMemory]:
-    """Return what lakes have, by what is known of them and the receipts that came since.
+    """Return the lakes' ranges: those known from the last look, and the receipts added since.
 
     :param asked: lakes with their ids and what verifying remembers of them.
     :raises LakeUnavailableError: one can't be read any more.

@@ -556,7 +556,7 @@ class StoreWatch(threading.Thread):
         return ()
 
     def _do(self, duty: Callable[[], tuple[Drift, ...]]) -> Iterator[str]:
-        """Do what a watch has to do at each look; more duties of it belong beside the calls of this.
+        """Perform a watch's duties at each look; a new duty belongs beside the calls in here.
 
         :return: why it couldn't, which keeps it from none of the others.
         """

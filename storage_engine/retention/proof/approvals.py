@@ -142,7 +142,7 @@ def starters_of(journal: Journal, run: Run) -> tuple[Starter, ...]:
 
 
 def answers_about(journal: Journal, store_id: str, digest: str) -> tuple[Reply, ...]:
-    """Return what was answered about a plan in all runs of a store, the oldest first."""
+    """Return the answers about a plan in all runs of a store, the oldest first."""
     found = journal.results_of(store_id, Step.APPROVAL, [digest])
     return tuple(from_jsonable(Reply, one.payload) for one in found)
 
@@ -160,7 +160,7 @@ def record_question(journal: Journal, run: Run, question: PlanQuestion) -> None:
 def record_reply(
     journal: Journal, run: Run, person: Person | None, *, approves: bool, at_ms: int, fault: str
 ) -> Reply:
-    """Record what came of the last question about a run's plan, as far as it counts.
+    """Record the answer to the last question about a run's plan, as far as it counts.
 
     :param person: None: nobody answered in time.
     :param at_ms: when it was answered.
@@ -253,7 +253,7 @@ class Told:
 
 
 def told_of(journal: Journal, run: Run) -> Told:
-    """Return what is recorded of a run's approval, by whatever policy."""
+    """Return the record of a run's approval, under whatever policy."""
     if run.plan_digest is None:
         return Told()
     digest, waiver = run.plan_digest, journal.find_waiver(run.plan_digest)

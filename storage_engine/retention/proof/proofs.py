@@ -340,7 +340,7 @@ def read_proofs(
 
 
 def read_permits(lakes: Sequence[Lake], record: StoreRecord, known: KnownHeads) -> ArchivePermits:
-    """Return what the archive rules of a store's lakes permit to go without a copy.
+    """Return the segments that the archive rules of a store's lakes permit to delete without a copy.
 
     Where acts can't be read, are no one chain, or lack one that the journal recorded, nothing does. Where the
     journal has no rule, none is read.
@@ -487,7 +487,7 @@ COPIES_ENTER = (
 
 
 def read_store_permits(store: ManagedStore, journal: Journal, record: StoreRecord) -> ArchivePermits:
-    """Return what the archive rules of a store's lakes permit to go without a copy.
+    """Return the segments that the archive rules of a store's lakes permit to delete without a copy.
 
     :raises StorageEngineError: the journal can't be read, or a lake is of another kind of broker.
     """

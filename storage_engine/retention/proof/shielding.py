@@ -115,7 +115,7 @@ class ShieldSummary:
 
 
 def shield_summary(root: str | os.PathLike[str]) -> ShieldSummary | None:
-    """Return what is to be said of a shield; None: there is none. Who may not look into it is told that."""
+    """Return a summary of a shield; None: there is none. Who may not look into it is told that."""
     try:
         shield = look_at_shield(root)
         if not (shield.links or shield.foreign):
@@ -135,7 +135,7 @@ def shield_notices(
     going: Sequence[Segment] = (),
     ask: Callable[[Shield], AskedGone] | None = None,
 ) -> tuple[str, ...]:
-    """Say what a person should know of the shield.
+    """Return notices about the shield.
 
     :param going: segments that are to be deleted.
     :param ask: asks lakes and journal for what is gone from the log; None: nobody does, and nothing is said

@@ -209,7 +209,7 @@ def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
 
 
 class _HeldError(Exception):
-    """Why what is left of a quarantine stays, as words of a sentence."""
+    """The reason why the rest of a quarantine stays, as words of a sentence."""
 
 
 def _reason_to_stay(keeper: Keeper, run: Run, one: Quarantine, lease: Lease) -> str:

@@ -199,7 +199,7 @@ def unknown_quarantines(found: Sequence[QuarantineLook], known: Iterable[str]) -
 
 
 def unknown_text(one: QuarantineLook) -> tuple[str, str]:
-    """Return what is to be said of a quarantine that no journal knows, and what to do, as clauses."""
+    """Describe a quarantine that no journal knows, and what to do, as clauses."""
     what = f"{bytes_text(one.size_bytes)} that run {one.run_key or 'unknown'} set aside"
     return (
         f"{what} lie in {one.directory}, and the journal doesn't know it: nothing empties it",
@@ -213,7 +213,7 @@ def unknown_text(one: QuarantineLook) -> tuple[str, str]:
 
 
 def unknown_notices(store: ManagedStore, data_paths: Sequence[Path], known: Iterable[str]) -> tuple[str, ...]:
-    """Return what lies aside without the journal's knowing, as sentences for a plan or a list of runs."""
+    """Return the quarantines that no journal knows, as sentences for a plan or a list of runs."""
     found = look_at_quarantines(store, data_paths)
     return tuple(join_texts("; ", unknown_text(one)) for one in unknown_quarantines(found, known))
 

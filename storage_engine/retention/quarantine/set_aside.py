@@ -35,7 +35,7 @@ _NOTHING = "no file"
 
 
 def signs_of(paths: Iterable[Path]) -> dict[str, str]:
-    """Return what files are by now, by path; a rename or a link changes nothing of it."""
+    """Return the present identity of files, by path; a rename or a link doesn't change it."""
     return {str(path): _said(str(path)) for path in paths}
 
 

@@ -130,7 +130,7 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
 
 
 def undone_before(store: AnyStore, run_key: str) -> UndoResult | None:
-    """Return what an undo of a run came to that is done; None: none is, or there is no such run."""
+    """Return the result of a run's finished undo; None: none has finished, or there is no such run."""
     context = open_context(store)
     run = context.journal.find_run(context.record.store_id, run_key)
     return None if run is None else context.result(run, Step.UNDO, UndoResult)

@@ -106,7 +106,8 @@ def _line(content: object) -> bytes:
 
 
 def ranges_by_event(history: RunHistory, topic_id_of: Callable[[str], str] | None) -> Iterator[DeletedRange]:
-    """Yield what each event of a run says that went, by the number of the event and without a digest.
+    """Yield the deleted ranges that each event of a run records, by the number of the event and without a
+    digest.
 
     :param topic_id_of: of the broker's columns.
     """
@@ -119,7 +120,9 @@ def ranges_by_event(history: RunHistory, topic_id_of: Callable[[str], str] | Non
 
 
 def _range(history: RunHistory, event: Event) -> tuple[DeletedRange | None, str]:
-    """Return what an event says that went, and the identity of its log; "": it isn't known."""
+    """Return the deleted range that an event records, and the identity of its log; "": the identity is
+    unknown.
+    """
     if event.step == Step.RELEASE:
         release = from_jsonable(SegmentRelease, event.payload)
         waived = release.passage is Passage.WAIVED and history.waiver is not None

@@ -104,7 +104,7 @@ def _of_plan(history: RunHistory, record: RunRecord, deleted: Collection[str]) -
 
 
 def _of_columns(report: ReportRecord, content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what lists of runs show otherwise than the report says."""
+    """Yield differences between lists of runs and the report."""
     count = sum(row["fate"] == _DELETED for row in content["segments"])
     validation, lost_ranges = report.verdict
     expected = {
@@ -150,7 +150,7 @@ def _of_report(
 def _of_segments(
     deleted: Mapping[str, Event], went: Collection[str], record: RunRecord, content: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield what the report of a run that has ended says otherwise of what it deleted.
+    """Yield differences between the journal and the report of an ended run about deleted segments.
 
     :param went: what this run or another one deleted of its plan.
     """

@@ -132,8 +132,8 @@ def recorded_gone(journal: Journal, record: StoreRecord) -> tuple[tuple[Drift, i
 
 
 def _widest(found: Sequence[tuple[Drift, int]]) -> Iterator[tuple[Drift, int]]:
-    """Without what is part of another range of the same lineage: a loss that grew until the hold was renewed
-    is found once for each look at it.
+    """Leave out ranges that are a part of another range of the same lineage: a loss that grew until the hold
+    was renewed is found once at each look.
     """
     for number, (one, lineage) in enumerate(found):
         others = ((other, i) for i, (other, of) in enumerate(found) if of == lineage and i != number)
@@ -286,7 +286,7 @@ def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple
 def spans_in_unasked_lakes(
     journal: Journal, record: StoreRecord, spans: Iterable[LostRange], unasked: Collection[str]
 ) -> tuple[ReleasedSpan, ...]:
-    """Return what the journal knows to be in lakes that can't be asked, of these spans."""
+    """Return those of these spans that the journal knows to be in lakes that can't be asked."""
     if not unasked:
         return ()
     wanted = list(spans)

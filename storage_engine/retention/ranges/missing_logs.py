@@ -42,7 +42,8 @@ _ADVICE = Text(
 def missing_findings(
     store: ManagedStore, journal: Journal, record: StoreRecord, missing: Sequence[Missing]
 ) -> Iterator[Finding]:
-    """Yield what no lake has of logs that are missing, and what nobody can tell, but for what was accepted.
+    """Yield ranges of missing logs that no lake has, and ranges that are unknown; accepted losses are left
+    out.
 
     :param store: whose lakes all answer.
     :raises StorageEngineError: lake or journal can't be read.
@@ -129,7 +130,7 @@ def remember_logs(
 def missing_logs(
     store: ManagedStore, journal: Journal, record: StoreRecord, broker: BrokerStore, snapshot: StoreSnapshot
 ) -> tuple[Missing, ...]:
-    """Return what was remembered of logs, should be here, and isn't; of lineages that are open.
+    """Return remembered logs of open lineages that should be on disk and are missing.
 
     :raises StorageEngineError: the journal can't be read.
     :raises OSError: a file can't be read.

@@ -267,7 +267,7 @@ def _archived(log: str, span: ArchivedSpan, start: int, end: int) -> OffsetRange
 
 
 def _faulty(log: str, spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Return what lakes have, with a fault, of which nothing sound is in any place."""
+    """Return the lakes' ranges with a fault that are sound in no other place."""
     found = {(span.lineage, span.start_offset): span for span in spans if span.fault}
     covers = {lineage: _in_lineage(pieces, lineage) for lineage, _ in found}
     return [
@@ -280,7 +280,7 @@ def _faulty(log: str, spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRang
 def _expired(
     log: str, spans: Sequence[ArchivedSpan], pieces: Sequence[OffsetRange], lost: Sequence[Interval]
 ) -> list[OffsetRange]:
-    """Return what expired, or stayed out by rules, of which nothing is in any place.
+    """Return ranges that expired, or that rules kept out, and that are in no other place.
 
     :param lost: what went when no rule let it go.
     """
@@ -301,7 +301,7 @@ def _expired(
 
 
 def _losses(gone: Sequence[ReleasedSpan]) -> list[Interval]:
-    """Return what went when no rule let it go; not where one of our runs deleted it after all."""
+    """Return ranges deleted while no rule permitted it; not those that one of our runs deleted after all."""
     by_runs = merge_intervals(span for span in gone if not span.others)
     return merge_intervals(
         part
@@ -331,7 +331,7 @@ def _covered(pieces: Sequence[OffsetRange], lineage: int, gone: Sequence[Release
 def _nowhere(
     log: str, lineage: int, cover: Sequence[Interval], gone: Sequence[ReleasedSpan], lakes: Lakes
 ) -> Iterator[OffsetRange]:
-    """Yield what lies between the ends of a log and is in no place that is known."""
+    """Yield ranges between the ends of a log that are in no known place."""
     edges = [*(edge for part in cover for edge in part)]
     edges += [edge for span in gone for edge in (span.start_offset, span.end_offset)]
     if not edges:

@@ -93,7 +93,7 @@ class RangeMemory:
     deleted: DeletedMemory = DeletedMemory()
 
     def of(self, lake_ids: Sequence[str]) -> ArchivedMemory:
-        """Return what is kept of these lakes together; where nothing is, an empty one."""
+        """Return the kept results of these lakes together; empty where there are none."""
         found = (one for one in self.archived if one.lake_ids == tuple(lake_ids))
         return next(found, ArchivedMemory(tuple(map(LakeMark, lake_ids))))
 
@@ -123,7 +123,7 @@ def kept_ranges(journal_url: str, store_id: str) -> RangeMemory:
 
 
 def keep_ranges(journal_url: str, store_id: str, memory: RangeMemory) -> None:
-    """Keep what a look found for the next one, in place of what was kept.
+    """Keep the results of a look for the next one, in place of the earlier ones.
 
     :raises StorageEngineError: the journal can't be written.
     """
@@ -161,7 +161,7 @@ def look_at_receipts(
 def known_spans(
     known: RangeMemory, lake_ids: Sequence[str], read: Callable[[str, int], LakeLook]
 ) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
-    """Return what lakes have receipts of, by what is kept and the rows that came since.
+    """Return the ranges for which lakes have receipts, by the kept results and the rows added since.
 
     No offset is among it that no receipt is of. Of a segment that was archived twice one may be left out.
 
@@ -187,7 +187,7 @@ def look_at_lakes(
     first_offsets: Mapping[str, int],
     lineages: Lineages,
 ) -> tuple[RangeMemory, tuple[ArchivedSpan, ...]]:
-    """Return what lakes have together, and what to keep of it.
+    """Return the ranges of all lakes together, and the results to keep.
 
     :param read: looks at a lake, from a receipt on: the last known one shows that the chain is the same.
     :param first_offsets: where what is on disk begins, by log.

@@ -35,7 +35,7 @@ from storage_engine.retention.store.stamp import Stamp, read_stamp
 
 
 def record_deletions(context: Context, run: Run) -> tuple[str, ...]:
-    """Write what lakes and stamp lack of the store's deletions; a dry run writes nothing.
+    """Write the store's deletions that lakes and stamp lack; a dry run writes nothing.
 
     Killed at any instant and run again, it goes on. Each range of a run is there once.
 
@@ -71,7 +71,7 @@ def _record(context: Context, run: Run) -> Iterator[str]:
 
 
 def write_deletions(lakes: Iterable[LakeConfig], journal_url: str, record: StoreRecord) -> tuple[str, ...]:
-    """Write what lakes lack of a store's deletions, where no run of the store is at work.
+    """Write a store's deletions that lakes lack, unless a run of the store is at work.
 
     :return: what could not be written, and why.
     """

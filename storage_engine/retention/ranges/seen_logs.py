@@ -138,7 +138,8 @@ def remembered(
 def missing_ranges(
     known: Sequence[SeenLog], here: Iterable[SeenLog], absences: Mapping[SeenLog, Absence]
 ) -> Iterator[Missing]:
-    """Yield what of known logs should be here and isn't. Another log of its name hides none of it.
+    """Yield the ranges of known logs that should be on disk and are missing. Another log of its name hides
+    none of it.
 
     Of a log that is here that is its end: no broker cuts below what replicas in sync have. Its beginning goes
     as it expires.

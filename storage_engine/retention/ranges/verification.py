@@ -215,7 +215,7 @@ def _changes(history: RunHistory, rows: Sequence[DeletedRange]) -> str:
 
 
 def _change(row: DeletedRange, now: Iterable[DeletedRange]) -> Iterator[str]:
-    """Yield what a journal says otherwise than a row of what went, as a clause."""
+    """Yield the differences between a journal and a row of a deletion, as a clause."""
     parts = [
         part
         for part in now

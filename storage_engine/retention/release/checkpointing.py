@@ -237,7 +237,7 @@ def _flush(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _flushed(context: Context, run_key: str, now_ms: int, found: FlushedStore) -> CheckpointResult:
-    """Return what a flush of a store of our own engine came to."""
+    """Return the result of a flush of our own engine's store."""
     progress = process_of(context.broker).progress(now_ms)
     checkpoint = found.after.checkpoint
     alarms = progress_alarms(progress, context.store.policy)

@@ -121,7 +121,7 @@ def record_gone(context: Context, run: Run, gone: Sequence[SegmentRelease]) -> N
 def read_proofs_to_delete(
     context: Context, wanted: Collection[SegmentId], known: KnownHeads, lease: Lease
 ) -> Proofs:
-    """Read what lakes prove of segments that are about to go; their data files are read once more.
+    """Read the lakes' proofs of segments that are about to be deleted; their data files are read once more.
 
     :param lease: renewed as often as a data file was read, which may take longer than a lease lasts.
     """
@@ -137,7 +137,7 @@ def read_proofs_to_delete(
 
 
 def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lease) -> Proofs:
-    """Read what the store's lakes prove of the plan's segments.
+    """Read the lakes' proofs of the plan's segments.
 
     :param lease: renewed meanwhile.
     :raises LakeUnavailableError: none of them can be asked, and nobody waived the plan.
@@ -243,7 +243,7 @@ def _still_proven(verdict: Verdict) -> Verdict:
 
 
 def _kept_in(plan: Plan) -> Callable[[str], str]:
-    """Return what says of a log's name that nothing of it was deleted."""
+    """Return the sentence which says that no segment of a log was deleted."""
     if len(plan.new_min_offsets) > 1:
         return lambda log: f"Nothing of log {log} was deleted."
     return lambda _: "Nothing was deleted."

@@ -144,7 +144,7 @@ class ReleaseResult:
 
 
 def finish_removals(context: Context, plan: Plan, held: Locked, now_ms: int) -> tuple[str, ...]:
-    """Remove what is left of segments that a run was killed in the middle of.
+    """Finish the removal of segments that a run was killed in the middle of.
 
     A running broker deletes by itself; so does it here.
 
@@ -160,7 +160,7 @@ def finish_removals(context: Context, plan: Plan, held: Locked, now_ms: int) -> 
 
 
 def _half_gone(context: Context, there: Collection[SegmentId]) -> Iterator[tuple[str, SegmentRelease]]:
-    """Yield what was meant to go, by the key of its run."""
+    """Yield removals that were intended and not finished, by the key of their run."""
     for run_key, meant in open_releases(context.journal, context.record.store_id).items():
         for release in meant.values():
             is_gone = release.segment.id not in there and not os.path.lexists(release.facts.path)
@@ -490,7 +490,7 @@ def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
 def _dependents(
     context: Context, snapshot: StoreSnapshot, judged: Judged
 ) -> tuple[Judged, tuple[DependentFile, ...]]:
-    """Find what goes after the segments; refuse the logs of which it can't be read."""
+    """Find the files to delete after the segments; refuse logs whose files can't be read."""
     found, unreadable = find_dependents(context.broker, snapshot, judged.ends)
     return judged.without([refusal(log, error) for log, error in unreadable.items()]), found
 

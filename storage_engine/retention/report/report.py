@@ -340,7 +340,7 @@ class Report:
 
     @property
     def unproven_ids(self) -> tuple[tuple[str, int], ...]:
-        """Return what has no receipt, by log and base offset; of an older report no log is known."""
+        """Return segments without a receipt, by log and base offset; in an older report no log is known."""
         logs = self.unproven_logs or ("",) * len(self.unproven)
         return tuple(zip(logs, self.unproven, strict=True))
 
@@ -475,7 +475,7 @@ def _not_archived(events: Sequence[Event]) -> tuple[RefusedLog, ...]:
 
 
 def _gone(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
-    """Return what of the log others deleted in this run, and whether the lake has it."""
+    """Return the log's ranges that others deleted during this run, and whether the lake has them."""
     if not hold:
         return ()
     gone = [one for one in hold.disturbances if one.kind in GONE]
@@ -491,8 +491,9 @@ def _while(
 
 
 def read_lakes(context: Context, run: Run) -> InLakes:
-    """Read what the lakes have of what the run wanted in them, what they lack, why that is unknown, and which
-    lakes aren't what they should be."""
+    """Read the segments that the run wanted in the lakes: those that they have, those that they lack, why
+    some are unknown, and which lakes aren't what they should be.
+    """
     wanted = [
         SegmentId(str(event.payload["log"]), int(event.payload["base_offset"]))
         for event in context.journal.events(run, Step.ARCHIVE, Phase.INTENT)

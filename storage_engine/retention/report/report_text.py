@@ -87,7 +87,8 @@ def question_subject(report: Report) -> str:
 
 
 def question_body(report: Report, why: str, link: str) -> str:
-    """Say what a second person has to know of a plan: what goes and why, who loses what, what proves it.
+    """Describe a plan to a second person: which segments are deleted and why, consumers' losses, and the
+    proofs.
 
     :param why: somebody is asked, as a clause.
     :param link: to what is not cut.
@@ -305,7 +306,7 @@ def _lag(report: Report) -> Iterator[str]:
 
 
 def _notices(report: Report) -> Iterator[str]:
-    """Yield what was noticed; the same in several steps once, with all of them."""
+    """Yield the notices; a notice of several steps once, with the names of all of them."""
     steps: dict[str, list[str]] = {}
     for notice in report.notices:
         step, _, rest = notice.partition(": ") if notice.startswith("while ") else ("", "", notice)

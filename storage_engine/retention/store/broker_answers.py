@@ -465,7 +465,7 @@ def take_sealed_files(store: BrokerStore, broker: str) -> tuple[Segment, ...]:
 
 
 def take_archivable(store: BrokerStore, snapshot: StoreSnapshot) -> Archivable:
-    """Return what of a store may be archived by now.
+    """Return the segments of a store that may be archived by now.
 
     :raises BrokerPackageError: it isn't sealed, or none of the snapshot's.
     :raises OSError: a file can't be read.
@@ -611,7 +611,7 @@ def take_checkpoint(store: BrokerStore) -> tuple[Mapping[str, int], tuple[str, .
 
 
 def propose(store: BrokerStore, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-    """Return what a broker's own rules delete of a store.
+    """Return the deletions that a broker's own rules make in a store.
 
     :param snapshot: as it was taken, by :func:`take_snapshot`.
     :raises BrokerPackageError: it is no plan for that snapshot.

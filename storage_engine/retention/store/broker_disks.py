@@ -64,7 +64,7 @@ def check_disks(
 
 
 def shared_disks(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[tuple[str, Path], ...]:
-    """Return what is kept of a store on a disk that its broker writes to: what it is, and where.
+    """Return the lakes, journals and reports on a disk that the broker writes to: what each is, and where.
 
     :param data_paths: where the broker writes.
     """

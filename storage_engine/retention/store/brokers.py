@@ -128,7 +128,7 @@ def _managed_while_stopped(store: ManagedStore) -> BadInputError:
 
 
 def fence_watch(store: ManagedStore) -> FenceWatch | None:
-    """Return what watches a hold of a store; None: no hold of it rests on anything that can be watched."""
+    """Return the watch of a store's hold; None: no hold of it depends on anything that can be watched."""
     running = find_broker(store.broker).running
     return None if running is None else running.watch_fence(settings_of(store))
 
@@ -260,7 +260,7 @@ def check_undo_settings(store: ManagedStore) -> None:
 
 
 def running_broker(store: ManagedStore) -> RunningBroker | None:
-    """Return what the broker that runs on the store says of itself; None: the store's broker is stopped.
+    """Return the description that the store's running broker gives of itself; None: the broker is stopped.
 
     :raises BrokerError: the broker can't be asked.
     """

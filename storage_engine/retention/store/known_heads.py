@@ -132,7 +132,7 @@ def head_of(lake: Lake, segments: Table, last: ChainHead) -> LakeHead:
 
 
 def known_heads(journal: Journal, record: StoreRecord) -> KnownHeads:
-    """Return what journal and stamp know of a store's lakes.
+    """Return the last receipts of a store's lakes that journal and stamp know.
 
     :raises StoreIdentityError: the stamp can't be read.
     """

@@ -288,7 +288,7 @@ def _merged(found: Mapping[Path, Stamp], root: str) -> Stamp | None:
 
 
 def _heads(known: Iterable[LakeHead], heads: Iterable[LakeHead], path: Path) -> tuple[LakeHead, ...]:
-    """Return what is known of lakes; of one lake the longer chain counts.
+    """Return the last receipts of lakes; of one lake the longer chain counts.
 
     :param path: of the stamp, for the error.
     :raises StoreIdentityError: two heads of one lake can't both be true.

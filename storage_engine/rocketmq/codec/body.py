@@ -198,7 +198,7 @@ def _flat(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
 
 
 def _binaries(values: list[bytes | None], kind: pa.DataType) -> pa.Array[Any]:
-    """Return what ``pa.array`` makes, at a sixth of its cost."""
+    """Return the same as ``pa.array``, at a sixth of its cost."""
     offsets = np.zeros(len(values) + 1, np.int64 if pa.types.is_large_binary(kind) else np.int32)
     np.cumsum([len(value or b"") for value in values], out=offsets[1:])
     valid = pa.array([value is not None for value in values]).buffers()[1]

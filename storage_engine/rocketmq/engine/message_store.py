@@ -239,7 +239,8 @@ class MessageStore:
         return self.files.flushed_where if self._sync else self.files.max_offset
 
     def dispatch(self) -> None:
-        """Dispatch what was written since (ReputMessageService#doReput); of one thread at a time.
+        """Dispatch messages written since the last call (ReputMessageService#doReput); called by one thread
+        at a time.
 
         :raises OSError: the disk refuses.
         """

@@ -91,7 +91,7 @@ def has_timers(release: str) -> bool:
 
 
 def known_by_traces(root: Path) -> str:
-    """Return what a store's own files say of its release: no file of a broker names it; "": nothing."""
+    """Return the release that a store's own files suggest, since no file names it; "": they suggest none."""
     for name, release in _TRACES:
         if (root / name).exists():
             return f"{release} or later, as {name} is there"

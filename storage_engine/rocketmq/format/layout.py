@@ -219,7 +219,9 @@ def _has_file(directory: str | Path) -> bool:
 
 
 def _stores_nearby(root: Path) -> list[Path]:
-    """Return what a person may have meant who named a directory of a store, or the one above stores."""
+    """Return the stores that a person may have meant who named a directory of a store, or the one above
+    stores.
+    """
     nearby = [root.parent]
     with suppress(OSError):
         nearby += sorted(root.iterdir())

@@ -183,7 +183,7 @@ class Patience:
         return reread(read, self.attempts)
 
     def until_none(self, count: Sequence[Callable[[], int]], found: Sequence[int]) -> list[int]:
-        """Return what is left of things that the broker is to delete by itself.
+        """Return the files that the broker still has to delete by itself.
 
         :param count: counts them again, one function a place.
         :param found: how many there were.

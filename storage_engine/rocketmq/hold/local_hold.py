@@ -360,7 +360,7 @@ def with_fenced_since(saved: HoldState, local: HoldState) -> HoldState:
 
 
 def left_behind(root: Path) -> HoldState | None:
-    """Return what is left of a hold that no journal knows any more: the segments that still have its times.
+    """Return segments that still have the times of a hold that no journal knows any more.
 
     :raises GateRefusedError: it can't be read.
     """

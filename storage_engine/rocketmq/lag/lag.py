@@ -127,7 +127,7 @@ def lag_context(
 
 
 def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.Table:
-    """Find what the files tell of the lag of each row.
+    """Find the position of each row's lag in the files.
 
     A group whose next messages are gone goes on at the oldest one that is left. A group at the end of a
     queue, or in a queue that is gone, is caught up. A group without a committed offset is unknown, and may
@@ -335,7 +335,7 @@ def unread_messages(
     *,
     deleted: bool = False,
 ) -> Unread:
-    """Find what each group has not read below an offset of the log, by group and topic.
+    """Find the messages below an offset of the log that each group has not read, by group and topic.
 
     :param segments: of the log, oldest first.
     :param positions: of ``POSITIONS_SCHEMA`` in ``lag.consumer_offsets``, in queue order.

@@ -72,7 +72,7 @@ def has_moved(state: HoldState, found: Observed) -> bool:
 
 
 def name_of(drift: Drift) -> str:
-    """Return what ``HoldState.reported`` has of it: the same as long as it lasts."""
+    """Return the name that ``HoldState.reported`` has for it: the same as long as it lasts."""
     d = drift
     said = d.detail if d.start_offset < 0 else f"{d.log} [{d.start_offset}, {d.end_offset})"
     return f"{d.kind.value}: {said}"

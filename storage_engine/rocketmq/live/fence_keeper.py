@@ -367,7 +367,9 @@ def _unseen_text(paths: Sequence[Path]) -> str:
 
 
 def _lease(file: SeenFile, lease_ns: int, known: Mapping[int, Touched]) -> Touched:
-    """Return what a file's mtime is to be; of a copy that has the hold's own, the first one is known."""
+    """Return the mtime that a file is to get; where a copy already has the hold's own, the first known one
+    counts.
+    """
     before = known.get(file.base_offset)
     is_copy = before is not None and any(same_ms(file.mtime_ns, ours) for ours in before.possible_mtimes_ns)
     original_ns = before.original_mtime_ns if before is not None and is_copy else file.mtime_ns

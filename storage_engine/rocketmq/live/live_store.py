@@ -465,7 +465,7 @@ def end_force(store: LiveParts) -> Drift | None:
 
 
 def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift | None:
-    """Return what is to be said of a broker that isn't provably the one that is held; None: it is.
+    """Return a text about a broker that isn't provably the held one; None: it is.
 
     The process that was looked at last is; of another one, at whatever address, the files' lock has to tell.
 

@@ -112,7 +112,7 @@ def below_the_first_file(found: Observed, state: HoldState | None) -> tuple[str,
 
 
 def saved_settings(broker_conf: str | None) -> SavedSettings:
-    """Return what broker.conf has of the settings that a hold rests on (java.util.Properties syntax)."""
+    """Return broker.conf's values of the settings that a hold depends on (java.util.Properties syntax)."""
     if broker_conf is None:
         return SavedSettings()
     try:

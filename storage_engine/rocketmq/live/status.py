@@ -56,7 +56,7 @@ def drift_of(
 
 
 def notices(store: LiveParts, found: Observed) -> list[str]:
-    """Return what a person should know of a hold that can be had.
+    """Return notices about a hold that is possible.
 
     :raises GateRefusedError: the broker may delete by force, and we may not forbid it, and it is near.
     """

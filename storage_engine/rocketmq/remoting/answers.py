@@ -88,7 +88,7 @@ class AnswerError(ValueError):
 
 
 def checked(parse: Callable[[], Parsed]) -> Parsed:
-    """Return what ``parse`` makes of an answer.
+    """Return the result of ``parse`` on an answer.
 
     :raises AnswerError: whatever is wrong with the answer.
     """
@@ -101,7 +101,7 @@ def checked(parse: Callable[[], Parsed]) -> Parsed:
 
 
 def runtime_info(body: bytes, release: str = "") -> RuntimeInfo:
-    """Read what a broker says of itself.
+    """Read a broker's description of itself.
 
     :param release: of the broker; "": it isn't known, then it has to say all that a newer one does.
     """

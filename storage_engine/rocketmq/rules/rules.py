@@ -512,7 +512,7 @@ def _cut(
 
 
 def _after(stopped: Decision, decision: Decision) -> Decision:
-    """Return what becomes of a segment that may go by itself, behind one that stays."""
+    """Return the decision on a segment that might be deleted by itself, behind one that stays."""
     if stopped.reason in _LIMITS:
         return Decision(decision.segment, stopped.reason, stopped.detail)
     detail = f"{stopped.segment.name} before it stays ({stopped.reason.value}); {decision.detail}"

@@ -351,7 +351,7 @@ class _Times:
 
 
 class _Writer:
-    """Puts what producers send, and what the broker makes of it, into the store."""
+    """Writes producers' messages, and the broker's own ones, into the store."""
 
     def __init__(self, store: MessageStore, clock: _Clock, producers: Producers) -> None:
         self._store, self._clock, self._producers = store, clock, producers
@@ -430,7 +430,7 @@ def _set_time(path: Path, time_ms: int) -> None:
 
 
 def sample_settings(root: Path, segment_bytes: int) -> dict[str, str]:
-    """Return what the broker of a sample store is set to: small files, so that there are many."""
+    """Return the settings of a sample store's broker: small files, so that there are many."""
     entries = 15_000
     return {
         "storePathRootDir": str(root),
@@ -530,7 +530,7 @@ class SentBatch:
 
 
 class Producers:
-    """Makes what the producers of a store send, in the order in which it arrives."""
+    """Makes the messages of a store's producers, in the order in which they arrive."""
 
     def __init__(self, seed: int, messages: int, topics: int, days: float, end_ms: int) -> None:
         self._random = np.random.default_rng(seed)

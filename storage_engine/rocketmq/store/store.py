@@ -139,7 +139,9 @@ class RocketMQStore:
         return 0 if has_controller(self.config, self.layout) else None
 
     def _used_bytes(self, log: LogSnapshot) -> int:
-        """Return what the store takes of its share of the disk (DefaultMessageStore#getMajorFileSize)."""
+        """Return the bytes that the store takes of its share of the disk
+        (DefaultMessageStore#getMajorFileSize).
+        """
         return sum(s.facts.size_bytes for s in log.segments) + dependents_bytes(self.layout)
 
 

@@ -259,7 +259,7 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
 
 
 def _deleted_segments_text(layout: StoreLayout, pid: int) -> str:
-    """Return what a person should know of a broker that maps segments which are deleted; empty otherwise.
+    """Return a notice about a broker that still maps deleted segments; "" where there is none.
 
     It was loading them, where nobody could see it, while they were deleted.
     """

@@ -379,5 +379,5 @@ class Appender:
 
 
 def _refused(reason: int) -> PutResult:
-    """Return what is said of a message that a kernel didn't write."""
+    """Return the answer for a message that a kernel didn't write."""
     return PutResult(_REFUSALS.get(reason, PutStatus.MESSAGE_ILLEGAL))

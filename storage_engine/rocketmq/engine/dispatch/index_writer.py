@@ -46,7 +46,7 @@ class UnsureIndex:
 def find_unsure(
     sound: Sequence[IndexHeader], loaded: int, log_begin: int, log_end: int, began_at: int
 ) -> UnsureIndex | None:
-    """Find what of an index has to be made again after a crash.
+    """Find the part of an index that has to be made again after a crash.
 
     That is every file that isn't sound, and a sound one of messages at or behind the log's end, which are
     gone. What the recovery itself made stays where no message lies between it and the files that stay.

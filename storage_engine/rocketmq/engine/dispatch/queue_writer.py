@@ -614,7 +614,7 @@ class QueueTable:
             writer.correct_min(min_offset)
 
     def flush(self, least_pages: int) -> None:
-        """Take what was written to disk, of each queue with at least so many pages.
+        """Flush the entries of each queue that has at least so many unflushed pages.
 
         :raises OSError: the disk refuses.
         """
@@ -632,7 +632,7 @@ class QueueTable:
                 pass
 
     def drop_behind(self, log_end: int) -> None:
-        """Remove what lies behind the last entry of a message that is there, durably.
+        """Remove entries behind that of the last message that the log has, durably.
 
         :raises OSError: the disk refuses.
         """
